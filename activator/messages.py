@@ -507,7 +507,7 @@ class Drained(Message, frozen=True, tag=True):
     finished: bool
 
 
-# What requests come to whose clients do not want to wait (data_plane/proxy/answer_store.py).
+# What requests come to whose clients do not want to wait (data_plane/answers/store.py).
 ANSWER_OUTCOMES: Final = ("accepted", "synchronous", "done", "too_large", "collected", "expired", "deleted", "lost")
 
 

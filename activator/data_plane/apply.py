@@ -25,7 +25,6 @@ from activator.data_plane.drains import Drains
 from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.rebuild import Rebuild, highest_generation
-from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
@@ -322,7 +321,6 @@ class RevisionTables:
         return throttler
 
     def _route(self, throttler: RevisionThrottler) -> None:
-        throttler.stand_in = stand_in_of(throttler.spec)
         throttler.affinity = Affinity(throttler.spec.hash_on) if throttler.table.policy.wants_key else None
         self._hooks.revision_set(throttler)
 

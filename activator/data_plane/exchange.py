@@ -89,6 +89,70 @@ class ClientStream:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+class ClientWrapper(ClientStream):
+    """A client behind something that edits or delays its response; passes everything on to `client`.
+
+    Its back-pressure stays that of the client: the exchange is told by the client itself when that is full.
+    """
+
+    def __init__(self, client: ClientStream) -> None:
+        self.client = client
+
+    def stop(self) -> None:
+        """The request is over: no timer and no reference to it may be left."""
+        if isinstance(self.client, ClientWrapper):
+            self.client.stop()
+
+    def send_interim(self, head: ResponseHead) -> None:
+        self.client.send_interim(head)
+
+    def send_head(self, head: ResponseHead) -> None:
+        self.client.send_head(head)
+
+    def send_body(self, data: bytes) -> None:
+        self.client.send_body(data)
+
+    def send_end(self, trailers: Headers) -> None:
+        self.client.send_end(trailers)
+
+    def flush(self) -> None:
+        self.client.flush()
+
+    def abort(self) -> None:
+        self.client.abort()
+
+    def pause_request(self) -> None:
+        self.client.pause_request()
+
+    def resume_request(self) -> None:
+        self.client.resume_request()
+
+    def ask_for_body(self) -> None:
+        self.client.ask_for_body()
+
+    def taken_bytes(self) -> int:
+        return self.client.taken_bytes()
+
+    def unsent_bytes(self) -> int:
+        return self.client.unsent_bytes()
+
+    def half_closes(self) -> bool:
+        return self.client.half_closes()
+
+    def client_ip(self) -> str:
+        return self.client.client_ip()
+
+    def endpoints(self) -> Endpoints | None:
+        return self.client.endpoints()
+
+    def protocol(self) -> str:
+        return self.client.protocol()
+
+    def secure(self) -> bool:
+        return self.client.secure()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:
     """The pod's half: where the request goes.
 

@@ -21,15 +21,16 @@ from activator.config.model.pods import PodTls
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane import settings, statistics
-from activator.data_plane.answer_messages import AnswerMessage
+from activator.data_plane.answers.links import AnswerLinks
+from activator.data_plane.answers.messages import AnswerMessage
+from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
+from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.proxy.answer_links import AnswerLinks
-from activator.data_plane.proxy.answer_store import AnswerStore
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
@@ -136,6 +137,7 @@ class DataPlane:
         )
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
+        self.filters = FilterCatalogue(self.wheel, now, answers)
         self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(
@@ -407,6 +409,7 @@ class _Hooks(TableHooks):
         return create(name, Rng(self._rng.below(1 << 30)))
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
+        throttler.filters = self._data.filters.chain_of(throttler.spec)
         self._data.router.set(throttler)
         self._data.answers.revision_set(throttler.key, throttler.spec.respond_async is not None)
         entries = {entry_of(port) for port in throttler.spec.ports}

@@ -8,6 +8,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.runtime.reasons import Reason
 
+POSITION_HEADER: Final = b"Activator-Queue-Position"
 REFUSALS_PER_TURN_MAX: Final = 256  # waiters that are rejected before the loop is given a turn
 
 PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}

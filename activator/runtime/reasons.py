@@ -136,6 +136,7 @@ class Reason(Enum):
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as many connections as it may"
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
+    FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     STARTING = "starting", 503, _UNAVAILABLE, "the revision is starting", _REVISION
     SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions are still being listed, and none is known yet for this request"
     ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and this request starts none"

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from mypy_extensions import i64
 
-from activator.data_plane.answer_messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.messages import AskAnswer, TellAnswer
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,

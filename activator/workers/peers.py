@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.data_plane.answer_messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.links import AnswerLinks
+from activator.data_plane.answers.messages import AskAnswer, TellAnswer
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage
-from activator.data_plane.proxy.answer_links import AnswerLinks
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
 from activator.workers.trace import Recorder

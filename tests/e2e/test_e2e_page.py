@@ -15,7 +15,7 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.stand_in import StandIn
+from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.http2_pods import Http2Pod
@@ -184,7 +184,7 @@ def test_a_waiting_page_shows_the_last_line_of_the_program(page: Page, scheme: A
     lines = tuple(f"<b>tensor {number}</b> {'x' * 300}" for number in range(40))
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 400, "height": 600})
-    page.set_content(StandIn(spec).page(12.0, 30.0, 3, lines)[1].decode())
+    page.set_content(PageTemplate(spec).page(12.0, 30.0, 3, lines)[1].decode())
     output = page.locator("pre.output")
     expect(output).to_contain_text("<b>tensor 39</b>")
     assert output.evaluate("one => [one.scrollTop, one.scrollHeight > one.clientHeight]") == [0, True]

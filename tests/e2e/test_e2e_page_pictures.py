@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from activator.admin.overview import STATES
 from activator.config.specs import RevisionSpec
-from activator.data_plane.stand_in import StandIn
+from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
 from tests.e2e.pictures import CELLS_MAX, compare, differences
 from tests.e2e.running import Activator, configured
@@ -299,7 +299,7 @@ def test_the_live_page(activator: Activator, page: Page, calculator: Page, state
 def test_the_waiting_page(page: Page, calculator: Page, lines: tuple[str, ...], tmp_path: Path) -> None:
     spec = RevisionSpec(key="default/llama", waiting_page_refresh_s=2.0, waiting_page_output=bool(lines))
     page.set_viewport_size({"width": 480, "height": 420})
-    page.set_content(StandIn(spec).page(12.0, 30.0, 3, lines)[1].decode())
+    page.set_content(PageTemplate(spec).page(12.0, 30.0, 3, lines)[1].decode())
     check_both(page, calculator, f"waiting-{'output' if lines else 'phase'}", tmp_path)
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.answer_messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.messages import AskAnswer, TellAnswer
 from activator.data_plane.loads.messages import PodLoad, PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,

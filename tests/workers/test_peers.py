@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from activator.data_plane.answer_messages import TellAnswer
+from activator.data_plane.answers.links import Asker
+from activator.data_plane.answers.messages import TellAnswer
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.proxy.answer_links import Asker
 from activator.members.handshake import Seal, SessionKeys
 from activator.runtime.wire import pair
 from activator.workers.peers import Peers

@@ -11,8 +11,8 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from activator.data_plane.exchange import ClientStream, Exchange
-from activator.data_plane.proxy.phases import ARRIVED, TUNNEL
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.phases import ARRIVED, TUNNEL
+from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 

@@ -6,8 +6,7 @@ from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
-from activator.data_plane.refusals import refusal_head, refusal_text
-from activator.data_plane.stand_in import POSITION_HEADER
+from activator.data_plane.refusals import POSITION_HEADER, refusal_head, refusal_text
 from activator.runtime.reasons import Reason
 
 

@@ -31,24 +31,20 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import internal_names
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import ClientStream, Exchange, PodStream
+from activator.data_plane.answers.store import ANSWERS_PATH, AnswerStore
+from activator.data_plane.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange, PodStream
+from activator.data_plane.filters.filter import Failure, FilterChain
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
-from activator.data_plane.proxy.accounting import Accounting
-from activator.data_plane.proxy.activity import ActivityWatch
-from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
-from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
-from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
-from activator.data_plane.proxy.kept_answer import KeptAnswer
-from activator.data_plane.proxy.own_answers import send_refusal, send_whole
-from activator.data_plane.proxy.page_ticket import PageTicket
-from activator.data_plane.proxy.phases import (
+from activator.data_plane.phases import (
     ANSWERING,
     CONNECTING,
     DELIVERING,
     GATHERING,
+    HELD,
     OVER,
     POD_ENDED,
     ROUTING,
@@ -59,9 +55,9 @@ from activator.data_plane.proxy.phases import (
     illegal,
     is_legal,
 )
-from activator.data_plane.proxy.preferences import edit_prefer, prefers_async
-from activator.data_plane.proxy.progress import ProgressStream, takes_events
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
+from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.retry_policy import (
     AGAIN,
@@ -80,11 +76,10 @@ from activator.data_plane.proxy.routing import Router, sought
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client, after_end_of_pod, tunnel_phase
-from activator.data_plane.stand_in import StandIn
+from activator.data_plane.request import BodyWatcher, RequestRecord
 from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.starting import server_timing
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted
 from activator.runtime.clock import Now, TimingWheel
@@ -94,13 +89,8 @@ FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision tha
 PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and may have one later or elsewhere
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 
-# What an exchange is, beside one that its client waits for.
-ORDINARY: Final = 0
-ANSWERED_LATER: Final = 1  # when all of its request is here
-HANDED_OVER: Final = 2  # another exchange goes on with its request, and is counted
-
 _NO_BODY: Final[list[bytes]] = []
-_ENCODINGS: Final = frozenset({b"accept-encoding"})
+_BEHIND_ALL: Final = 1 << 30  # the place after the last filter
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # The client takes nothing; or what is kept is not to be trusted.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
@@ -169,9 +159,13 @@ class ProxiedExchange(RequestRecord):
         self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._gathering: bool = False  # counted as such
         self._goes_on: bool = False  # in another turn, with what the buffers hold
-        self._role: i64 = ORDINARY
-        self._progress: ProgressStream | None = None  # between it and its client
-        self._watch: ActivityWatch | None = None  # looks whether it carries anything
+        self._has_gathered: bool = False  # its body has been waited for
+        self._is_handed_over: bool = False  # another exchange goes on with its request, and is counted
+        # filters
+        self._filters: FilterChain | None = None  # of its revision, as they were when it came to that
+        self._filter_at: i64 = 0  # the place of the one whose turn it is, or will be when it goes on
+        self._wrapper: ClientWrapper | None = None  # the outermost between it and its client
+        self._watchers: list[BodyWatcher] | None = None
         self._is_revoked: bool = False  # the lease is to be released at once
         self._client_ended: bool = False  # its direction of a tunnel
         self._upload_failed: bool = False  # the pod closed while its request was being written
@@ -193,9 +187,12 @@ class ProxiedExchange(RequestRecord):
     def begin(self) -> None:
         if self.over:
             return
-        self.read_s = self.arrived_s
+        self.read_s = 0.0 if self.is_detached else self.arrived_s
         try:
-            self._route()
+            if self.is_detached:
+                self._go_on_detached()
+            else:
+                self._route()
         except Exception as error:  # of a third-party policy, say: it ends this request and no other
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
@@ -239,7 +236,7 @@ class ProxiedExchange(RequestRecord):
         selection = self._selection = Selection(rules, self.head, self.edit(), self._proxy.bodies.held_body_bytes)
         answer = selection.list_of_models()
         if answer is not None:
-            self._answer(answer[0], answer[1])
+            self.respond(answer[0], answer[1])
             return
         body = None if self.upgrade else self._body
         if not selection.begin(body, self.request_done):
@@ -281,26 +278,22 @@ class ProxiedExchange(RequestRecord):
             self._fail(Reason.INTERNAL, "")
 
     def _routed(self, throttler: RevisionThrottler) -> None:
-        proxy = self._proxy
+        """Go on to the request's revision: its first one, or another in the place of a refusal."""
+        filters = throttler.filters
+        chain = self._filters = filters if isinstance(filters, FilterChain) else None
         self.throttler = throttler
-        stand_in = throttler.stand_in
-        if stand_in is not None:
-            self.is_quiet = stand_in.is_quiet(self.head)
-        proxy.count_routed(self, throttler)
-        if self.is_quiet and stand_in is not None and throttler.table.capacity == 0:
-            self.reason = Reason.ASLEEP
-            self._answer(*stand_in.asleep(self.head))
-            return
-        if self.head.takes_trailers:
+        self.is_quiet = False
+        if chain is not None:
+            try:
+                for one in chain.on_routed:
+                    one.on_routed(self)
+            except Exception:
+                self.throttler = None  # it has not been counted there
+                raise
+        self._proxy.count_routed(self, throttler)
+        if self.fallbacks == 0 and self.head.takes_trailers:
             self._look_at_grpc()
         self._ask_for_slot(throttler)
-
-    def _answer(self, head: ResponseHead, body: bytes) -> None:
-        """An answer of our own: the request is over."""
-        client = self._client
-        self.status = head.status
-        self._end(True, True)
-        send_whole(client, self.head, head, body)
 
     def _look_at_grpc(self) -> None:
         """Where it is a gRPC request: its client's deadline bounds the wait."""
@@ -320,15 +313,30 @@ class ProxiedExchange(RequestRecord):
             self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             return
         body = self._body
-        if body is not None and not body.assign(throttler.held):
-            self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
-            return
-        self._find_key(throttler)
-        stand_in = throttler.stand_in
-        if stand_in is not None:
-            if self._is_answered_later(throttler, stand_in):
+        if body is not None:
+            if self.fallbacks == 0 and not body.assign(throttler.held):
+                self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
                 return
-            self._show_progress(stand_in)
+            if self.fallbacks != 0 and not body.move(throttler.held):
+                self._fail(Reason.HELD_BYTES_FULL, "for this revision")
+                return
+        self._find_key(throttler)
+        self._meet_filters(throttler, 0)
+
+    def _meet_filters(self, throttler: RevisionThrottler, at: i64) -> None:
+        """Let the filters act on the request, from the one at `at` on; then ask for a slot."""
+        chain = self._filters
+        if chain is not None:
+            filters = chain.on_request
+            fallbacks = self.fallbacks
+            while at < len(filters):
+                self._filter_at = at
+                filters[at].on_request(self)
+                if self.over or self.phase == HELD or self._gathering or self.fallbacks != fallbacks:
+                    return
+                at += 1
+        self._filter_at = _BEHIND_ALL
+        body = self._body
         if body is not None and not self.request_done and self._gathers(throttler, body):
             return
         self._acquire(throttler)
@@ -353,89 +361,55 @@ class ProxiedExchange(RequestRecord):
         if lease is not None:
             self.granted(lease)
             return
-        stand_in = throttler.stand_in
-        if stand_in is not None and throttler.table.capacity == 0:
-            if not self.upgrade and stand_in.wants_page(self.head):
-                self._show_page(throttler, stand_in)
-                return
-            if stand_in.falls_back_while_starting and self._starts_for_others(throttler):
-                return
         refusal = throttler.enqueue(self)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail())
         elif self.phase == WAITING or self._enter(WAITING):  # for another revision than before
             self._wait(throttler)
 
-    def _show_progress(self, stand_in: StandIn) -> None:
-        """Where its revision says so, and its client reads an event stream."""
-        spec = stand_in.progress
-        if spec is not None and not self.upgrade and takes_events(self.head):
-            self.edit().remove(_ENCODINGS)  # the pod's events follow comments that are not compressed
-            proxy = self._proxy
-            self._progress = ProgressStream(self, self._client, spec, proxy.wheel, proxy.now, self.is_client_full)
-            self._client = self._progress
+    # --- what filters may do ---
+
+    def client(self) -> ClientStream:
+        return self._client
 
     def is_client_full(self) -> bool:
-        """It has not taken what was written to it."""
         return self._client_full
 
-    # --- an answer that is kept ---
-
-    def _is_answered_later(self, throttler: RevisionThrottler, stand_in: StandIn) -> bool:
-        """Its client does not wait for the answer: it gets a 202 when all of the request is here."""
-        spec = stand_in.respond_async
-        head = self.head
-        if spec is None or self._proxy.answers is None or self.upgrade or self.is_grpc or self.is_quiet:
-            return False
-        if throttler.failure is not None or not prefers_async(head):
-            return False
-        body = self._body
-        if body is None or self.request_done:
-            return self._answer_later(throttler)
-        if head.content_length > spec.body_bytes_max:
-            return False
-        body.gather(spec.body_bytes_max, throttler.spec.buffer_file_bytes)
-        if body.is_gathered() or not self._enter(GATHERING):
-            return self.over
-        self._role = ANSWERED_LATER
-        self._gathering = True
-        throttler.body_expected()
-        self._arm(throttler)
-        return True
-
-    def _answer_later(self, throttler: RevisionThrottler) -> bool:
-        """Its client is told where the answer will be, and another exchange goes on in its place. False: there is no
-        room for one more answer.
-        """
-        proxy = self._proxy
-        answers = proxy.answers
-        assert answers is not None
+    def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
+        if self.over or self.phase >= ANSWERING:
+            return
         client = self._client
-        kept = answers.accept(throttler, client)
-        if kept is None:
-            return False
-        edit_prefer(self.head, self.edit())
-        other = ProxiedExchange(proxy, self.head, kept)
-        kept.exchange = other
-        self._hand_over(other, kept)
-        other.go_on_without_client(throttler)
-        if kept.is_done:  # refused at once: that is the client's answer
-            self.status, self.reason = other.status, other.reason
-            head, body = kept.head, bytes(kept.body)
-            assert head is not None
-            answers.withdraw(kept)
-            self._end(True, False)  # it stands in the log already
-        else:
-            head, body = answers.state(kept)
-            headers = head.headers.with_line(b"Location", path_of(kept))
-            head.headers = headers.with_line(b"Preference-Applied", b"respond-async")
-            self.status = head.status
-            self._end(True, True)
+        self.status = head.status
+        self._end(is_success, is_logged)
         send_whole(client, self.head, head, body)
-        return True
 
-    def _hand_over(self, other: ProxiedExchange, kept: KeptAnswer) -> None:
-        """What is known of the request so far."""
+    def hold(self, timeout_s: float) -> None:
+        if not self.over and self._enter(HELD):
+            self._filter_at += 1
+            self._proxy.wheel.arm(self, self._time() + timeout_s)
+
+    def proceed(self) -> None:
+        if self.phase == HELD:
+            self._go_on_soon()
+
+    def gather(self, bytes_max: int) -> bool:
+        throttler = self.throttler
+        body = self._body
+        if body is None or throttler is None or self.request_done or self._has_gathered:
+            return True
+        return not self._waits_for_body(throttler, body, bytes_max)
+
+    def wrap_client(self, wrapper: ClientWrapper) -> None:
+        self._client = self._wrapper = wrapper
+
+    def watch(self, watcher: BodyWatcher) -> None:
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append(watcher)
+
+    def detach(self, client: ClientStream) -> RequestRecord:
+        other = ProxiedExchange(self._proxy, self.head, client)
+        other.is_detached = True
         other.throttler = self.throttler
         other.arrived_s = self.arrived_s
         other.pick_key = self.pick_key
@@ -444,60 +418,44 @@ class ProxiedExchange(RequestRecord):
         other.trace, self.trace = self.trace, None
         other.upgrade = self.upgrade
         other._edits = self._edits
+        other._filters = self._filters
+        other._filter_at = self._filter_at + 1
         other._body = body = self._body
         if body is not None:
-            body.hand_over(kept)
+            body.hand_over(client)
             self._body = None
-        self._role = HANDED_OVER
+        self._is_handed_over = True
+        return other
 
-    def go_on_without_client(self, throttler: RevisionThrottler) -> None:
-        """In the place of an exchange that has asked for it: the request has a revision and is here whole."""
+    def _go_on_detached(self) -> None:
+        throttler = self.throttler
+        assert throttler is not None
         self.asked_for_slot_s = self._proxy.now()
         self._proxy.active += 1
-        try:
-            if self._enter(ROUTING):
-                self._acquire(throttler)
-        except Exception as error:  # as in `begin`
-            self._proxy.on_error(error)
-            self._fail(Reason.INTERNAL, "")
+        if self._enter(ROUTING):
+            self._meet_filters(throttler, self._filter_at)
 
-    def _show_page(self, throttler: RevisionThrottler, stand_in: StandIn) -> None:
-        """A browser is shown that the revision starts; a ticket waits for it in line."""
-        ticket = self._ticket(throttler)
-        if ticket is None:
-            return
-        now_s = self._time()
-        ticket.looked_at(now_s, stand_in.refresh_s)
-        self.reason = Reason.STARTING
-        page = stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.onlookers.output)
-        self._answer(*page)
-
-    def _starts_for_others(self, throttler: RevisionThrottler) -> bool:
-        """Another revision takes the request, and a ticket waits for a start of this one. False: no other takes it."""
-        ticket = self._ticket(throttler)
-        if ticket is None:
-            return True
-        ticket.wanted_until(self._proxy.now() + throttler.queue_timeout_s())
-        second = self._fallback()
-        if second is None or not may_fall_back(self, self._body, Reason.STARTING):
+    def fall_back(self, key: str, reason: Reason) -> bool:
+        first = self.throttler
+        second = self._proxy.router.named(key)
+        if first is None or second is None or second is first or not may_fall_back(self, self._body, reason):
             return False
-        self._fall_back(throttler, second)
+        self._leave(first)
+        self._proxy.count_left(self, first, second.key, self._proxy.now())
+        forget_revision(self)
+        self.fallbacks += 1
+        if self.first_throttler is None:
+            self.first_throttler = first
+        if self.phase <= ROUTING or self.phase == WAITING or self._enter(WAITING):
+            self.asked_for_slot_s = self._proxy.now()
+            try:
+                self._routed(second)
+            except Exception as error:  # as in `begin`
+                self._proxy.on_error(error)
+                self._fail(Reason.INTERNAL, "")
         return True
 
-    def _ticket(self, throttler: RevisionThrottler) -> PageTicket | None:
-        """What stands in line for those who do not; None: it may not, and the request is refused."""
-        ticket = throttler.onlookers.page_ticket
-        if isinstance(ticket, PageTicket):
-            return ticket
-        ticket = PageTicket(throttler, self._proxy.wheel)
-        ticket.arrival = self.arrival
-        ticket.asked_s = self.asked_s
-        refusal = throttler.enqueue(ticket)
-        if refusal is not None:
-            self._fail(refusal, throttler.refusal_detail())
-            return None
-        throttler.onlookers.page_ticket = ticket
-        return ticket
+    # --- in line, and to a pod ---
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -539,7 +497,12 @@ class ProxiedExchange(RequestRecord):
         throttler = self.throttler
         assert throttler is not None
         self.progress_s = self.arrived_s if throttler.spec.times_from_arrival else self.connected_s
-        head = self._head_for_pod(throttler)
+        try:
+            head = self._head_for_pod(throttler)
+        except Exception as error:  # of a filter
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+            return
         body = self._body
         if body is None or not head.has_body:  # what a client sends ahead of a tunnel is no body
             pod.send_request(head, _NO_BODY)
@@ -554,12 +517,16 @@ class ProxiedExchange(RequestRecord):
         lease = self.lease
         waited_s = self.connected_s - self.arrived_s
         is_late = self.grpc_timeout_s > 0.0 and waited_s >= TOLD_LATE_S
-        if is_late or dialect is not None:
+        chain = self._filters
+        if is_late or dialect is not None or (chain is not None and chain.on_attempt):
             edits = HeadEdits() if edits is None else edits.copy()
             if dialect is not None and lease is not None:
                 dialect.edit(edits, lease.address, throttler.key)
             if is_late:
                 grpc.edit_timeout(edits, self.grpc_timeout_s - waited_s)
+            if chain is not None:
+                for one in chain.on_attempt:
+                    one.on_attempt(self, edits)
         return self.head if edits is None else edits.apply(self.head)
 
     def connect_failed(self, reason: Reason) -> None:
@@ -603,8 +570,9 @@ class ProxiedExchange(RequestRecord):
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self._time()
-            if self._watch is not None:
-                self._watch.sent(data)
+            if self._watchers is not None:
+                for watcher in self._watchers:
+                    watcher.client_sent(data)
             pod.send_body(data)
         elif pod is not None and not is_early:
             body.send(pod, data)
@@ -658,16 +626,19 @@ class ProxiedExchange(RequestRecord):
     # --- what the buffers hold ---
 
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
-        """Whether the rest of the body is waited for, up to a bound, before a slot is asked for."""
-        spec = throttler.spec
-        if spec.buffer_request_bytes == 0 or throttler.failure is not None:
+        """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
+        bytes_max = throttler.spec.buffer_request_bytes
+        if bytes_max == 0 or self._has_gathered or throttler.failure is not None:
             return False
-        if self.upgrade or is_request_streamed(self.head):
+        if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
             return False
-        body.gather(spec.buffer_request_bytes, spec.buffer_file_bytes)
+        return self._waits_for_body(throttler, body, bytes_max) or self.over
+
+    def _waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
+        body.gather(bytes_max, throttler.spec.buffer_file_bytes)
         if body.is_gathered() or not self._enter(GATHERING):
-            return self.over
-        self._gathering = True
+            return False
+        self._gathering = self._has_gathered = True
         throttler.body_expected()
         self._arm(throttler)
         return True
@@ -675,15 +646,12 @@ class ProxiedExchange(RequestRecord):
     def _gathered(self, throttler: RevisionThrottler) -> None:
         self._gathering = False
         throttler.gathering -= 1
+        self._go_on_to_filters(throttler)
+
+    def _go_on_to_filters(self, throttler: RevisionThrottler) -> None:
         self.asked_for_slot_s = self._proxy.now()
         try:
-            if self._role == ANSWERED_LATER:
-                if self.request_done and self._answer_later(throttler):
-                    return
-                stand_in = throttler.stand_in
-                if stand_in is not None:
-                    self._show_progress(stand_in)
-            self._acquire(throttler)
+            self._meet_filters(throttler, self._filter_at)
         except Exception as error:  # as in `begin`
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
@@ -706,6 +674,9 @@ class ProxiedExchange(RequestRecord):
         assert throttler is not None
         if self.phase == GATHERING:
             self._gathered(throttler)  # it was decided then: by now a budget may have room, but the client is paused
+        elif self.phase == HELD:
+            self._proxy.wheel.cancel(self)
+            self._go_on_to_filters(throttler)
         else:
             self._send_on(True)
 
@@ -789,10 +760,13 @@ class ProxiedExchange(RequestRecord):
                 self._fail(Reason.BAD_RESPONSE, "the pod's Sec-WebSocket-Accept does not fit the key (RFC 6455 4.1)")
                 return
             phase = tunnel_phase(self._client, pod)
+        self.first_byte_s = self.progress_s = self._time()
+        chain = self._filters
+        if chain is not None and chain.on_response and not self._edit_response(chain, head):
+            return
         if not self._enter(phase):
             return
         self.status = head.status
-        self.first_byte_s = self.progress_s = self._time()
         self._response_head = head
         body = self._body
         if body is not None and phase < TUNNEL:
@@ -803,14 +777,8 @@ class ProxiedExchange(RequestRecord):
         if lease is not None and lease.trial:
             throttler.trial_answered(lease)
         self._proxy.count_answer(throttler, head.status)
-        stand_in = throttler.stand_in
-        if stand_in is not None:
-            self._watch_activity(throttler, stand_in, head)
         if self.fallbacks != 0:
             head.headers = head.headers.with_line(FALLBACK_HEADER, throttler.key.encode())
-        if throttler.spec.server_timing:
-            value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
-            head.headers = head.headers.with_line(b"Server-Timing", value)
         if phase >= TUNNEL:
             self.request_done = False  # the client's stream begins now
             if body is None:
@@ -823,22 +791,23 @@ class ProxiedExchange(RequestRecord):
             self._pause_pod()
         self._client.send_head(head)
 
-    def _watch_activity(self, throttler: RevisionThrottler, stand_in: StandIn, head: ResponseHead) -> None:
-        """Where its revision counts what it carries, and not that it is open."""
-        quiet_s = 0.0
-        if head.status == 101:
-            quiet_s = stand_in.quiet_tunnels_s
-        elif stand_in.quiet_streams_s > 0.0 and is_response_streamed(head):
-            quiet_s = stand_in.quiet_streams_s
-        if quiet_s > 0.0 and not self.is_quiet:
-            self._watch = ActivityWatch(self, throttler, quiet_s, self._proxy.wheel, self._time())
+    def _edit_response(self, chain: FilterChain, head: ResponseHead) -> bool:
+        """Let the filters act on the head of the response; False: one of them has ended the request."""
+        try:
+            for one in chain.on_response:
+                one.on_response(self, head)
+        except Exception as error:
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+        return not self.over
 
     def response_body(self, data: bytes) -> None:
         if self.over:
             return
         self.response_bytes += len(data)
-        if self._watch is not None:
-            self._watch.answered(data)
+        if self._watchers is not None:
+            for watcher in self._watchers:
+                watcher.pod_sent(data)
         buffer = self._response
         if buffer is None:
             self._client.send_body(data)
@@ -997,8 +966,8 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         throttler = self.throttler
-        if self.phase == SCANNING:
-            self._fail(Reason.REQUEST_TIMEOUT, "")
+        if self.phase == SCANNING or self.phase == HELD:
+            self._fail(Reason.REQUEST_TIMEOUT if self.phase == SCANNING else Reason.FILTER_TIMEOUT, "")
             return
         assert throttler is not None
         if self.in_line:
@@ -1038,28 +1007,8 @@ class ProxiedExchange(RequestRecord):
 
     # --- another revision in the place of a refusal ---
 
-    def _fallback(self) -> RevisionThrottler | None:
-        """Return the revision that may serve the request in the place of its own, if there is one."""
-        first = self.throttler
-        if first is None or first.stand_in is None or not first.stand_in.fallback_revision:
-            return None
-        second = self._proxy.router.named(first.stand_in.fallback_revision)
-        return None if second is first else second
-
-    def _fall_back(self, first: RevisionThrottler, second: RevisionThrottler) -> None:
-        self._leave(first)
-        self._proxy.count_left(self, first, second.key, self._proxy.now())
-        forget_revision(self)
-        self.fallbacks += 1
-        if self.first_throttler is None:
-            self.first_throttler = first
-        if self.phase <= ROUTING or self.phase == WAITING or self._enter(WAITING):
-            self._take_to(second)
-
     def _leave(self, throttler: RevisionThrottler) -> None:
         """Give back what it has of its revision."""
-        if self._role == ANSWERED_LATER:
-            self._role = ORDINARY  # that was for this revision
         self._proxy.wheel.cancel(self)
         pod, lease = self.pod, self.lease
         if self.in_line:
@@ -1097,36 +1046,13 @@ class ProxiedExchange(RequestRecord):
             pod.abort()
         throttler.release(lease, latency_s, succeeded)
 
-    def _take_to(self, throttler: RevisionThrottler) -> None:
-        """Another revision than the first is asked for a slot."""
-        self.throttler = throttler
-        stand_in = throttler.stand_in
-        self.is_quiet = stand_in is not None and stand_in.is_quiet(self.head)
-        self._proxy.count_routed(self, throttler)
-        self.asked_for_slot_s = self._proxy.now()
-        body = self._body
-        try:
-            if self.head.upgrade and not self._takes_upgrade(throttler):
-                self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
-            elif body is not None and not body.move(throttler.held):
-                self._fail(Reason.HELD_BYTES_FULL, "for this revision")
-            else:
-                self._find_key(throttler)
-                waits_for_body = body is not None and not self.request_done and self.phase == ROUTING
-                if body is None or not waits_for_body or not self._gathers(throttler, body):
-                    self._acquire(throttler)
-        except Exception as error:  # as in `begin`
-            self._proxy.on_error(error)
-            self._fail(Reason.INTERNAL, "")
-
     def _fail(self, reason: Reason, detail: str, evidence: i64 = TOUCHED) -> None:
         """Act on a failure of the request as the retry policy decides."""
         if self.over:
             return
         throttler = self.throttler
         lease = self.lease
-        second = self._fallback()
-        decision = decide(self, self._body, reason, evidence, self._proxy.attempts_max, second is not None)
+        decision = decide(self, self._body, reason, evidence, self._proxy.attempts_max)
         if throttler is None:
             self._proxy.count_refused(reason)
         elif decision == AGAIN and lease is not None:
@@ -1138,10 +1064,7 @@ class ProxiedExchange(RequestRecord):
             self._proxy.count_failed(throttler, reason)
             if lease is not None and self._is_about_pod(reason, throttler):
                 throttler.pod_failed(lease, reason)
-            if decision == FALL_BACK and second is not None:
-                self._fall_back(throttler, second)
-                return
-        self._refuse(throttler, reason, detail)
+        self._refuse(throttler, reason, detail, decision == FALL_BACK)
 
     def _is_about_pod(self, reason: Reason, throttler: RevisionThrottler) -> bool:
         """True if the failure may count against the pod.
@@ -1152,37 +1075,48 @@ class ProxiedExchange(RequestRecord):
             return False
         return pod_had_its_time(self, reason, throttler.spec, self._time())
 
-    def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str) -> None:
+    def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
         """End the request: its client is sent the reason, or is cut off if the response has begun."""
         client = self._client
-        retry_after_s = 0
-        if throttler is None:
-            if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING:
-                retry_after_s = PENDING_RETRY_AFTER_S
-        elif reason.status == 503:
-            retry_after_s = throttler.retry_after_s()
-        self.reason = reason
-        if self.head.takes_trailers:
-            self._grpc_failed(reason)
         if self.phase >= ANSWERING:
+            self._note_end(reason)
             if self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:
                 self._keep_rest(self._response, False)  # the client gets what the pod sent, and is cut off after it
                 return
             self._end(False, True)
             client.abort()
             return
-        fallback: tuple[ResponseHead, bytes] | None = None
-        # A gRPC client reads no page, but a status.
-        reads_page = not self.upgrade and self.grpc_status == grpc.NO_STATUS
-        if throttler is not None and throttler.stand_in is not None and reads_page:
-            fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
-        self.status = reason.status if fallback is None else fallback[0].status
+        retry_after_s = 0
+        if throttler is None:
+            if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING:
+                retry_after_s = PENDING_RETRY_AFTER_S
+        elif reason.status == 503:
+            retry_after_s = throttler.retry_after_s()
+        self._note_end(reason)
+        chain = self._filters
+        if chain is not None and self._is_taken_over(chain, Failure(reason, detail, retry_after_s, may_fall_back)):
+            return
+        self.status = reason.status
         self._end(False, True)
-        if fallback is not None:
-            send_whole(client, self.head, fallback[0], fallback[1])
-        else:
-            waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
-            send_refusal(client, self.head, reason, detail, retry_after_s, self._proxy.dialect, waiting)
+        waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+        send_refusal(client, self.head, reason, detail, retry_after_s, self._proxy.dialect, waiting)
+
+    def _note_end(self, reason: Reason) -> None:
+        self.reason = reason
+        if self.head.takes_trailers:
+            self._grpc_failed(reason)
+
+    def _is_taken_over(self, chain: FilterChain, failure: Failure) -> bool:
+        """Return True if a filter has responded in the place of a refusal, or another revision takes the request."""
+        fallbacks = self.fallbacks
+        try:
+            for one in chain.on_failure:
+                one.on_failure(self, failure)
+                if self.over or self.fallbacks != fallbacks:
+                    return True
+        except Exception as error:  # the refusal stands
+            self._proxy.on_error(error)
+        return self.over or self.fallbacks != fallbacks
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
         """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
@@ -1193,7 +1127,7 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
-        if self._progress is not None or self._watch is not None or self.stalled_bytes > 0:
+        if self._wrapper is not None or self._watchers is not None or self.stalled_bytes > 0:
             self._stop_companions()
         proxy = self._proxy
         proxy.count_end(phase)
@@ -1222,19 +1156,31 @@ class ProxiedExchange(RequestRecord):
                 # The duration of a tunnel says nothing about the speed of its pod.
                 latency_s = 0.0 if phase >= TUNNEL else self.done_s - self.granted_s
                 self._give_back(throttler, lease, pod, latency_s, succeeded)
-            if self._role != HANDED_OVER:
+            if not self._is_handed_over:
                 proxy.add_to_traffic(self, throttler)
         if is_request:
             proxy.notify_observers(self, client)
+            self._notify_filters()
 
     def _stop_companions(self) -> None:
         self._proxy.bodies.stalled.end(self)
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
+        if self._wrapper is not None:
+            self._wrapper.stop()
+            self._wrapper = None
+        if self._watchers is not None:
+            for watcher in self._watchers:
+                watcher.stop()
+            self._watchers = None
+
+    def _notify_filters(self) -> None:
+        chain = self._filters
+        if chain is None:
+            return
+        for one in chain.on_end:
+            try:
+                one.on_end(self)
+            except Exception as error:  # the others are notified all the same
+                self._proxy.on_error(error)
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         """For the sender of its trace: in each histogram that it was added to. `time_s`: since 1970."""

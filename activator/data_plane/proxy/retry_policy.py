@@ -27,14 +27,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.data_plane.proxy.phases import CONNECTING, SENT
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.headers.grpc import NO_STATUS
+from activator.data_plane.phases import CONNECTING, SENT
 from activator.data_plane.proxy.request_body import RequestBody
+from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason, Substitute
 
 AGAIN: Final = 0  # to another pod, in the same place of the queue
-FALL_BACK: Final = 1  # to another revision
+FALL_BACK: Final = 1  # to another revision, if there is one
 END: Final = 2
 
 NOT_SENT: Final = 0
@@ -48,18 +49,14 @@ RISKY_IDLE_S: Final = 1.0
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
 
-def decide(
-    request: RequestRecord, body: RequestBody | None, reason: Reason, evidence: i64, attempts_max: i64, falls_back: bool
-) -> i64:
-    """Return what becomes of a request that fails for `reason`: AGAIN, FALL_BACK or END.
+def decide(request: RequestRecord, body: RequestBody | None, reason: Reason, evidence: i64, attempts_max: i64) -> i64:
+    """Return what may become of a request that fails for `reason`: AGAIN, FALL_BACK or END.
 
-    `falls_back`: its revision names another one, and that exists. AGAIN spends from the revision's retry budget.
+    AGAIN spends from the revision's retry budget. FALL_BACK depends on whether a filter names another revision.
     """
     if evidence != TOUCHED and reason.is_retriable and _may_be_repeated(request, body, evidence, attempts_max):
         return AGAIN
-    if falls_back and may_fall_back(request, body, reason):
-        return FALL_BACK
-    return END
+    return FALL_BACK if may_fall_back(request, body, reason) else END
 
 
 def may_fall_back(request: RequestRecord, body: RequestBody | None, reason: Reason) -> bool:
@@ -102,6 +99,8 @@ def forget_revision(request: RequestRecord) -> None:
     request.start = None
     request.last_lease = None
     request.pod_protocol = ""
+    request.reason = None
+    request.grpc_status = NO_STATUS
 
 
 def _may_be_repeated(request: RequestRecord, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:

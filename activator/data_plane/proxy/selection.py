@@ -15,9 +15,9 @@ from typing import Final, final
 
 from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
 from activator.codec.message import RequestHead, ResponseHead
+from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.proxy.buffering import is_request_streamed
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
 from activator.data_plane.refusals import json_head

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.budget import HeldBudget
 
 STALLED_MIN_S: Final = 5.0

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.data_plane.answer_messages import TellAnswer
+from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
+from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, Asker, fields_of
+from activator.data_plane.answers.messages import TellAnswer
+from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange
-from activator.data_plane.proxy.answer_links import PART_BYTES, AnswerLinks, Asker, fields_of
-from activator.data_plane.proxy.answer_store import ANSWERS_PATH, STATE_HEADER, AnswerStore
-from activator.data_plane.proxy.kept_answer import KeptAnswer, copy_of
+from activator.data_plane.phases import ROUTING
 from activator.data_plane.proxy.own_answers import send_whole
-from activator.data_plane.proxy.phases import ROUTING
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
 from activator.runtime.reasons import Reason, reason_named

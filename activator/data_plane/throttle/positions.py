@@ -39,6 +39,6 @@ class Onlookers:
     """Of one revision, from the first one on."""
 
     def __init__(self) -> None:
-        self.page_ticket: Waiter | None = None  # of those who look at its waiting page
+        self.ticket: Waiter | None = None  # waits for a start in the place of others (filters/start_ticket.py)
         self.output: tuple[str, ...] = ()  # what its program has written since its start began, to be shown there
         self.positions = Positions()

@@ -26,7 +26,6 @@ from activator.config.model.queueing import QUEUE_TIMEOUT_S
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
-from activator.data_plane.stand_in import StandIn
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.disciplines import make_line
@@ -104,7 +103,7 @@ class RevisionThrottler:
         self.incarnation: int = 0  # a number that no other throttler of this data plane has
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
-        self.stand_in: StandIn | None = None  # what answers in its place, where its file says so
+        self.filters: object | None = None  # its FilterChain (data_plane/filters/), if it has any
         self.quiet: int = 0  # requests here that are no activity
         self.quiet_total: int = 0
         self.line: WaitingLine = make_line(spec)
@@ -154,13 +153,7 @@ class RevisionThrottler:
 
     def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
         """A slot at once, or None: then `enqueue`."""
-        self.arrivals += ARRIVAL_STEP
-        waiter.arrival = self.arrivals
-        if now_s > self._asked_s:
-            self._asked_s = now_s
-        waiter.asked_s = self._asked_s
-        if not self.active:
-            self.activate()
+        self.arrive(waiter, now_s)
         exempt = self._admission.exempts and self._admission.is_exempt(waiter)
         if self.source is not None:
             return self._acquire_lent(self.source, waiter, now_s)
@@ -172,6 +165,16 @@ class RevisionThrottler:
         if tracker is None:
             return None
         return self._reserve(waiter, tracker, now_s)
+
+    def arrive(self, waiter: Waiter, now_s: float) -> None:
+        """Give a waiter its place in the order of arrival."""
+        self.arrivals += ARRIVAL_STEP
+        waiter.arrival = self.arrivals
+        if now_s > self._asked_s:
+            self._asked_s = now_s
+        waiter.asked_s = self._asked_s
+        if not self.active:
+            self.activate()
 
     def body_expected(self) -> None:
         """A request will ask for a slot when its body is here: a revision at zero may start meanwhile."""

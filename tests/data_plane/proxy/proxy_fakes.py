@@ -7,11 +7,12 @@ from typing import Any, cast
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
+from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
+from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -262,8 +263,13 @@ class World:
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
         )
-        self.throttler.stand_in = stand_in_of(self.spec)
+        self.answers: AnswerStore | None = None
+        self.filter(self.throttler)
         self.router.set(self.throttler)
+
+    def filter(self, throttler: RevisionThrottler) -> None:
+        """Give a revision the filters of its spec, as the plane does."""
+        throttler.filters = FilterCatalogue(self.wheel, self.clock.now, self.answers).chain_of(throttler.spec)
 
     def _failed(self, error: Exception) -> None:
         self.errors.append(error)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.data_plane.apply import load_of
-from activator.data_plane.proxy.activity import DORMANT_LOOK_S, FrameScanner, is_comment
+from activator.data_plane.filters.activity import DORMANT_LOOK_S, FrameScanner, is_comment
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, request_head, response_head
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
+from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
+from activator.data_plane.answers.links import AnswerLinks
+from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
+from activator.data_plane.filters.stored_answers import edit_prefer, prefers_async
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.proxy.answer_links import AnswerLinks
-from activator.data_plane.proxy.answer_store import ANSWERS_PATH, GONE_MAX, AnswerStore
-from activator.data_plane.proxy.kept_answer import KEPT_OVERHEAD_BYTES
-from activator.data_plane.proxy.preferences import edit_prefer, prefers_async
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.runtime.reasons import Reason
@@ -37,7 +37,8 @@ class Later(World):
         )
         self.store.revision_set(self.spec.key, True)
         self.links = AnswerLinks(self.store)
-        self.proxy.answers = self.store
+        self.proxy.answers = self.answers = self.store
+        self.filter(self.throttler)
         self.proxy.open_status = AnswerDesk(self.proxy, self.store, self.links).open
 
     def post(self, body: bytes = b"", prefer: str = "respond-async", **fields: Any) -> Client:

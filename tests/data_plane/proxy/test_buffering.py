@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from activator.codec.message import Fields, ResponseHead
-from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
-from activator.data_plane.proxy.phases import DELIVERING, GATHERING, SENT, WAITING
+from activator.data_plane.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.phases import DELIVERING, GATHERING, SENT, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.request_body import SHARE_BYTES
 from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES

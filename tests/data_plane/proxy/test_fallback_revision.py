@@ -8,11 +8,10 @@ import pytest
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import load_of
-from activator.data_plane.proxy.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
+from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.retry_policy import FALLBACKS_MAX, may_fall_back
-from activator.data_plane.stand_in import stand_in_of
+from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -35,7 +34,7 @@ class Two(World):
         made = RevisionSpec(**spec)
         table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         throttler = RevisionThrottler(made, table, self.clock.now, self.clock.defer, self.second_heard, 256, self.held)
-        throttler.stand_in = stand_in_of(made)
+        self.filter(throttler)
         self.router.set(throttler)
         return throttler
 

@@ -9,7 +9,7 @@ import pytest
 
 from activator.codec.message import Fields
 from activator.config.specs import ProgressSpec
-from activator.data_plane.proxy.progress import ERROR_BYTES_MAX
+from activator.data_plane.filters.progress_events import ERROR_BYTES_MAX
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S, Client, World, request_head, response_head

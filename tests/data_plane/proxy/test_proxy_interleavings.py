@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from activator.data_plane.proxy.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
+from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
 from activator.runtime.reasons import Reason

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from activator.data_plane.proxy.phases import ANSWERING, CONNECTING, OVER, SENT, WAITING
+from activator.data_plane.phases import ANSWERING, CONNECTING, OVER, SENT, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.retry_policy import (
@@ -49,9 +49,8 @@ def test_every_combination(reason: Reason) -> None:
         range(ATTEMPTS_MAX),
         (0, FALLBACKS_MAX),
         (False, True),
-        (False, True),
     )
-    for request, phase, evidence, attempts, fallbacks, is_whole, falls_back in combinations:
+    for request, phase, evidence, attempts, fallbacks, is_whole in combinations:
         request.phase, request.attempts, request.fallbacks, request.request_done = phase, attempts, fallbacks, is_whole
         world.throttler.retry_budget = RetryBudget()
         repeats = request.head.method == b"GET"
@@ -66,15 +65,14 @@ def test_every_combination(reason: Reason) -> None:
         ):
             expected = AGAIN
         elif (
-            falls_back
-            and fallbacks < FALLBACKS_MAX
+            fallbacks < FALLBACKS_MAX
             and reason.substitute & Substitute.REVISION
             and (phase in {WAITING, CONNECTING} or (phase == SENT and repeats and is_whole))
         ):
             expected = FALL_BACK
         else:
             expected = END
-        assert decide(request, None, reason, evidence, ATTEMPTS_MAX, falls_back) == expected
+        assert decide(request, None, reason, evidence, ATTEMPTS_MAX) == expected
     for request in requests:
         request.phase = OVER  # nothing of this was its life
 
@@ -86,8 +84,8 @@ def test_a_body_that_has_left_the_buffers_is_not_sent_again() -> None:
     body = RequestBody(world.proxy.bodies, client)
     exchange.phase = SENT
     for evidence in (REFUSED, UNTOUCHED):
-        assert decide(exchange, body, Reason.POD_CLOSED, evidence, ATTEMPTS_MAX, True) == END
-    assert decide(exchange, body, Reason.CONNECT_FAILED, NOT_SENT, ATTEMPTS_MAX, False) == AGAIN, "none of it has left"
+        assert decide(exchange, body, Reason.POD_CLOSED, evidence, ATTEMPTS_MAX) == END
+    assert decide(exchange, body, Reason.CONNECT_FAILED, NOT_SENT, ATTEMPTS_MAX) == AGAIN, "none of it has left"
 
 
 def test_repetitions_cost_the_budget_of_the_revision_and_dials_do_not() -> None:
@@ -95,11 +93,11 @@ def test_repetitions_cost_the_budget_of_the_revision_and_dials_do_not() -> None:
     world.pod()
     exchange = sent(world, "GET")
     again = 0
-    while decide(exchange, None, Reason.POD_CLOSED, UNTOUCHED, ATTEMPTS_MAX, False) == AGAIN:
+    while decide(exchange, None, Reason.POD_CLOSED, UNTOUCHED, ATTEMPTS_MAX) == AGAIN:
         again += 1
         assert again < 1_000
     assert again > 0
-    assert decide(exchange, None, Reason.CONNECT_FAILED, NOT_SENT, ATTEMPTS_MAX, False) == AGAIN
+    assert decide(exchange, None, Reason.CONNECT_FAILED, NOT_SENT, ATTEMPTS_MAX) == AGAIN
 
 
 def test_what_may_not_be_repeated_uses_no_connection_that_was_idle_for_long() -> None:

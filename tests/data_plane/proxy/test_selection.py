@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
 from activator.config.specs import MatchSpec, RevisionSpec
-from activator.data_plane.proxy.phases import OVER, SCANNING, WAITING
+from activator.data_plane.phases import OVER, SCANNING, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.selection import SCAN_BYTES_MAX, SCAN_TIMEOUT_S
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.proxy.phases import OVER
+from activator.data_plane.phases import OVER
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.stalled import STALLED_MIN_S, StalledResponses
 from activator.data_plane.throttle.budget import HeldBudget

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.config.specs import AsyncSpec, ProgressSpec, RevisionSpec
-from activator.data_plane.proxy.answer_links import AnswerLinks
-from activator.data_plane.proxy.answer_store import AnswerStore
+from activator.data_plane.answers.links import AnswerLinks
+from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
-from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -49,12 +48,13 @@ class Everything(World):
         spec = RevisionSpec(key="ns/second", fallback_body="sorry", fallback_type="text/plain", **FEATURES)
         table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.second = RevisionThrottler(spec, table, self.clock.now, self.clock.defer, Heard(), 256, self.held)
-        self.second.stand_in = stand_in_of(spec)
         self.router.set(self.second)
         names = iter(range(1, 1 << 20))
         self.store = AnswerStore(self.wheel, self.clock.now, self.clock.defer, 50_000, 3, lambda: f"{next(names):032x}")
         self.store.revision_set("ns/app", True)
-        self.proxy.answers = self.store
+        self.proxy.answers = self.answers = self.store
+        self.filter(self.throttler)
+        self.filter(self.second)
         self.proxy.open_status = AnswerDesk(self.proxy, self.store, AnswerLinks(self.store)).open
         self.exchanges: list[tuple[ProxiedExchange, Client]] = []
         self.pods_made = 0

@@ -1,4 +1,4 @@
-"""What data planes say to each other about answers that one of them keeps (proxy/answer_store.py).
+"""What data planes say to each other about answers that one of them keeps (store.py).
 
 A client may ask any of them for the state of its request: the one that is asked asks the one that has it, part by part.
 """

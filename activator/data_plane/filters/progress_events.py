@@ -14,19 +14,19 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Final, final
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
-from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import ProgressSpec
-from activator.data_plane.exchange import ClientStream
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.exchange import ClientWrapper
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.units import KIB
 
 ERROR_BYTES_MAX: Final = 16 * KIB  # of an answer that is told as an error
 _EVENTS: Final = b"text/event-stream"
+_ENCODINGS: Final = frozenset({b"accept-encoding"})
 
 _QUIET: Final = 0  # nothing has been sent
 _TOLD: Final = 1  # a 200, and comments
@@ -43,28 +43,36 @@ def takes_events(head: RequestHead) -> bool:
 
 
 @final
-class ProgressStream(ClientStream):
-    """`is_full()`: the client has not taken what was written to it."""
+class ProgressEvents(Filter):
+    """Wraps the clients of one revision that read event streams."""
 
-    def __init__(
-        self,
-        exchange: RequestRecord,
-        client: ClientStream,
-        spec: ProgressSpec,
-        wheel: TimingWheel,
-        now: Now,
-        is_full: Callable[[], bool],
-    ) -> None:
-        self._exchange: RequestRecord | None = exchange
-        self._client = client
+    def __init__(self, spec: ProgressSpec, wheel: TimingWheel, now: Now) -> None:
         self._spec = spec
         self._wheel = wheel
-        self._is_full: Callable[[], bool] | None = is_full
+        self._now = now
+
+    def on_request(self, request: RequestRecord) -> None:
+        if request.is_detached or request.upgrade or not takes_events(request.head):
+            return
+        if not isinstance(request.client(), ProgressStream):  # else it is another revision's, which it has left
+            request.edit().remove(_ENCODINGS)  # the pod's events follow comments that are not compressed
+            request.wrap_client(ProgressStream(request, self._spec, self._wheel, self._now()))
+
+
+@final
+class ProgressStream(ClientWrapper):
+    """The client of one such request."""
+
+    def __init__(self, request: RequestRecord, spec: ProgressSpec, wheel: TimingWheel, now_s: float) -> None:
+        super().__init__(request.client())
+        self._exchange: RequestRecord | None = request
+        self._spec = spec
+        self._wheel = wheel
         self._state: int = _QUIET
         self._status: int = 0
         self._reason: bytes = b""
         self._text = bytearray()
-        self._began_s: float = now()
+        self._began_s = now_s
         self._tick: _Tick | None = _Tick(self)
         wheel.arm(self._tick, self._began_s + spec.after_s)
 
@@ -74,9 +82,9 @@ class ProgressStream(ClientStream):
         if exchange is None or self._tick is None or exchange.over:
             return
         self._wheel.arm(self._tick, now_s + self._spec.interval_s)
-        if not exchange.request_done or (self._is_full is not None and self._is_full()):
+        if not exchange.request_done or exchange.is_client_full():
             return
-        client = self._client
+        client = self.client
         if self._state == _QUIET:
             self._state = _TOLD
             client.send_head(_head())
@@ -84,25 +92,28 @@ class ProgressStream(ClientStream):
         client.flush()
 
     def stop(self) -> None:
+        self._send_no_more()
+        super().stop()
+
+    def _send_no_more(self) -> None:
         """The pod answers, or the request has ended: no more comments."""
         if self._tick is not None:
             self._wheel.cancel(self._tick)
             self._tick.stream = None
             self._tick = None
         self._exchange = None  # no cycle is left for the collector
-        self._is_full = None
 
     # --- the answer ---
 
     def send_interim(self, head: ResponseHead) -> None:
         if self._state == _QUIET:
-            self._client.send_interim(head)
+            self.client.send_interim(head)
 
     def send_head(self, head: ResponseHead) -> None:
-        self.stop()
+        self._send_no_more()
         if self._state == _QUIET:
             self._state = _PASSES
-            self._client.send_head(head)
+            self.client.send_head(head)
         elif _is_stream(head):
             self._state = _PASSES
         else:
@@ -112,23 +123,20 @@ class ProgressStream(ClientStream):
 
     def send_body(self, data: bytes) -> None:
         if self._state == _PASSES:
-            self._client.send_body(data)
+            self.client.send_body(data)
         elif len(self._text) < ERROR_BYTES_MAX:
             self._text += data[: ERROR_BYTES_MAX - len(self._text)]
 
     def send_end(self, trailers: Headers) -> None:
         if self._state == _FAILS:
             self._state = _PASSES
-            self._client.send_body(self._error())
+            self.client.send_body(self._error())
             trailers = []
-        self._client.send_end(trailers)
-
-    def flush(self) -> None:
-        self._client.flush()
+        self.client.send_end(trailers)
 
     def abort(self) -> None:
-        self.stop()
-        self._client.abort()
+        self._send_no_more()
+        self.client.abort()
 
     def _error(self) -> bytes:
         text = self._text.decode("utf-8", "replace").strip()
@@ -138,35 +146,6 @@ class ProgressStream(ClientStream):
             "code": self._status,
         }
         return b"event: error\ndata: %b\n\n" % json.dumps({"error": said}).encode()
-
-    # --- the client, as it is ---
-
-    def pause_request(self) -> None:
-        self._client.pause_request()
-
-    def resume_request(self) -> None:
-        self._client.resume_request()
-
-    def ask_for_body(self) -> None:
-        self._client.ask_for_body()
-
-    def taken_bytes(self) -> int:
-        return self._client.taken_bytes()
-
-    def half_closes(self) -> bool:
-        return self._client.half_closes()
-
-    def client_ip(self) -> str:
-        return self._client.client_ip()
-
-    def endpoints(self) -> Endpoints | None:
-        return self._client.endpoints()
-
-    def protocol(self) -> str:
-        return self._client.protocol()
-
-    def secure(self) -> bool:
-        return self._client.secure()
 
 
 @final

@@ -16,8 +16,8 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Fields
-from activator.data_plane.answer_messages import AnswerMessage, AskAnswer, TellAnswer
-from activator.data_plane.proxy.answer_store import AnswerStore
+from activator.data_plane.answers.messages import AnswerMessage, AskAnswer, TellAnswer
+from activator.data_plane.answers.store import AnswerStore
 from activator.runtime.units import KIB
 
 PART_BYTES: Final = 64 * KIB

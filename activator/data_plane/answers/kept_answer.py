@@ -14,8 +14,8 @@ from activator.codec.message import Fields, Headers, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import AsyncSpec
 from activator.data_plane.exchange import ClientStream
-from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.refusals import refusal_head, refusal_text
+from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason

@@ -19,10 +19,9 @@ from typing import Any, Final
 
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.config.specs import AsyncSpec
+from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES, AnswerKeeper, KeptAnswer
 from activator.data_plane.exchange import ClientStream
-from activator.data_plane.proxy.kept_answer import KEPT_OVERHEAD_BYTES, AnswerKeeper, KeptAnswer
-from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
-from activator.data_plane.stand_in import POSITION_HEADER
+from activator.data_plane.refusals import PHRASES, POSITION_HEADER, refusal_head, refusal_text
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import ANSWER_OUTCOMES
 from activator.runtime.clock import Defer, Now, TimingWheel

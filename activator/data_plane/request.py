@@ -1,25 +1,45 @@
-"""What is known of one request in the proxy: its phase, its times, its figures and its pod.
+"""One request as filters, time limits, accounting and logs see it: its phase, times, figures and pod, and what a filter
+may do with it.
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means: not reached.
-  2. proxy.py writes them. Others only read: time_limits.py, accounting.py, and observers of exchanges.
+  2. proxy/proxy.py writes them. Others only read; a filter may set `is_quiet` in `on_routed`, and `reason` before it
+     responds.
 """
 
 from __future__ import annotations
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
-from activator.codec.message import RequestHead
+from activator.codec.message import RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange, PodStream
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.grpc import NO_STATUS
 from activator.data_plane.headers.trace_context import TraceContext
-from activator.data_plane.proxy.phases import ARRIVED
+from activator.data_plane.phases import ARRIVED
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
+from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BodyWatcher(Deadline):
+    """Observes what goes through a tunnel, or the response body of another request, until the request is over.
+
+    It may use the timing wheel for itself.
+    """
+
+    def client_sent(self, data: bytes) -> None:
+        """The client has sent these bytes through a tunnel."""
+
+    def pod_sent(self, data: bytes) -> None:
+        """The pod has sent these bytes."""
+
+    def stop(self) -> None:
+        """The request is over: no timer and no reference to it may be left."""
 
 
 class RequestRecord(Exchange):
@@ -61,6 +81,7 @@ class RequestRecord(Exchange):
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
         self.is_quiet: bool = False  # it wakes nothing, and is no activity
+        self.is_detached: bool = False  # its client does not wait for the response
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced
@@ -70,6 +91,57 @@ class RequestRecord(Exchange):
         if self._edits is None:
             self._edits = HeadEdits()
         return self._edits
+
+    # --- what filters may do ---
+
+    def client(self) -> ClientStream:
+        """Return the client, or what wraps it."""
+        raise NotImplementedError
+
+    def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
+        """End the request with a response that no pod made, before a byte of another one has gone to the client."""
+        raise NotImplementedError
+
+    def hold(self, timeout_s: float) -> None:
+        """Ask for no slot until `proceed`; after `timeout_s` the request is refused (`filter_timeout`).
+
+        To be called in `on_request`.
+        """
+        raise NotImplementedError
+
+    def proceed(self) -> None:
+        """Go on with a request that is held, in another turn of the loop. Harmless for one that is not, or is over."""
+        raise NotImplementedError
+
+    def gather(self, bytes_max: int) -> bool:
+        """Receive the request's body first, up to `bytes_max`; return True if it is whole or no more can be received.
+
+        If False, `on_request` of the same filter is called again when that is so. To be called in `on_request`.
+        """
+        raise NotImplementedError
+
+    def wrap_client(self, wrapper: ClientWrapper) -> None:
+        """Send the response through `wrapper`, which has been made around `client()`. Before the response begins."""
+        raise NotImplementedError
+
+    def watch(self, watcher: BodyWatcher) -> None:
+        """Tell `watcher` of the bytes that go through, from now on."""
+        raise NotImplementedError
+
+    def fall_back(self, key: str, reason: Reason) -> bool:
+        """Let another revision, namespace/name, take the request; return False if that cannot be done."""
+        raise NotImplementedError
+
+    def detach(self, client: ClientStream) -> RequestRecord:
+        """Let another request go on in the place of this one, for `client`; return it.
+
+        All of the request must be here. This one has nothing of it any more, and is to be responded to.
+        """
+        raise NotImplementedError
+
+    def is_client_full(self) -> bool:
+        """True if the client has not taken what was written to it."""
+        raise NotImplementedError
 
     def shed(self) -> None:
         """Cut the answer, since its client takes nothing of it and the memory is needed."""

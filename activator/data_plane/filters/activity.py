@@ -14,9 +14,12 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.data_plane.proxy.record import RequestRecord
+from activator.codec.message import ResponseHead
+from activator.data_plane.buffering import is_response_streamed
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.request import BodyWatcher, RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.clock import Deadline, TimingWheel
+from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING
 
@@ -76,11 +79,41 @@ class FrameScanner:
 
 
 @final
-class ActivityWatch(Deadline):
-    """Of one tunnel or stream."""
+class ActivityTracking(Filter):
+    """Watches the tunnels and streams of one revision. `…_s`: how long they may carry nothing; 0.0: any time."""
+
+    def __init__(self, quiet_tunnels_s: float, quiet_streams_s: float, wheel: TimingWheel, now: Now) -> None:
+        self._quiet_tunnels_s = quiet_tunnels_s
+        self._quiet_streams_s = quiet_streams_s
+        self._wheel = wheel
+        self._now = now
+
+    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+        throttler = request.throttler
+        if throttler is None or request.is_quiet:
+            return
+        is_websocket = head.status == 101 and b"websocket" in request.upgrade
+        quiet_s = 0.0
+        if head.status == 101:
+            quiet_s = self._quiet_tunnels_s
+        elif self._quiet_streams_s > 0.0 and is_response_streamed(head):
+            quiet_s = self._quiet_streams_s
+        if quiet_s > 0.0:
+            request.watch(ActivityWatch(request, throttler, quiet_s, is_websocket, self._wheel, self._now()))
+
+
+@final
+class ActivityWatch(BodyWatcher):
+    """The watch of one tunnel or stream."""
 
     def __init__(
-        self, it: RequestRecord, throttler: RevisionThrottler, quiet_s: float, wheel: TimingWheel, now_s: float
+        self,
+        it: RequestRecord,
+        throttler: RevisionThrottler,
+        quiet_s: float,
+        is_websocket: bool,
+        wheel: TimingWheel,
+        now_s: float,
     ) -> None:
         super().__init__()
         self._it: RequestRecord | None = it
@@ -92,18 +125,16 @@ class ActivityWatch(Deadline):
         self._is_dormant: bool = False
         self._from_client: FrameScanner | None = None
         self._from_pod: FrameScanner | None = None
-        if it.was_tunnel() and b"websocket" in it.upgrade:
+        if is_websocket:
             self._from_client, self._from_pod = FrameScanner(), FrameScanner()
         wheel.arm(self, now_s + min(quiet_s, DORMANT_LOOK_S))
 
-    def sent(self, data: bytes) -> None:
-        """By the client."""
+    def client_sent(self, data: bytes) -> None:
         scanner = self._from_client
         if scanner is None or scanner.feed(data):
             self._has_carried = True
 
-    def answered(self, data: bytes) -> None:
-        """By the pod."""
+    def pod_sent(self, data: bytes) -> None:
         scanner = self._from_pod
         if scanner.feed(data) if scanner is not None else not is_comment(data):
             self._has_carried = True
@@ -135,7 +166,6 @@ class ActivityWatch(Deadline):
         self._throttler.activate()
 
     def stop(self) -> None:
-        """The request has ended."""
         self._wheel.cancel(self)
         self._it = None
 

@@ -17,22 +17,24 @@ from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Tr
 ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
 SCANNING: Final = 2  # its revision depends on its body, of which more has to come
-GATHERING: Final = 3  # its body is received before it asks for a slot
-WAITING: Final = 4  # no pod has it: it waits for a slot
-CONNECTING: Final = 5  # it has a slot, and waits for a connection to the pod
-SENT: Final = 6  # a pod has it, and has not begun to answer
-ANSWERING: Final = 7  # the head of the answer has gone to the client
-DELIVERING: Final = 8  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
-TUNNEL: Final = 9  # after a 101: both directions are open, and each has an end of its own
-LINKED_TUNNEL: Final = 10  # the same where a connection cannot half-close: the first end is the end of both
-CLIENT_ENDED: Final = 11  # of a tunnel: only the pod may still send
-POD_ENDED: Final = 12  # of a tunnel: only the client may still send
-OVER: Final = 13
+HELD: Final = 3  # a filter keeps it from asking for a slot
+GATHERING: Final = 4  # its body is received before it asks for a slot
+WAITING: Final = 5  # no pod has it: it waits for a slot
+CONNECTING: Final = 6  # it has a slot, and waits for a connection to the pod
+SENT: Final = 7  # a pod has it, and has not begun to answer
+ANSWERING: Final = 8  # the head of the answer has gone to the client
+DELIVERING: Final = 9  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
+TUNNEL: Final = 10  # after a 101: both directions are open, and each has an end of its own
+LINKED_TUNNEL: Final = 11  # the same where a connection cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 12  # of a tunnel: only the pod may still send
+POD_ENDED: Final = 13  # of a tunnel: only the client may still send
+OVER: Final = 14
 
 PHASE_NAMES: Final = (
     "arrived",
     "routing",
     "scanning",
+    "held",
     "gathering",
     "waiting",
     "connecting",
@@ -51,6 +53,15 @@ TRANSITIONS: Final = (
     Transition(ARRIVED, ROUTING, "its turn has come"),
     Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
     Transition(ROUTING, SCANNING, "its revision depends on what its body says"),
+    Transition(ROUTING, HELD, "a filter holds it"),
+    Transition(SCANNING, HELD, "it has a revision, and a filter holds it"),
+    Transition(GATHERING, HELD, "its body is here, and a filter holds it"),
+    Transition(WAITING, HELD, "it has another revision, and a filter of that holds it"),
+    Transition(HELD, GATHERING, "its filter lets it go on, and its body is to be here first"),
+    Transition(HELD, WAITING, "its filter lets it go on, and no pod has room"),
+    Transition(HELD, CONNECTING, "its filter lets it go on, and a pod has room"),
+    Transition(HELD, OVER, "it is refused, or its client has gone"),
+    Transition(WAITING, GATHERING, "it has another revision, and its body is to be here first"),
     Transition(ROUTING, GATHERING, "its body is to be here first"),
     Transition(ROUTING, WAITING, "no pod has room"),
     Transition(ROUTING, CONNECTING, "a pod has room"),

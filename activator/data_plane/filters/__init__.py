@@ -1,0 +1,1 @@
+"""Features that a request can meet: an interface, and one file for each feature."""

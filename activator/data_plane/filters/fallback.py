@@ -1,0 +1,68 @@
+"""What takes the place of a refusal (`fallback`): a fixed response, a redirect, or another revision."""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.codec.message import Fields, Headers, ResponseHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.filters.start_ticket import ticket_for
+from activator.data_plane.refusals import PHRASES
+from activator.data_plane.request import RequestRecord
+from activator.runtime.clock import Now, TimingWheel
+from activator.runtime.reasons import Reason, Substitute
+
+
+@final
+class FallbackResponse(Filter):
+    """A fixed response or a redirect."""
+
+    def __init__(self, spec: RevisionSpec) -> None:
+        self._body: bytes = spec.fallback_body.encode()
+        self._type: bytes = spec.fallback_type.encode()
+        self._redirect: bytes = spec.fallback_redirect.encode()
+
+    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        if not failure.reason.substitute & Substitute.RESPONSE or request.upgrade:
+            return
+        if request.is_grpc:
+            return  # such a client reads no page, but a status
+        headers: Headers = [(b"Activator-Reason", failure.reason.value.encode()), (b"Cache-Control", b"no-store")]
+        if self._redirect:
+            if request.head.method in {b"GET", b"HEAD"}:
+                headers.insert(0, (b"Location", self._redirect))
+                request.respond(ResponseHead(302, PHRASES[302], Fields.from_pairs(headers), 0, True), b"", False)
+            return
+        headers.insert(0, (b"Content-Type", self._type))
+        if failure.retry_after_s > 0:
+            headers.append((b"Retry-After", str(failure.retry_after_s).encode()))
+        status = failure.reason.status
+        fields = Fields.from_pairs(headers)
+        request.respond(
+            ResponseHead(status, PHRASES.get(status, b""), fields, len(self._body), True), self._body, False
+        )
+
+
+@final
+class FallbackRevision(Filter):
+    """Another revision, in the place of a refusal or (`while_starting`) of the wait for a start."""
+
+    def __init__(self, spec: RevisionSpec, wheel: TimingWheel, now: Now) -> None:
+        self._key = spec.fallback_revision
+        self._while_starting = spec.fallback_while_starting
+        self._wheel = wheel
+        self._now = now
+
+    def on_request(self, request: RequestRecord) -> None:
+        throttler = request.throttler
+        if not self._while_starting or throttler is None or throttler.table.capacity != 0:
+            return
+        ticket = ticket_for(request, throttler, self._wheel)
+        if ticket is not None:
+            ticket.wait_until(self._now() + throttler.queue_timeout_s())
+            request.fall_back(self._key, Reason.STARTING)
+
+    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        if failure.may_fall_back:
+            request.fall_back(self._key, failure.reason)

@@ -1,0 +1,61 @@
+"""Requests that start nothing and are no activity, such as probes of monitors (`no_wake`)."""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.codec.message import RequestHead, ResponseHead
+from activator.config.specs import QuietSpec, RevisionSpec
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.refusals import PHRASES, refusal_head
+from activator.data_plane.request import RequestRecord
+from activator.runtime.reasons import Reason
+
+
+@final
+class _Rule:
+    """One entry of `no_wake`, as bytes."""
+
+    def __init__(self, spec: QuietSpec) -> None:
+        self.path: bytes = spec.path.encode()
+        self.methods: frozenset[bytes] = frozenset([method.encode() for method in spec.methods])
+        self.user_agent: bytes = spec.user_agent.lower().encode()
+        self.status: int = spec.status
+
+    def matches(self, head: RequestHead) -> bool:
+        if self.methods and head.method not in self.methods:
+            return False
+        if not head.target.startswith(self.path):
+            return False
+        if self.user_agent:
+            agent = head.headers.get(b"user-agent")
+            return agent is not None and agent.lower().startswith(self.user_agent)
+        return True
+
+
+@final
+class NoWake(Filter):
+    """Marks such requests, and answers them while no pod is ready."""
+
+    def __init__(self, spec: RevisionSpec) -> None:
+        self._name = spec.key.removeprefix("default/")
+        self._rules: list[_Rule] = [_Rule(rule) for rule in spec.no_wake]
+
+    def on_routed(self, request: RequestRecord) -> None:
+        request.is_quiet = self._status(request.head) != 0
+
+    def on_request(self, request: RequestRecord) -> None:
+        throttler = request.throttler
+        if request.is_quiet and throttler is not None and throttler.table.capacity == 0:
+            status = self._status(request.head)
+            body = f"no pod of {self._name} is ready, and this request starts none\n".encode()
+            fields = refusal_head(Reason.ASLEEP, body, 0).headers
+            request.reason = Reason.ASLEEP
+            request.respond(ResponseHead(status, PHRASES.get(status, b""), fields, len(body), True), body)
+
+    def _status(self, head: RequestHead) -> int:
+        """Return the status that such a request gets while no pod is ready; 0: it is an ordinary one."""
+        for rule in self._rules:
+            if rule.matches(head):
+                return rule.status
+        return 0

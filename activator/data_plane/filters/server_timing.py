@@ -1,0 +1,21 @@
+"""`Server-Timing` in responses: how long the request waited for a start, for a slot and for the pod (W3C)."""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.codec.message import ResponseHead
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.request import RequestRecord
+from activator.data_plane.throttle.starting import server_timing
+
+
+@final
+class ServerTiming(Filter):
+    """Adds the field."""
+
+    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+        value = server_timing(
+            request.start, request.arrived_s, request.granted_s, request.connected_s, request.first_byte_s
+        )
+        head.headers = head.headers.with_line(b"Server-Timing", value)

@@ -1,0 +1,73 @@
+"""A place in a revision's queue that starts it, for those who do not wait there: browsers that are shown a waiting
+page, and requests that another revision serves until the start is over.
+
+Rules
+  1. A revision has at most one ticket. It waits as long as somebody asks: each request moves its end.
+  2. When it is granted a slot it gives it back in the same call: the next request goes to the pod.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.data_plane.request import RequestRecord
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import TimingWheel
+from activator.runtime.reasons import Reason
+
+
+@final
+class StartTicket(Waiter):
+    """The ticket of one revision."""
+
+    def __init__(self, throttler: RevisionThrottler, wheel: TimingWheel) -> None:
+        super().__init__()
+        self._throttler = throttler
+        self._wheel = wheel
+
+    def wait_until(self, until_s: float) -> None:
+        """Wait until then at least."""
+        if self.wheel_next is None or until_s > self.deadline_s:
+            self._wheel.arm(self, until_s)
+
+    def granted(self, lease: Lease) -> None:
+        self._over()
+        self._throttler.release(lease, 0.0, False)
+
+    def is_served(self, lease: Lease) -> bool:
+        return False  # it is given back at once
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self._over()  # the next request gets the reason
+
+    def expired(self, now_s: float) -> None:
+        """Leave the queue: nobody has asked for so long."""
+        throttler = self._throttler
+        self._over()
+        throttler.cancel(self)
+
+    def _over(self) -> None:
+        self._wheel.cancel(self)
+        onlookers = self._throttler.onlookers
+        if onlookers.ticket is self:
+            onlookers.ticket = None
+
+
+def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
+    """Return the ticket of the request's revision, a new one if there is none. None: the request has been refused,
+    because nothing may join the queue.
+    """
+    ticket = throttler.onlookers.ticket
+    if isinstance(ticket, StartTicket):
+        throttler.activate()
+        return ticket
+    ticket = StartTicket(throttler, wheel)
+    throttler.arrive(ticket, request.asked_for_slot_s)
+    refusal = throttler.enqueue(ticket)
+    if refusal is not None:
+        request.refused(refusal, throttler.refusal_detail())
+        return None
+    throttler.onlookers.ticket = ticket
+    return ticket

@@ -1,0 +1,80 @@
+"""`Prefer: respond-async` (RFC 7240): the client gets a 202 at once, and the response is stored for it."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from activator.codec.message import RequestHead
+from activator.config.specs import AsyncSpec
+from activator.data_plane.answers.store import AnswerStore, path_of
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.request import RequestRecord
+
+_NAME: Final = b"prefer"
+_ASYNC: Final = b"respond-async"
+
+
+@final
+class StoredAnswers(Filter):
+    """Accepts such requests of one revision, once all of a request is here."""
+
+    def __init__(self, spec: AsyncSpec, answers: AnswerStore) -> None:
+        self._spec = spec
+        self._answers = answers
+
+    def on_request(self, request: RequestRecord) -> None:
+        throttler = request.throttler
+        head = request.head
+        if throttler is None or request.is_detached or request.upgrade or request.is_grpc or request.is_quiet:
+            return
+        if throttler.failure is not None or not prefers_async(head):
+            return
+        if not request.request_done:
+            if head.content_length > self._spec.body_bytes_max or not request.gather(self._spec.body_bytes_max):
+                return
+            if not request.request_done:  # it is larger: its client waits, as for any other request
+                return
+        kept = self._answers.accept(throttler, request.client())
+        if kept is None:
+            return
+        edit_prefer(head, request.edit())
+        kept.exchange = request.detach(kept)
+        kept.exchange.begin()
+        if kept.is_done:  # refused at once: that is the client's response, and stands in the log already
+            refusal, body = kept.head, bytes(kept.body)
+            assert refusal is not None
+            self._answers.withdraw(kept)
+            request.reason = kept.exchange.reason
+            request.respond(refusal, body, is_logged=False)
+            return
+        accepted, body = self._answers.state(kept)
+        headers = accepted.headers.with_line(b"Location", path_of(kept))
+        accepted.headers = headers.with_line(b"Preference-Applied", b"respond-async")
+        request.respond(accepted, body)
+
+
+def prefers_async(head: RequestHead) -> bool:
+    """One of its fields says so; parameters of the preference do not matter."""
+    if head.headers.get(_NAME) is None:
+        return False
+    return any(
+        _is_async(preference)
+        for name, value in head.headers.pairs()
+        if name.lower() == _NAME
+        for preference in value.split(b",")
+    )
+
+
+def edit_prefer(head: RequestHead, edits: HeadEdits) -> None:
+    """Leave `respond-async` out: a pod that knew it as well would answer with a 202 of its own."""
+    edits.remove(frozenset({_NAME}))
+    for name, value in head.headers.pairs():
+        if name.lower() == _NAME:
+            left = [one.strip() for one in value.split(b",") if not _is_async(one)]
+            if left:
+                edits.append(name, b", ".join(left))
+
+
+def _is_async(preference: bytes) -> bool:
+    return preference.partition(b";")[0].strip().lower() == _ASYNC

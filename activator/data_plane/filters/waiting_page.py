@@ -1,0 +1,127 @@
+"""A page that a browser is shown while no pod of its revision is ready (`waiting_page`). It reloads itself.
+
+What comes from outside gets into the page escaped.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from math import ceil
+from string import Template
+from typing import Final, final
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.filters.start_ticket import ticket_for
+from activator.data_plane.refusals import PHRASES, POSITION_HEADER
+from activator.data_plane.request import RequestRecord
+from activator.runtime.clock import Now, TimingWheel
+from activator.runtime.reasons import Reason
+
+PAGE_TYPE: Final = b"text/html; charset=utf-8"
+MISSED_REFRESHES: Final = 3  # a browser that has not reloaded its page for so many intervals has closed it …
+CLOSED_AFTER_S: Final = 5.0  # … after so long at least: a browser in the background reloads late
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Starting $name</title>
+<style>
+:root { color-scheme: light dark; }
+body { display: grid; font: 16px/1.6 system-ui, sans-serif; margin: 0; min-height: 100vh; place-items: center; }
+main { max-width: min(30rem, 100vw - 2rem); padding: 1rem; text-align: center; }
+.output { /* the last line is the one that is seen first */
+  border: 1px solid; border-radius: 4px; display: flex; flex-direction: column-reverse; font-size: 0.8125rem;
+  line-height: 1.4; max-height: 24rem; overflow: auto; overflow-wrap: anywhere; padding: 0.5rem; text-align: start;
+  white-space: pre-wrap;
+}
+</style>
+</head>
+<body>
+<main>
+<h1>Starting $name</h1>
+<p role="status">$waited s so far$expected. $waiting waiting.</p>
+$output<p>This page loads itself again.</p>
+</main>
+</body>
+</html>
+"""
+
+# With a place in the order of the Tab key, so that one can scroll it without a mouse.
+_OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last output of the program">{}</pre>\n'
+
+
+@final
+class PageTemplate:
+    """The page of one revision."""
+
+    def __init__(self, spec: RevisionSpec) -> None:
+        self._name = spec.key.removeprefix("default/")
+        self._refresh_s: float = spec.waiting_page_refresh_s
+        self._shows_output: bool = spec.waiting_page_output
+        self._template = Template(spec.waiting_page or _PAGE)
+
+    def page(
+        self, waited_s: float, usual_s: float, waiting: int, output: tuple[str, ...] = ()
+    ) -> tuple[ResponseHead, bytes]:
+        """Return the page. `waited_s`: how long the start has taken; `usual_s`: how long the last one took, 0.0: not
+        known; `output`: the last lines of the program.
+        """
+        values = {
+            "name": escape(self._name),
+            "waited": f"{waited_s:.0f}",
+            "expected": f" of about {ceil(usual_s)} s" if usual_s > 0.0 else "",
+            "waiting": str(waiting),
+            "output": _OUTPUT.format(escape("\n".join(output))) if output and self._shows_output else "",
+        }
+        body = self._template.safe_substitute(values).encode()
+        seconds = str(max(ceil(self._refresh_s), 1)).encode()
+        headers: Headers = [
+            (b"Content-Type", PAGE_TYPE),
+            (b"Activator-Reason", Reason.STARTING.value.encode()),
+            (b"Cache-Control", b"no-store"),
+            (POSITION_HEADER, str(waiting).encode()),
+            (b"Refresh", f"{self._refresh_s:g}".encode()),
+            (b"Retry-After", seconds),
+        ]
+        return ResponseHead(503, PHRASES[503], Fields.from_pairs(headers), len(body), True), body
+
+
+@final
+class WaitingPage(Filter):
+    """Answers browsers while no pod is ready; a ticket waits for the start in their place."""
+
+    def __init__(self, spec: RevisionSpec, wheel: TimingWheel, now: Now) -> None:
+        self._page = PageTemplate(spec)
+        self._open_s = MISSED_REFRESHES * spec.waiting_page_refresh_s + CLOSED_AFTER_S
+        self._wheel = wheel
+        self._now = now
+
+    def on_request(self, request: RequestRecord) -> None:
+        throttler = request.throttler
+        if throttler is None or throttler.table.capacity != 0 or request.is_detached or request.upgrade:
+            return
+        if not wants_page(request.head):
+            return
+        ticket = ticket_for(request, throttler, self._wheel)
+        if ticket is None:
+            return
+        now_s = self._now()
+        ticket.wait_until(now_s + self._open_s)
+        request.reason = Reason.STARTING
+        waited_s, usual_s = throttler.start_progress(now_s)
+        request.respond(*self._page.page(waited_s, usual_s, throttler.waiting(), throttler.onlookers.output))
+
+
+def wants_page(head: RequestHead) -> bool:
+    """True for the navigation of a browser, which shows what it is sent."""
+    if head.method != b"GET" or head.has_body:
+        return False
+    mode = head.headers.get(b"sec-fetch-mode")
+    if mode is not None and mode != b"navigate":
+        return False
+    accept = head.headers.get(b"accept")
+    return accept is not None and b"text/html" in accept
