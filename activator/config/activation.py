@@ -43,11 +43,12 @@ PATIENCE_S: Final = 60.0
 
 # What a revision has in the file only: a cluster says it by other means, or cannot have it.
 # `waiting_page` and `fallback` name files, which the author of an object must not read out of our container;
+# `filters` names code that is run here, `fault` is for those who test the clients of one machine;
 # `respond_async` keeps answers in the memory of one replica, which others find only as members of one group.
 _FILE_ONLY: Final = frozenset(
     {
         "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "no_wake", "waiting_page",
-        "fallback", "respond_async", "progress", "activity",
+        "fallback", "respond_async", "progress", "activity", "fault", "filters",
     }
 )  # fmt: skip
 

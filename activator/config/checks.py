@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from activator.config.container_checks import ContainerChecker, check_containers
 from activator.config.edge_checks import EdgeChecker, element_at, is_loopback, item_at, program_key
+from activator.config.filter_checks import check_filters
 from activator.config.group_checks import GroupChecker
 from activator.config.member_checks import check_members
 from activator.config.model.file import DEFAULT_LISTEN
@@ -290,6 +291,7 @@ class Checker:
             self._containers.check(item, values, path)
         check_scaling(self._reader, item, values, f"{path}.scaling")
         check_waiting(self._reader, item, values, path)
+        check_filters(self._reader, item, values, path)
 
     def _check_keys(self, item: Item, values: Values, path: str) -> None:
         """Those that a revision has wherever it is declared."""

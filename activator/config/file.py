@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
 from activator.config.model.file import Config
+from activator.config.model.filters import Fault, HeaderRules
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import (
     HEALTH_FALL,
@@ -39,6 +40,10 @@ from activator.config.schema import make_schema
 from activator.config.specs import (
     AsyncSpec,
     DisciplineSpec,
+    FaultSpec,
+    FieldRulesSpec,
+    FilterSpec,
+    HeaderRulesSpec,
     HealthCheckSpec,
     MatchSpec,
     ProbeSpec,
@@ -188,6 +193,12 @@ def resolve_revision(
         proxy_protocol=revision.proxy_protocol,
         protocol=_pod_protocol(revision),
         server_timing=revision.server_timing,
+        headers=_resolve_header_rules(revision.headers),
+        fault=_resolve_fault(revision.fault),
+        filters=tuple(
+            FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
+            for use in revision.filters
+        ),
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
         queue_depth=queue.depth,
@@ -218,6 +229,23 @@ def resolve_revision(
         ),
         **_stand_in(revision),
     )
+
+
+def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
+    if rules == HeaderRules():
+        return None
+    return HeaderRulesSpec(
+        *(
+            FieldRulesSpec(tuple(one.remove), tuple(one.set.items()), tuple(one.append.items()))
+            for one in (rules.request, rules.response)
+        )
+    )
+
+
+def _resolve_fault(fault: Fault | None) -> FaultSpec | None:
+    if fault is None:
+        return None
+    return FaultSpec(float(fault.delay), fault.delay_share, fault.status or 0, fault.status_share)
 
 
 def _stand_in(revision: Revision) -> dict[str, Any]:

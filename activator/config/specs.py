@@ -28,6 +28,7 @@ from activator.config.model.scaling import TARGET_CONCURRENCY
 from activator.config.model.waiting import ASLEEP_STATUS
 from activator.runtime.unix_address import is_unix
 
+FILTER_ENTRY_POINTS: Final = "activator.filters"  # the group of entry points
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
 
 
@@ -121,6 +122,40 @@ class MatchSpec(msgspec.Struct, frozen=True):
         return not (self.path or self.methods or self.headers or self.models)
 
 
+class FieldRulesSpec(msgspec.Struct, frozen=True):
+    """Edits of header fields, in this order."""
+
+    remove: tuple[str, ...] = ()
+    set: tuple[tuple[str, str], ...] = ()
+    append: tuple[tuple[str, str], ...] = ()
+
+
+class HeaderRulesSpec(msgspec.Struct, frozen=True):
+    """Edits of what pods are sent, and of what they respond."""
+
+    request: FieldRulesSpec = FieldRulesSpec()
+    response: FieldRulesSpec = FieldRulesSpec()
+
+
+class FaultSpec(msgspec.Struct, frozen=True):
+    """Requests that are delayed or refused on purpose."""
+
+    delay_s: float
+    delay_share: float
+    status: int  # 0: none
+    status_share: float
+
+
+class FilterSpec(msgspec.Struct, frozen=True):
+    """A filter that is not built in. A secret among its options is the place where it stands, or hidden in messages."""
+
+    name: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"FilterSpec({self.name!r}, {[name for name, _ in self.options]})"
+
+
 class RevisionSpec(msgspec.Struct, frozen=True):
     """One revision, defaults resolved; sent from the control plane to the data plane, so plain values only."""
 
@@ -171,6 +206,9 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     lenient_pods: bool = False
     proxy_protocol: str = ""  # v1 | v2: the header that each connection to a pod begins with; empty: none
     server_timing: bool = False
+    headers: HeaderRulesSpec | None = None
+    fault: FaultSpec | None = None
+    filters: tuple[FilterSpec, ...] = ()
     no_wake: tuple[QuietSpec, ...] = ()
     waiting_page: str = ""  # its template; empty: ours
     waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others

@@ -137,7 +137,7 @@ class DataPlane:
         )
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
-        self.filters = FilterCatalogue(self.wheel, now, answers)
+        self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
         self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from activator.codec.message import RequestHead, ResponseHead
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange, PodStream
-from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.headers.edits import HeadEdits, addition, edited_fields
 from activator.data_plane.headers.grpc import NO_STATUS
 from activator.data_plane.headers.trace_context import TraceContext
 from activator.data_plane.phases import ARRIVED
+from activator.data_plane.refusals import PHRASES
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
@@ -102,15 +103,33 @@ class RequestRecord(Exchange):
         """End the request with a response that no pod made, before a byte of another one has gone to the client."""
         raise NotImplementedError
 
-    def hold(self, timeout_s: float) -> None:
-        """Ask for no slot until `proceed`; after `timeout_s` the request is refused (`filter_timeout`).
+    def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
+        """As `respond`, with these fields; below 500 it counts as a success. Content-Length is added.
 
-        To be called in `on_request`.
+        Raises ValueError if a field holds CR, LF or NUL.
+        """
+        pairs: Headers = [] if headers is None else headers
+        edits = [addition(name, value) for name, value in pairs]
+        fields = edited_fields(Fields(b""), edits)
+        head = ResponseHead(status, PHRASES.get(status, b""), fields, len(body), True)
+        self.respond(head, body, status < 500)
+
+    def body(self) -> bytes | None:
+        """Return the body as far as it is here; None if a part of it has gone to a file or to a pod.
+
+        Whole after `gather` has returned True, if `request_done`.
         """
         raise NotImplementedError
 
-    def proceed(self) -> None:
-        """Go on with a request that is held, in another turn of the loop. Harmless for one that is not, or is over."""
+    def hold(self, timeout_s: float) -> int:
+        """Meet no other filter and ask for no slot until `proceed`, which takes the number that is returned.
+
+        After `timeout_s` the request is refused (`filter_timeout`). To be called in `on_request`.
+        """
+        raise NotImplementedError
+
+    def proceed(self, hold: int) -> None:
+        """Go on with a request, in another turn of the loop. Harmless if it is over, or another filter holds it."""
         raise NotImplementedError
 
     def gather(self, bytes_max: int) -> bool:

@@ -137,6 +137,7 @@ class Reason(Enum):
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as many connections as it may"
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
+    FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"
     STARTING = "starting", 503, _UNAVAILABLE, "the revision is starting", _REVISION
     SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions are still being listed, and none is known yet for this request"
     ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and this request starts none"

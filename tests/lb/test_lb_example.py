@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import lb
-from tests.sources import ROOT
+from tests.installed_example import InstalledExample
 
-EXAMPLE = ROOT / "examples" / "lb_policy"
 Run = Callable[..., str]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Runs the Python of an environment in which the example is installed; nothing is asked of any network."""
-    folder = tmp_path_factory.mktemp("installed")
-    shutil.copytree(EXAMPLE, folder / "source", ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    python = folder / "venv" / "bin" / "python"
-    site = subprocess.run(
-        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", site]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
-    subprocess.run(
-        [sys.executable, "-m", "pip", *install, str(folder / "source")],
-        check=True,
-        cwd=folder,
-        env=environ | {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-    )
-    # What the example runs with: ours, and what the tests run with.
-    known = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
-    Path(site, "known.pth").write_text("\n".join(known), "utf-8")
-
-    def run_python(*words: str, code: int = 0) -> str:
-        result = subprocess.run(
-            [python, *words], capture_output=True, text=True, cwd=folder, env=environ, check=False, timeout=300
-        )
-        assert result.returncode == code, result.stdout + result.stderr
-        return result.stdout + result.stderr
-
-    return run_python
+@pytest.fixture(scope="module", name="run")
+def _run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return InstalledExample("lb_policy", tmp_path_factory.mktemp("installed")).run
 
 
 TABLE = """

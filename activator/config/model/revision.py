@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 
 from activator.config.model.containers import Container
+from activator.config.model.filters import Fault, FilterUse, HeaderRules
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
@@ -191,6 +192,16 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_timing: Annotated[
         bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
     ] = False
+    headers: Annotated[
+        HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
+    ] = HeaderRules()
+    fault: Annotated[
+        Fault | None, doc("Requests that are delayed or refused on purpose, to test clients. Not set: none.")
+    ] = None
+    filters: Annotated[
+        list[FilterUse],
+        doc("Filters that are not built in, in the order in which requests meet them ([filters](filters.md))."),
+    ] = []
     tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
     container: Annotated[

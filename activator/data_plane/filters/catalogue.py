@@ -1,31 +1,48 @@
-"""Which filters a revision has: the one list, in the order in which requests meet them."""
+"""Which filters a revision has: the one list, in the order in which requests meet them.
+
+Those of packages come first: what they refuse starts nothing.
+"""
 
 from __future__ import annotations
 
-from activator.config.specs import RevisionSpec
+from collections.abc import Callable
+
+from activator.config.specs import FilterSpec, RevisionSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
+from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
+from activator.data_plane.filters.header_rules import HeaderRules
 from activator.data_plane.filters.no_wake import NoWake
+from activator.data_plane.filters.of_packages import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.runtime.clock import Now, TimingWheel
+from activator.runtime.secret_text import read_secret
+from lb.rng import Rng
 
 
 class FilterCatalogue:
     """Makes the filters of the revisions of one data plane."""
 
-    def __init__(self, wheel: TimingWheel, now: Now, answers: AnswerStore | None) -> None:
+    def __init__(
+        self, wheel: TimingWheel, now: Now, answers: AnswerStore | None, rng: Rng, on_error: Callable[[Exception], None]
+    ) -> None:
+        """`on_error` is told of a filter that cannot be made."""
         self._wheel = wheel
         self._now = now
         self._answers = answers
+        self._rng = rng
+        self._on_error = on_error
 
     def chain_of(self, spec: RevisionSpec) -> FilterChain | None:
         """Return the filters of a revision; None: it has none."""
-        filters: list[Filter] = []
+        filters: list[Filter] = [self._of_package(one) for one in spec.filters]
+        if spec.fault is not None:
+            filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
         if spec.no_wake:
             filters.append(NoWake(spec))
         if spec.respond_async is not None and self._answers is not None:
@@ -42,4 +59,16 @@ class FilterCatalogue:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
         if spec.server_timing:
             filters.append(ServerTiming())
+        if spec.headers is not None:
+            filters.append(HeaderRules(spec.headers))
         return FilterChain(filters) if filters else None
+
+    def _of_package(self, spec: FilterSpec) -> Filter:
+        """Make a filter that is not built in; one that cannot be made lets no request through."""
+        try:
+            options = {name: read_secret(text, f"option {name}") for name, text in spec.options}
+            made = make_filter(spec.name, options)
+        except Exception as error:  # a class of a package may raise anything
+            self._on_error(error)
+            return Unusable(spec.name)
+        return made

@@ -68,12 +68,12 @@ class HeadEdits:
     def set(self, name: bytes, value: bytes) -> None:
         """Replace the first field of this name, and remove the others. A new field comes before all others.
 
-        Neither name nor value may hold CR, LF or NUL.
+        Raises ValueError if the name or the value holds CR, LF or NUL.
         """
-        self._edits.append(FieldEdit(_SET, frozenset((name.lower(),)), b"%b: %b" % (name, value)))
+        self._edits.append(replacement(name, value))
 
     def append(self, name: bytes, value: bytes) -> None:
-        """Add a field behind all others. Neither name nor value may hold CR, LF or NUL."""
+        """Add a field behind all others. Raises ValueError if the name or the value holds CR, LF or NUL."""
         self._edits.append(addition(name, value))
 
     def set_target(self, target: bytes) -> None:
@@ -107,12 +107,7 @@ class HeadEdits:
         if self._content_length >= 0:
             made.content_length = self._content_length
         if self._edits:
-            lines = head.headers.block.split(b"\r\n")
-            del lines[0]  # the block begins with a line end
-            for edit in self._edits:
-                lines = _edited(lines, edit)
-            made.headers = Fields(b"\r\n" + b"\r\n".join(lines) if lines else b"")
-            made.headers.never_indexed = head.headers.never_indexed
+            made.headers = edited_fields(head.headers, self._edits)
         return made
 
 
@@ -122,8 +117,31 @@ def removal(lowered_names: frozenset[bytes]) -> FieldEdit:
 
 
 def addition(name: bytes, value: bytes) -> FieldEdit:
-    """Return the edit that adds a field behind all others. Neither name nor value may hold CR, LF or NUL."""
-    return FieldEdit(_APPEND, frozenset(), b"%b: %b" % (name, value))
+    """Return the edit that adds a field behind all others. Raises ValueError for CR, LF or NUL."""
+    return FieldEdit(_APPEND, frozenset(), _line(name, value))
+
+
+def replacement(name: bytes, value: bytes) -> FieldEdit:
+    """Return the edit of `HeadEdits.set`. Raises ValueError for CR, LF or NUL."""
+    return FieldEdit(_SET, frozenset((name.lower(),)), _line(name, value))
+
+
+def edited_fields(fields: Fields, edits: list[FieldEdit]) -> Fields:
+    """Return the fields as the edits make them; `fields` itself is not changed."""
+    lines = fields.block.split(b"\r\n")
+    del lines[0]  # the block begins with a line end
+    for edit in edits:
+        lines = _edited(lines, edit)
+    made = Fields(b"\r\n" + b"\r\n".join(lines) if lines else b"")
+    made.never_indexed = fields.never_indexed
+    return made
+
+
+def _line(name: bytes, value: bytes) -> bytes:
+    line = b"%b: %b" % (name, value)
+    if b"\r" in line or b"\n" in line or b"\0" in line:
+        raise ValueError(f"CR, LF or NUL in the header field {name!r}")
+    return line
 
 
 def _edited(lines: list[bytes], edit: FieldEdit) -> list[bytes]:

@@ -163,6 +163,8 @@ class ProxiedExchange(RequestRecord):
         self._is_handed_over: bool = False  # another exchange goes on with its request, and is counted
         # filters
         self._filters: FilterChain | None = None  # of its revision, as they were when it came to that
+        self._is_held: bool = False  # by the filter before that place
+        self._holds: int = 0  # how often it was held
         self._filter_at: i64 = 0  # the place of the one whose turn it is, or will be when it goes on
         self._wrapper: ClientWrapper | None = None  # the outermost between it and its client
         self._watchers: list[BodyWatcher] | None = None
@@ -332,7 +334,7 @@ class ProxiedExchange(RequestRecord):
             while at < len(filters):
                 self._filter_at = at
                 filters[at].on_request(self)
-                if self.over or self.phase == HELD or self._gathering or self.fallbacks != fallbacks:
+                if self.over or self._is_held or self._gathering or self.fallbacks != fallbacks:
                     return
                 at += 1
         self._filter_at = _BEHIND_ALL
@@ -383,13 +385,18 @@ class ProxiedExchange(RequestRecord):
         self._end(is_success, is_logged)
         send_whole(client, self.head, head, body)
 
-    def hold(self, timeout_s: float) -> None:
-        if not self.over and self._enter(HELD):
+    def hold(self, timeout_s: float) -> int:
+        if not self._is_held and not self.over and (self.phase == HELD or self._enter(HELD)):
+            self._is_held = True
+            self._holds += 1
             self._filter_at += 1
             self._proxy.wheel.arm(self, self._time() + timeout_s)
+        return self._holds
 
-    def proceed(self) -> None:
-        if self.phase == HELD:
+    def proceed(self, hold: int) -> None:
+        if self._is_held and hold == self._holds:
+            self._is_held = False
+            self._proxy.wheel.cancel(self)
             self._go_on_soon()
 
     def gather(self, bytes_max: int) -> bool:
@@ -398,6 +405,10 @@ class ProxiedExchange(RequestRecord):
         if body is None or throttler is None or self.request_done or self._has_gathered:
             return True
         return not self._waits_for_body(throttler, body, bytes_max)
+
+    def body(self) -> bytes | None:
+        body = self._body
+        return b"" if body is None else body.in_memory()
 
     def wrap_client(self, wrapper: ClientWrapper) -> None:
         self._client = self._wrapper = wrapper
@@ -675,7 +686,6 @@ class ProxiedExchange(RequestRecord):
         if self.phase == GATHERING:
             self._gathered(throttler)  # it was decided then: by now a budget may have room, but the client is paused
         elif self.phase == HELD:
-            self._proxy.wheel.cancel(self)
             self._go_on_to_filters(throttler)
         else:
             self._send_on(True)
@@ -950,7 +960,7 @@ class ProxiedExchange(RequestRecord):
         self._end(False, True)
 
     def refuse_unsent(self) -> bool:
-        if self.phase != SCANNING and self.phase != GATHERING:
+        if self.phase not in (SCANNING, GATHERING, HELD):
             return False
         self._fail(Reason.DRAINING, "")
         return True

@@ -93,6 +93,14 @@ class RequestBody:
         """What is held of it."""
         return _NOTHING if self._held is None else self._held.pieces
 
+    def in_memory(self) -> bytes | None:
+        """Return what is here of it; None if a part of it is in a file, or has gone to a pod."""
+        if self._pod is not None:
+            return None
+        more = self._more
+        behind = b"" if more is None else more.in_memory()
+        return None if behind is None else b"".join([*self.pieces(), behind])
+
     def replace(self, start: int, end: int, data: bytes) -> bool:
         """Before the revision is known: other bytes in the place of some that are held. False: no budget allows it."""
         return self._held is not None and self._held.replace(start, end, data)

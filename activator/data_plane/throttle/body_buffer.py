@@ -52,6 +52,10 @@ class BodyBuffer:
         """Bytes that are here."""
         return self._memory + self._written - self._read + len(self._behind)
 
+    def in_memory(self) -> bytes | None:
+        """Return what is here, which stays; None if a part of it is in a file."""
+        return None if self._written > self._read or self._behind else b"".join(self._pieces)
+
     def has_room(self) -> bool:
         """Whether one more read can be kept; what it may bring is reserved then."""
         if self._written == self._read and self._memory < self._memory_max and self._reserve_memory():

@@ -39,6 +39,7 @@ class Client(ClientStream):
         self.retry_after = ""
         self.server_timing = ""
         self.fields: dict[str, str] = {}
+        self.pairs: Headers = []
         self.interim: list[int] = []
         self.body = b""
         self.ended = False
@@ -80,7 +81,8 @@ class Client(ClientStream):
         self.status = head.status
         self.reason = (head.headers.get(b"activator-reason") or b"").decode()
         self.retry_after = (head.headers.get(b"retry-after") or b"").decode()
-        self.fields = {name.decode().lower(): value.decode() for name, value in head.headers.pairs()}
+        self.pairs = head.headers.pairs()
+        self.fields = {name.decode().lower(): value.decode() for name, value in self.pairs}
         self.server_timing = (head.headers.get(b"server-timing") or b"").decode()
 
     def send_body(self, data: bytes) -> None:
@@ -269,7 +271,10 @@ class World:
 
     def filter(self, throttler: RevisionThrottler) -> None:
         """Give a revision the filters of its spec, as the plane does."""
-        throttler.filters = FilterCatalogue(self.wheel, self.clock.now, self.answers).chain_of(throttler.spec)
+        throttler.filters = self.catalogue().chain_of(throttler.spec)
+
+    def catalogue(self) -> FilterCatalogue:
+        return FilterCatalogue(self.wheel, self.clock.now, self.answers, Rng(1), self.errors.append)
 
     def _failed(self, error: Exception) -> None:
         self.errors.append(error)

@@ -1,0 +1,32 @@
+"""Filters that other packages provide, through entry points of the group `activator.filters` or by their path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from activator.config.specs import FILTER_ENTRY_POINTS
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.request import RequestRecord
+from activator.runtime.plugins import PluginError, load_plugin
+
+
+def make_filter(name: str, options: Mapping[str, str]) -> Filter:
+    """Return a new filter for one revision. Raises PluginError, or what its class raises for these options."""
+    found = load_plugin(FILTER_ENTRY_POINTS, name, "filter")
+    if not (isinstance(found, type) and issubclass(found, Filter)):
+        raise PluginError(f"filter {name!r} is {found!r}, which is no subclass of activator.filters.Filter")
+    make: Any = found  # the base class takes no options
+    made: Filter = make(options)
+    return made
+
+
+@final
+class Unusable(Filter):
+    """Stands for a filter that could not be made: it may be what keeps strangers out, so nobody gets in."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def on_request(self, request: RequestRecord) -> None:
+        raise PluginError(f"filter {self._name!r} could not be made")

@@ -1,0 +1,29 @@
+"""What a filter of your own imports (docs/filters.md).
+
+class Teapot(Filter):
+    def __init__(self, options: Mapping[str, str]) -> None: ...
+    def on_request(self, request: RequestRecord) -> None:
+        request.answer(418)
+"""
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.runtime.reasons import Reason
+
+__all__ = [
+    "BodyWatcher",
+    "ClientStream",
+    "ClientWrapper",
+    "Failure",
+    "Fields",
+    "Filter",
+    "HeadEdits",
+    "Headers",
+    "Reason",
+    "RequestHead",
+    "RequestRecord",
+    "ResponseHead",
+]

@@ -1,0 +1,68 @@
+"""Rules for header fields, faults and filters in the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config.file import parse, resolve_revision
+from activator.config.specs import FaultSpec, FieldRulesSpec, FilterSpec, HeaderRulesSpec, RevisionSpec
+from activator.runtime.errors import ConfigError
+from lb.registry import default_name
+
+GOOD = "tests.e2e.faulty_filters:TrustsText"
+
+
+def spec_of(keys: str) -> RevisionSpec:
+    config = parse(f"revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1'], {keys}}}]", "a.yaml", {})
+    return resolve_revision(config, config.revisions[0], default_name)
+
+
+def problem(keys: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        spec_of(keys)
+    (found,) = error.value.problems
+    return found.removeprefix("a.yaml:1: revisions[0].")
+
+
+def test_what_is_written_is_what_the_data_plane_gets() -> None:
+    spec = spec_of(
+        "headers: {request: {remove: [Cookie], set: {Host: b.test}}, response: {append: {Via: x}}}, "
+        "fault: {delay: 2s, delay_share: 0.5, status: 503}, "
+        f"filters: [{{name: '{GOOD}', options: {{a: b}}}}, {{name: '{GOOD}'}}]"
+    )
+    assert spec.headers == HeaderRulesSpec(
+        FieldRulesSpec(("Cookie",), (("Host", "b.test"),)), FieldRulesSpec((), (), (("Via", "x"),))
+    )
+    assert spec.fault == FaultSpec(2.0, 0.5, 503, 1.0)
+    assert spec.filters == (FilterSpec(GOOD, (("a", "b"),)), FilterSpec(GOOD))
+    plain = spec_of("max_scale: 1")
+    assert (plain.headers, plain.fault, plain.filters) == (None, None, ())
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("headers: {request: {set: {Content-Length: '1'}}}", "headers.request.set.Content-Length: `Content-Length` belongs"),
+        ("headers: {response: {remove: [connection]}}", "headers.response.remove[0]: `connection` belongs"),
+        ("headers: {response: {set: {Host: a}}}", "headers.response.set.Host: `Host` can only be set, and only in req"),
+        ("headers: {request: {remove: [host]}}", "headers.request.remove[0]: `Host` can only be set"),
+        ("headers: {request: {set: {'a b': c}}}", "headers.request.set.a b: 'a b' is no name of a header field"),
+        ('headers: {request: {set: {a: "b\\nc"}}}', "headers.request.set.a: found"),
+        ("fault: {delay_share: 0.5}", "fault: say what happens: `delay`, `status` or both"),
+        ("fault: {status: 99}", 'fault.status: found "99", expected a status from 200 to 599'),
+        ("fault: {delay: 11m}", 'fault.delay: found "11m", expected at most 10m'),
+        ("fault: {status: 503, status_share: 2}", 'fault.status_share: found "2", expected'),
+        ("filters: [{name: nobody}]", "filters[0].name: no filter is called 'nobody'; there are"),
+        ("filters: [{name: 'no.module:A'}]", "filters[0].name: filter 'no.module:A' cannot be loaded: ModuleNotFoundError"),
+        ("filters: [{name: 'os:sep'}]", "filters[0].name: os:sep is no subclass of activator.filters.Filter"),
+        ("filters: [{name: 'tests.e2e.faulty_filters:Everything'}]", "filters[0].options: KeyError: 'name'"),
+        (f"filters: [{{name: '{GOOD}', options: {{a: 'env:NOT_SET_HERE'}}}}]", "filters[0].options: option a: the environ"),
+    ],
+)  # fmt: skip
+def test_each_mistake_has_one_line(keys: str, expected: str) -> None:
+    assert problem(keys).startswith(expected)
+
+
+def test_options_are_not_shown() -> None:
+    spec = spec_of(f"filters: [{{name: '{GOOD}', options: {{key: s3cret}}}}]")
+    assert "s3cret" not in repr(spec)

@@ -1,0 +1,261 @@
+"""Filters that misbehave, and what the chain promises to those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from activator.codec.message import ResponseHead
+from activator.config.specs import FilterSpec
+from activator.data_plane.filters.filter import Failure, Filter, FilterChain
+from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.request import RequestRecord
+from activator.runtime.plugins import PluginError
+from activator.runtime.reasons import Reason
+from tests.data_plane.proxy.proxy_fakes import World, request_head
+
+HOOKS = ("on_routed", "on_request", "on_attempt", "on_response", "on_failure", "on_end")
+
+
+class DefectError(Exception):
+    pass
+
+
+class Raises(Filter):
+    """Raises in one hook."""
+
+    def __init__(self, hook: str) -> None:
+        self.hook = hook
+
+    def _meet(self, hook: str) -> None:
+        if hook == self.hook:
+            raise DefectError(hook)
+
+    def on_routed(self, request: RequestRecord) -> None:
+        self._meet("on_routed")
+
+    def on_request(self, request: RequestRecord) -> None:
+        self._meet("on_request")
+
+    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+        self._meet("on_attempt")
+
+    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+        self._meet("on_response")
+
+    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        self._meet("on_failure")
+
+    def on_end(self, request: RequestRecord) -> None:
+        self._meet("on_end")
+
+
+class OnRequest(Filter):
+    """Does what it is given, in `on_request`."""
+
+    def __init__(self, act: Callable[[RequestRecord], None]) -> None:
+        self.act = act
+        self.seen: list[RequestRecord] = []
+
+    def on_request(self, request: RequestRecord) -> None:
+        self.seen.append(request)
+        self.act(request)
+
+
+def hold_it(request: RequestRecord) -> None:
+    request.hold(30.0)
+
+
+def world_of(*filters: Filter) -> World:
+    world = World()
+    world.throttler.filters = FilterChain(filters)
+    return world
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_one_that_raises_ends_its_own_request_alone(hook: str) -> None:
+    world = world_of(Raises(hook))
+    pool = world.pod(limit=1)
+    exchange, client = world.begin()
+    if hook == "on_failure":
+        exchange.refused(Reason.TOTAL_TIMEOUT, "")
+    elif not exchange.over:
+        world.answer(exchange)
+    ended = {"on_routed": 500, "on_request": 500, "on_attempt": 500, "on_response": 500, "on_failure": 504}
+    assert client.status == ended.get(hook, 200)
+    assert [type(error) for error in world.errors] == [DefectError]
+    world.errors.clear()
+    world.check_idle()
+
+    world.throttler.filters = None
+    exchange, client = world.begin()
+    world.answer(exchange)
+    assert client.status == 200
+    assert len(pool.pods) >= 1
+    world.check_idle()
+
+
+def test_one_that_holds_for_ever_is_given_up_after_its_time() -> None:
+    holding = OnRequest(hold_it)
+    world = world_of(holding)
+    world.pod()
+    _, client = world.begin()
+    world.clock.pass_time(29.0)
+    assert client.silent()
+    world.clock.pass_time(2.0)
+    assert (client.status, client.reason) == (504, "filter_timeout")
+    world.check_idle()
+    holding.seen[0].proceed(1)  # late: harmless
+    holding.seen[0].answer(200)
+    world.clock.pass_time(1.0)
+    world.check_idle()
+
+
+def test_one_that_holds_and_proceeds() -> None:
+    holding = OnRequest(hold_it)
+    after = OnRequest(lambda request: None)
+    world = world_of(holding, after)
+    world.pod()
+    exchange, client = world.begin()
+    assert after.seen == []
+    for _ in range(3):  # more than once is harmless
+        holding.seen[0].proceed(1)
+    world.clock.turn()
+    assert (len(holding.seen), len(after.seen)) == (1, 1)
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()
+
+
+def test_a_client_that_leaves_while_it_is_held() -> None:
+    holding = OnRequest(hold_it)
+    world = world_of(holding)
+    exchange, _ = world.begin()
+    exchange.client_gone()
+    world.check_idle()
+    holding.seen[0].proceed(1)
+    world.clock.pass_time(60.0)
+    world.check_idle()
+
+
+def test_an_answer_ends_the_request_and_a_second_one_is_ignored() -> None:
+    def twice(request: RequestRecord) -> None:
+        request.answer(403, b"no\n")
+        request.answer(200, b"yes\n")
+
+    after = OnRequest(lambda request: None)
+    world = world_of(OnRequest(twice), after)
+    world.pod()
+    _, client = world.begin()
+    assert (client.status, bytes(client.body)) == (403, b"no\n")
+    assert after.seen == []
+    world.check_idle()
+
+
+def test_an_answer_that_comes_later() -> None:
+    holding = OnRequest(hold_it)
+    world = world_of(holding)
+    _, client = world.begin()
+    assert client.silent()
+    holding.seen[0].answer(202, b"later\n")
+    assert (client.status, bytes(client.body)) == (202, b"later\n")
+    world.check_idle()
+
+
+@pytest.mark.parametrize("value", [b"a\r\nX-Evil: 1", b"a\nb", b"a\0"])
+def test_no_filter_makes_two_fields_of_one(value: bytes) -> None:
+    world = world_of(OnRequest(lambda request: request.answer(200, b"", [(b"X-A", value)])))
+    _, client = world.begin()
+    assert client.status == 500
+    assert [type(error) for error in world.errors] == [ValueError]
+    world.errors.clear()
+    with pytest.raises(ValueError, match="CR, LF or NUL"):
+        HeadEdits().set(b"X-A", value)
+    with pytest.raises(ValueError, match="CR, LF or NUL"):
+        HeadEdits().append(b"X-A", value)
+    world.check_idle()
+
+
+def test_a_hundred_filters_meet_a_request_in_their_order() -> None:
+    order: list[int] = []
+
+    def noting(number: int) -> OnRequest:
+        return OnRequest(lambda _: order.append(number))
+
+    world = world_of(*[noting(number) for number in range(100)])
+    world.pod()
+    exchange, client = world.begin()
+    assert order == list(range(100))
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()
+
+
+def test_one_that_proceeds_late_does_not_free_what_another_one_holds() -> None:
+    first, second = OnRequest(hold_it), OnRequest(hold_it)
+    after = OnRequest(lambda request: None)
+    world = world_of(first, second, after)
+    world.pod()
+    exchange, client = world.begin()
+    (request,) = first.seen
+    request.proceed(1)
+    world.clock.turn()
+    assert (len(second.seen), after.seen) == (1, [])
+    request.proceed(1)
+    world.clock.turn()
+    assert after.seen == []
+    request.proceed(2)
+    world.clock.turn()
+    assert len(after.seen) == 1
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()
+
+
+def test_the_time_of_a_hold_ends_with_it() -> None:
+    first, second = OnRequest(hold_it), OnRequest(hold_it)
+    world = world_of(first, second)
+    _, client = world.begin()
+    world.clock.pass_time(29.0)
+    first.seen[0].proceed(1)
+    world.clock.turn()
+    world.clock.pass_time(29.0)
+    assert client.silent()
+    world.clock.pass_time(2.0)
+    assert (client.status, client.reason) == (504, "filter_timeout")
+    world.check_idle()
+
+
+class Counts(Filter):
+    """Adds a field to each attempt."""
+
+    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+        edits.append(b"X-Attempt", b"%d" % request.attempts)
+
+
+def test_an_attempt_does_not_see_the_edits_of_the_one_before() -> None:
+    world = world_of(Counts())
+    world.pod("p1", reused=True)
+    second = world.pod("p2")
+    exchange, client = world.begin(request_head())
+    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    (pod,) = second.pods
+    assert pod.head is not None
+    assert pod.head.headers.get(b"x-attempt") == b"1"
+    assert pod.head.headers.block.count(b"X-Attempt") == 1
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()
+
+
+def test_one_that_cannot_be_made_lets_nothing_through() -> None:
+    """It may be what keeps strangers out."""
+    world = World(filters=(FilterSpec("no.such.module:Filter"),))
+    pool = world.pod()
+    _, client = world.begin()
+    assert client.status == 500
+    assert pool.pods == []
+    assert [type(error) for error in world.errors] == [PluginError, PluginError]  # once when it is made
+    world.errors.clear()
+    world.check_idle()
