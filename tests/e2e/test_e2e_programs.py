@@ -303,6 +303,32 @@ def test_helpers_that_left_the_process_group_end_with_their_program(run_activato
     )
 
 
+def test_a_child_without_our_mark_in_a_session_of_its_own_ends_with_its_program(run_activator: RunActivator) -> None:
+    """`env -i` takes the mark off; the parent says whose it is."""
+    helper = 'env -i setsid sh -c "while true; do sleep 0.1; done" without-mark & '
+    command = ["sh", "-c", helper + '"$@"; true', "sh", *SERVING]
+    activator = run_activator(configured([process_revision(command, idle="100ms", stop={"grace": "300ms"})]))
+    for _ in range(3):
+        assert ask(activator.address, request()).status == 200
+        eventually(lambda: figures(activator)["processes"] == 0, "it is stopped")
+        eventually(lambda: not anywhere("without-mark"), "nothing of it is left")
+
+
+def test_what_a_crashed_wrapper_leaves_has_the_signal_and_the_grace(
+    run_activator: RunActivator, tmp_path: Path
+) -> None:
+    """The real server is a child of the wrapper: it is asked to end, and may finish what it does."""
+    said = tmp_path / "said"
+    server = f"trap 'sleep 0.3; echo finished >> {said}; exit' TERM; while true; do sleep 0.05; done"
+    command = ["sh", "-c", 'setsid sh -c "$0" left-by-wrapper & exec "$@"', server, *SERVING]
+    activator = run_activator(configured([process_revision(command, stop={"grace": "5s"})]))
+    answer = ask(activator.address, request())
+    assert answer.status == 200
+    os.kill(int(answer.body), signal.SIGKILL)
+    eventually(lambda: said.exists() and said.read_text() == "finished\n", "it has had its time")
+    eventually(partial(is_another, activator, answer.body), "another one")
+
+
 # Becomes a daemon as the books have it, and serves as one.
 DAEMON = """
 import os, sys

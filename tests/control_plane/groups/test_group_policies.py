@@ -154,6 +154,16 @@ def test_an_exclusive_revision_has_no_copy_beyond_its_scale_beside_one_that_leav
     assert gone.grants == {"a": 1}
 
 
+@pytest.mark.parametrize("policy", [Affinity(PATIENCE_S), Fifo()])
+def test_a_revision_with_room_in_the_budget_has_no_copy_beyond_its_scale(policy: GroupPolicy) -> None:
+    """The budget would hold both: the one that leaves, and another one."""
+    stopping = waiting("a", leaving=1, most=1)
+    plan = policy.plan(view(stopping, budget=8))
+    assert (plan.grants, plan.waits["a"].what) == ({}, WaitsFor.LEAVING)
+    assert policy.plan(view(stopping._replace(most=2), budget=8)).grants == {"a": 1}
+    assert policy.plan(view(stopping._replace(leaving=0), budget=8)).grants == {"a": 1}
+
+
 def test_nobody_waits_without_a_request() -> None:
     assert waiting("a", since_s=NEVER).since_s == NEVER
     assert Affinity(PATIENCE_S).plan(view(loaded("b", busy=True), waiting("a", since_s=NEVER))).waits == {}
