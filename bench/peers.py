@@ -278,6 +278,11 @@ def _activator_for_knative(folder: Path, upstream_port: int, workers: int = 1) -
     return Started(started.command, started.port, knative)
 
 
+def _filters(count: int) -> str:
+    use = "{name: 'bench.trivial_filter:Trivial'}"
+    return f"filters: [{', '.join([use] * count)}]"
+
+
 # --- the list -------------------------------------------------------------------------------------------------------
 
 # The upstream takes whatever is posted to it: it is the collector too.
@@ -313,6 +318,10 @@ PEERS = [
         {"histograms": False},
         only_named=True,
     ),
+    *[
+        Peer(f"activator-filters-{count}", None, activator(0, "", _filters(count)), {"filters": count}, only_named=True)
+        for count in (1, 5)
+    ],
     Peer("activator-json-log", None, activator(0, "access_log: json"), {"access_log": "json"}, only_named=True),
     Peer("activator-traced", None, activator(0, _TRACED), {"sampling_rate": 0.01}, only_named=True),
 ]
@@ -332,6 +341,8 @@ ONE_AT_A_TIME = [
 ]
 
 GROUPS = {
+    # What filters cost, whatever they do.
+    "filters": ["activator-cc0", "activator-filters-1", "activator-filters-5"],
     "activator": ["activator-cc0", "activator-cc100"],
     # What each of its parts costs.
     "telemetry": ["activator-no-histograms", "activator-cc0", "activator-json-log", "activator-traced"],
