@@ -176,6 +176,9 @@ class RequestRecord(Exchange):
         throttler = self.throttler
         return None if throttler is None else throttler.spec
 
+    def leave_exemplars(self, trace_id: str, time_s: float) -> None:
+        """Name its trace in each histogram that it was added to. `time_s`: since 1970."""
+
     def retries(self) -> int:
         """Pods that failed it before the last."""
         return self.attempts

@@ -32,7 +32,7 @@ from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.request import RequestRecord
 from activator.demo.picture import PHASES, Picture, PlainLines, Scene
 from lb.registry import default_name
 
@@ -54,10 +54,10 @@ class FirstExchange(ExchangeObserver):
     """Remembers the phases of the first request."""
 
     def __init__(self) -> None:
-        self.first: ProxiedExchange | None = None
+        self.first: RequestRecord | None = None
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if self.first is None and isinstance(exchange, ProxiedExchange):
+        if self.first is None and isinstance(exchange, RequestRecord):
             self.first = exchange
 
 

@@ -1193,7 +1193,6 @@ class ProxiedExchange(RequestRecord):
                 self._proxy.on_error(error)
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
-        """For the sender of its trace: in each histogram that it was added to. `time_s`: since 1970."""
         self._proxy.leave_exemplars(self, trace_id, time_s)
 
 

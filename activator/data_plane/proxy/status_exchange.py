@@ -13,19 +13,22 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
 from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, Asker, fields_of
 from activator.data_plane.answers.messages import TellAnswer
 from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange
-from activator.data_plane.phases import ROUTING
+from activator.data_plane.phases import OVER, ROUTING
 from activator.data_plane.proxy.own_answers import send_whole
-from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
+from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
+from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason, reason_named
 
 ASK_TIMEOUT_S: Final = 5.0  # for another data plane to answer
 _NAME_MAX: Final = 64  # characters of a name; ours have less
+_NOBODY: Final = ClientStream()  # stands in for the client of a request that is over
 _ALLOWED: Final = b"GET, HEAD, DELETE"
 
 
@@ -59,13 +62,17 @@ class _Waiting(Asker):
 
 
 @final
-class StatusExchange(ProxiedExchange):
-    """One such request."""
+class StatusExchange(RequestRecord):
+    """One such request. It has no revision, no pod and no filters, and what it carries as a body is not kept."""
 
     def __init__(
         self, proxy: Proxy, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
     ) -> None:
-        super().__init__(proxy, head, client)
+        super().__init__(head, proxy.now())
+        self._proxy = proxy
+        self._client = client
+        self._client_full: bool = False
+        self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._store = store
         self._links = links
         self._identity: str = ""
@@ -79,16 +86,31 @@ class StatusExchange(ProxiedExchange):
         self._part: bytes = b""  # of another's, from the offset on
         self._last: Headers = []
 
+    def endpoints(self) -> Endpoints | None:
+        return self._client.endpoints()
+
+    def client(self) -> ClientStream:
+        return self._client
+
+    def is_client_full(self) -> bool:
+        return self._client_full
+
     def begin(self) -> None:
         if self.over:
             return
         try:
-            if self._enter(ROUTING):
-                self._proxy.active += 1
-                self._look()
+            self.phase = ROUTING
+            self._proxy.active += 1
+            self._look()
         except Exception as error:  # a defect: it ends this request and no other
             self._proxy.on_error(error)
             self._give_up(Reason.INTERNAL)
+
+    def request_body(self, data: bytes) -> None:
+        self.request_bytes += len(data)
+
+    def request_end(self, trailers: Headers) -> None:
+        self.request_done = True
 
     def _look(self) -> None:
         method = self.head.method
@@ -135,7 +157,7 @@ class StatusExchange(ProxiedExchange):
             self._proxy.count_refused(self.reason)
         client = self._client
         self.status = head.status
-        self._end(True, True)
+        self._end()
         send_whole(client, self.head, head, body)
 
     # --- a body, as its client takes it ---
@@ -143,11 +165,11 @@ class StatusExchange(ProxiedExchange):
     def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
         head.headers = head.headers.with_line(STATE_HEADER, b"kept")
         self.status = head.status
-        self.first_byte_s = self._time()
+        self.first_byte_s = self._proxy.now()
         if not head.has_body or self.head.method == b"HEAD":
             client = self._client
             head.has_body = False
-            self._end(True, True)
+            self._end()
             client.send_head(head)
             client.send_end([])
             return
@@ -178,7 +200,7 @@ class StatusExchange(ProxiedExchange):
             return
         if self._offset >= self._length:
             trailers = self._last
-            self._end(True, True)
+            self._end()
             client.send_end(trailers)
         else:
             self._wait_for_client()
@@ -239,6 +261,11 @@ class StatusExchange(ProxiedExchange):
 
     # --- ends ---
 
+    def client_gone(self) -> None:
+        if not self.over:
+            self.reason = Reason.CLIENT_GONE
+            self._end()
+
     def expired(self, now_s: float) -> None:
         if self.over:
             return
@@ -265,10 +292,17 @@ class StatusExchange(ProxiedExchange):
         client = self._client
         self.reason = reason
         self._proxy.count_refused(reason)
-        self._end(False, True)
+        self._end()
         client.abort()
 
-    def _end(self, succeeded: bool, is_request: bool) -> None:
+    def _end(self) -> None:
+        """Give back all that the request holds."""
+        proxy, client = self._proxy, self._client
+        phase, self.phase, self.over = self.phase, OVER, True
+        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        proxy.count_end(phase)
+        self.done_s = proxy.now()
+        proxy.wheel.cancel(self)
         if self._question != 0:
             self._links.give_up(self._member, self._question)
             self._question = 0
@@ -279,7 +313,7 @@ class StatusExchange(ProxiedExchange):
         if answer is not None:
             self._found = None
             self._store.read_ends(answer)
-        super()._end(succeeded, is_request)
+        proxy.notify_observers(self, client)
 
 
 def _member_of(identity: str) -> int:

@@ -22,7 +22,7 @@ from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE, template_fi
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import KIB
@@ -53,7 +53,7 @@ class AccessLog(ExchangeObserver):
         self._later = later
         self._writer = writer
         self._failed = failed
-        self._exchanges: list[ProxiedExchange] = []  # that ended in this turn …
+        self._exchanges: list[RequestRecord] = []  # that ended in this turn …
         self._clients: list[ClientStream] = []  # … and whose they were
         # Lines, encoded one by one while they are warm in the cache: 0.16 us each; gathered as text, then joined and
         # encoded by the batch, 0.48.
@@ -63,7 +63,7 @@ class AccessLog(ExchangeObserver):
         self.dropped_total = 0
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if not isinstance(exchange, ProxiedExchange):
+        if not isinstance(exchange, RequestRecord):
             return
         exchanges = self._exchanges
         if not exchanges:
@@ -119,7 +119,7 @@ class AccessLog(ExchangeObserver):
                 self._failed(error)
 
 
-def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
+def entry_of(exchange: RequestRecord, client: ClientStream, now: str, with_headers: bool) -> Entry:
     """The entry of a request that is over; with its headers only where they are wanted."""
     head = exchange.head
     lease = exchange.last_lease
@@ -160,7 +160,7 @@ def _add_headers(entry: Entry, block: bytes) -> None:
     entry.trace_id = trace_id_of(said.traceparent)
 
 
-def _add_phases(entry: Entry, exchange: ProxiedExchange) -> None:
+def _add_phases(entry: Entry, exchange: RequestRecord) -> None:
     granted_s = exchange.granted_s
     first_byte_s = exchange.first_byte_s
     if first_byte_s > 0.0:
@@ -195,7 +195,7 @@ class LineFormat:
             self._fields = template_fields(kind)
         self._with_headers: bool = not _FROM_HEADERS.isdisjoint(self._fields)
 
-    def line(self, exchange: ProxiedExchange, client: ClientStream, time_text: str) -> str:
+    def line(self, exchange: RequestRecord, client: ClientStream, time_text: str) -> str:
         """Of a request that is over, with the line's end."""
         if self._json is not None:
             return self._json.line(exchange, client, time_text)

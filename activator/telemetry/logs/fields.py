@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 from activator.codec.http1.fields import end_of_line, is_field, value_of
 from activator.data_plane.headers.grpc import STATUS_NAMES
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.request import RequestRecord
 from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
@@ -67,19 +67,19 @@ def printable(value: bytes) -> str:
     return text if text.isprintable() else one_line(text)
 
 
-def status_of(exchange: ProxiedExchange) -> int:
+def status_of(exchange: RequestRecord) -> int:
     """Of the answer; CLIENT_GONE_STATUS where the client had gone before there was one."""
     status = int(exchange.status)
     return CLIENT_GONE_STATUS if status == 0 and exchange.reason is Reason.CLIENT_GONE else status
 
 
-def grpc_status_of(exchange: ProxiedExchange) -> str:
+def grpc_status_of(exchange: RequestRecord) -> str:
     """The name of a gRPC call's status; empty where it is none."""
     status = exchange.grpc_status
     return "" if status < 0 else STATUS_NAMES[status]
 
 
-def reason_of(exchange: ProxiedExchange) -> str:
+def reason_of(exchange: RequestRecord) -> str:
     """Why it ended otherwise than with its pod's answer; empty where it did."""
     reason = exchange.reason
     return "" if reason is None else reason.value

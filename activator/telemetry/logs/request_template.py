@@ -17,7 +17,7 @@ from typing import Final
 
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.trace_context import trace_id_of
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.request import RequestRecord
 from activator.telemetry.logs.fields import header_of, printable, status_of, without_zone
 from activator.telemetry.logs.json_line import seconds
 
@@ -44,7 +44,7 @@ KNATIVE_FIELDS: Final = (
     ("protocol", '"{{.Request.Proto}}"'),
 )
 
-Read = Callable[[ProxiedExchange, ClientStream], str]
+Read = Callable[[RequestRecord, ClientStream], str]
 
 
 class RequestTemplateError(ValueError):
@@ -68,7 +68,7 @@ class RequestTemplate:
         if not fixed.isprintable():
             raise RequestTemplateError("more than one line")
 
-    def line(self, exchange: ProxiedExchange, client: ClientStream) -> str:
+    def line(self, exchange: RequestRecord, client: ClientStream) -> str:
         """Of a request that is over."""
         return "".join([piece if isinstance(piece, str) else piece(exchange, client) for piece in self._pieces])
 
@@ -98,7 +98,7 @@ def _read(action: str) -> Read:
 def _header(name: str) -> Read:
     start = f"\r\n{name.lower()}:".encode()
 
-    def read(exchange: ProxiedExchange, client: ClientStream) -> str:
+    def read(exchange: RequestRecord, client: ClientStream) -> str:
         block = exchange.head.headers.block
         return printable(header_of(block, start))
 
@@ -109,11 +109,11 @@ def _revision(place: int) -> Read:
     return lambda exchange, client: exchange.revision_key().partition("/")[place]
 
 
-def _trace_id(exchange: ProxiedExchange, client: ClientStream) -> str:
+def _trace_id(exchange: RequestRecord, client: ClientStream) -> str:
     return trace_id_of(exchange.head.traceparent.partition(b":")[2].strip(b" \t"))
 
 
-def _empty(exchange: ProxiedExchange, client: ClientStream) -> str:
+def _empty(exchange: RequestRecord, client: ClientStream) -> str:
     return ""
 
 
@@ -144,7 +144,7 @@ _FIELDS: Final[dict[str, Read]] = {
 }
 
 
-def _length(exchange: ProxiedExchange) -> int:
+def _length(exchange: RequestRecord) -> int:
     """As Go has it: 0 without a body, -1 if its length is not known."""
     head = exchange.head
     return head.content_length if head.has_body else max(head.content_length, 0)
