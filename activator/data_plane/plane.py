@@ -27,6 +27,8 @@ from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.filters.catalogue import FilterCatalogue
+from activator.data_plane.filters.filter import Filter, FilterChain
+from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
@@ -138,6 +140,7 @@ class DataPlane:
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
+        self._knative: KnativeDialect | None = None  # where Knative's parts are the peers
         self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(
@@ -277,10 +280,17 @@ class DataPlane:
         return revisions(self.tables, only)
 
     def _speak_knative(self, command: SpeakKnative) -> None:
-        dialect = self.proxy.dialect
-        if dialect is None:
-            dialect = self.proxy.dialect = KnativeDialect(self._unhealthy, command.cluster_domain)
-        dialect.passes_through = command.passes_through
+        if self._knative is None:
+            self._knative = KnativeDialect(self._unhealthy, command.cluster_domain)
+            self._share_filters((KnativeFilter(self._knative),))
+        self._knative.passes_through = command.passes_through
+
+    def _share_filters(self, shared: tuple[Filter, ...]) -> None:
+        """Let all requests meet these filters from now on."""
+        self.filters.shared = shared
+        self.proxy.filters = FilterChain((), shared)
+        for throttler in self.throttlers():
+            throttler.filters = self.filters.chain_of(throttler.spec)
 
     def _unhealthy(self, target: bytes) -> str:
         """What a kubelet is answered: why the program is not ready, or, on the paths of liveness, not alive."""

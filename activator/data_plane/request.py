@@ -82,6 +82,7 @@ class RequestRecord(Exchange):
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
         self.is_quiet: bool = False  # it wakes nothing, and is no activity
+        self.destination: str | None = None  # the key of its revision, if a filter names it; empty: its host decides
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
@@ -120,6 +121,10 @@ class RequestRecord(Exchange):
         Whole after `gather` has returned True, if `request_done`.
         """
         raise NotImplementedError
+
+    def route_to(self, key: str) -> None:
+        """Name the revision, namespace/name; empty: the host alone decides. To be called in `on_arrival`."""
+        self.destination = key
 
     def hold(self, timeout_s: float) -> int:
         """Meet no other filter and ask for no slot until `proceed`, which takes the number that is returned.

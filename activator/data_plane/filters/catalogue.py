@@ -37,6 +37,7 @@ class FilterCatalogue:
         self._answers = answers
         self._rng = rng
         self._on_error = on_error
+        self.shared: tuple[Filter, ...] = ()  # filters of all requests
 
     def chain_of(self, spec: RevisionSpec) -> FilterChain | None:
         """Return the filters of a revision; None: it has none."""
@@ -61,7 +62,7 @@ class FilterCatalogue:
             filters.append(ServerTiming())
         if spec.headers is not None:
             filters.append(HeaderRules(spec.headers))
-        return FilterChain(filters) if filters else None
+        return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Make a filter that is not built in; one that cannot be made lets no request through."""

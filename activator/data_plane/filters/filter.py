@@ -1,5 +1,6 @@
 """The seam for features that a request can meet: a filter, and the chain of filters of one revision.
 
+    on_arrival   its turn has come, and no revision is known: only for filters of all requests
     on_routed    its revision is known, and nothing has been counted
     on_request   it is about to ask for a slot
     on_attempt   a pod gets it: edits of the head, for each attempt
@@ -23,7 +24,7 @@ from typing import final
 
 from mypy_extensions import mypyc_attr
 
-from activator.codec.message import ResponseHead
+from activator.codec.message import Headers, ResponseHead
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason
@@ -31,18 +32,23 @@ from activator.runtime.reasons import Reason
 
 @final
 class Failure:
-    """Why a request is about to be refused."""
+    """Why a request is about to be refused, and the refusal, which filters may edit."""
 
     def __init__(self, reason: Reason, detail: str, retry_after_s: int, may_fall_back: bool) -> None:
         self.reason = reason
         self.detail = detail
         self.retry_after_s = retry_after_s  # whole seconds; 0: a repetition would not help
         self.may_fall_back = may_fall_back  # another revision can be sent the whole request
+        self.text: bytes = b""  # the body, or the message of gRPC; empty: sentence and detail of the reason
+        self.fields: Headers = []  # more fields; gRPC has none
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Filter:
-    """One feature, for the requests of one revision."""
+    """One feature, for the requests of one revision, or for all requests."""
+
+    def on_arrival(self, request: RequestRecord) -> None:
+        """Act before the revision is looked up: `respond`, `edit` or `route_to`."""
 
     def on_routed(self, request: RequestRecord) -> None:
         """Act on a request that has its revision and is not counted yet."""
@@ -57,7 +63,7 @@ class Filter:
         """Edit the head of the response by giving it other `headers`, or `watch` the bodies."""
 
     def on_failure(self, request: RequestRecord, failure: Failure) -> None:
-        """Answer in the place of the refusal: `respond` or `fall_back`."""
+        """Answer in the place of the refusal (`respond`, `fall_back`), or edit it."""
 
     def on_end(self, request: RequestRecord) -> None:
         """Observe a request that is over."""
@@ -65,15 +71,21 @@ class Filter:
 
 @final
 class FilterChain:
-    """The filters of one revision, by hook, in their order."""
+    """The filters of one revision, by hook, in their order; `shared`, which all requests meet, come first.
 
-    def __init__(self, filters: Sequence[Filter]) -> None:
-        self.filters: tuple[Filter, ...] = tuple(filters)
+    When a request is about to be refused those come last: they see what is left of the refusal.
+    """
+
+    def __init__(self, filters: Sequence[Filter], shared: Sequence[Filter] = ()) -> None:
+        self.filters: tuple[Filter, ...] = (*shared, *filters)
+        self.on_arrival = self._with("on_arrival")
         self.on_routed = self._with("on_routed")
         self.on_request = self._with("on_request")
         self.on_attempt = self._with("on_attempt")
         self.on_response = self._with("on_response")
-        self.on_failure = self._with("on_failure")
+        inner = len(shared)
+        failing = self.filters[inner:] + self.filters[:inner]
+        self.on_failure = tuple([one for one in failing if one in self._with("on_failure")])
         self.on_end = self._with("on_end")
 
     def _with(self, hook: str) -> tuple[Filter, ...]:

@@ -37,7 +37,6 @@ from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange,
 from activator.data_plane.filters.filter import Failure, FilterChain
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.phases import (
     ANSWERING,
@@ -121,7 +120,7 @@ class Proxy(Accounting):
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
         self.is_pending: bool = False  # a source has yet to list its revisions
-        self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
+        self.filters: FilterChain | None = None  # that all requests meet, whatever their revision
         self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
         self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
 
@@ -205,17 +204,14 @@ class ProxiedExchange(RequestRecord):
             return
         proxy = self._proxy
         proxy.active += 1
-        dialect = proxy.dialect
-        if dialect is not None:
-            seen = dialect.look(self.head)
-            answer = seen.answer
-            if answer is not None:
-                client = self._client
-                self._end(False, False)
-                send_whole(client, self.head, answer.head(), answer.body)
-                return
-            seen.edit(self.edit())
-            key = seen.key()
+        chain = proxy.filters
+        if chain is not None:
+            for one in chain.on_arrival:
+                one.on_arrival(self)
+                if self.over:
+                    return
+        key = self.destination
+        if key is not None:
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
             if key and throttler is None:
                 self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
@@ -524,15 +520,11 @@ class ProxiedExchange(RequestRecord):
     def _head_for_pod(self, throttler: RevisionThrottler) -> RequestHead:
         """Return the head that this attempt sends."""
         edits = self._edits
-        dialect = self._proxy.dialect
-        lease = self.lease
         waited_s = self.connected_s - self.arrived_s
         is_late = self.grpc_timeout_s > 0.0 and waited_s >= TOLD_LATE_S
         chain = self._filters
-        if is_late or dialect is not None or (chain is not None and chain.on_attempt):
+        if is_late or (chain is not None and chain.on_attempt):
             edits = HeadEdits() if edits is None else edits.copy()
-            if dialect is not None and lease is not None:
-                dialect.edit(edits, lease.address, throttler.key)
             if is_late:
                 grpc.edit_timeout(edits, self.grpc_timeout_s - waited_s)
             if chain is not None:
@@ -1103,13 +1095,14 @@ class ProxiedExchange(RequestRecord):
         elif reason.status == 503:
             retry_after_s = throttler.retry_after_s()
         self._note_end(reason)
-        chain = self._filters
-        if chain is not None and self._is_taken_over(chain, Failure(reason, detail, retry_after_s, may_fall_back)):
+        failure = Failure(reason, detail, retry_after_s, may_fall_back)
+        chain = self._chain()
+        if chain is not None and self._is_taken_over(chain, failure):
             return
         self.status = reason.status
         self._end(False, True)
         waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
-        send_refusal(client, self.head, reason, detail, retry_after_s, self._proxy.dialect, waiting)
+        send_refusal(client, self.head, failure, waiting)
 
     def _note_end(self, reason: Reason) -> None:
         self.reason = reason
@@ -1182,8 +1175,12 @@ class ProxiedExchange(RequestRecord):
                 watcher.stop()
             self._watchers = None
 
+    def _chain(self) -> FilterChain | None:
+        """Return the filters that meet it now: those of its revision, or of all requests while it has none."""
+        return self._proxy.filters if self._filters is None and self.throttler is None else self._filters
+
     def _notify_filters(self) -> None:
-        chain = self._filters
+        chain = self._chain()
         if chain is None:
             return
         for one in chain.on_end:

@@ -259,3 +259,60 @@ def test_one_that_cannot_be_made_lets_nothing_through() -> None:
     assert [type(error) for error in world.errors] == [PluginError, PluginError]  # once when it is made
     world.errors.clear()
     world.check_idle()
+
+
+class Shared(Filter):
+    """Of all requests."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def on_arrival(self, request: RequestRecord) -> None:
+        self.seen.append("on_arrival")
+        if request.head.target == b"/elsewhere":
+            request.route_to("ns/elsewhere")
+        elif request.head.target == b"/own":
+            request.answer(204)
+
+    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        self.seen.append("on_failure")
+        failure.text = b"not here\n"
+        failure.fields = [(b"X-Shared", b"1")]
+
+    def on_end(self, request: RequestRecord) -> None:
+        self.seen.append("on_end")
+
+
+def test_a_filter_of_all_requests_meets_those_without_a_revision() -> None:
+    world, shared = World(), Shared()
+    world.share(shared)
+    _, client = world.begin(request_head(target="/elsewhere"))
+    assert (client.status, client.reason, bytes(client.body)) == (404, "no_route", b"not here\n")
+    assert client.fields["x-shared"] == "1"
+    assert shared.seen == ["on_arrival", "on_failure", "on_end"]
+    _, client = world.begin(request_head(target="/own"))
+    assert client.status == 204
+    world.check_idle()
+
+
+def test_the_filters_of_a_revision_come_before_it_when_a_request_fails() -> None:
+    order: list[str] = []
+
+    class Inner(Filter):
+        def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+            order.append("inner")
+
+    class Outer(Filter):
+        def on_request(self, request: RequestRecord) -> None:
+            order.append("request")
+            request.hold(1.0)
+
+        def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+            order.append("outer")
+
+    world = World()
+    world.throttler.filters = FilterChain((Inner(),), (Outer(),))
+    world.begin()
+    world.clock.pass_time(2.0)
+    assert order == ["request", "inner", "outer"]
+    world.check_idle()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
+from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.proxy.proxy import ProxiedExchange
@@ -22,7 +23,7 @@ class KnativeWorld(World):
         super().__init__(**spec)
         self.unhealthy = ""
         self.dialect = KnativeDialect(lambda _target: self.unhealthy, "cluster.local", passes_through)
-        self.proxy.dialect = self.dialect
+        self.share(KnativeFilter(self.dialect))
         self.proxy.router = self.router = Router(True)
         self.router.set(self.throttler)
 

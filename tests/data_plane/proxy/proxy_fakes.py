@@ -10,6 +10,7 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.filters.catalogue import FilterCatalogue
+from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
@@ -266,6 +267,7 @@ class World:
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
         )
         self.answers: AnswerStore | None = None
+        self.shared: tuple[Filter, ...] = ()
         self.filter(self.throttler)
         self.router.set(self.throttler)
 
@@ -274,7 +276,15 @@ class World:
         throttler.filters = self.catalogue().chain_of(throttler.spec)
 
     def catalogue(self) -> FilterCatalogue:
-        return FilterCatalogue(self.wheel, self.clock.now, self.answers, Rng(1), self.errors.append)
+        made = FilterCatalogue(self.wheel, self.clock.now, self.answers, Rng(1), self.errors.append)
+        made.shared = self.shared
+        return made
+
+    def share(self, shared: Filter) -> None:
+        """Let all requests meet this filter, as the plane does."""
+        self.shared = (shared,)
+        self.proxy.filters = FilterChain((), self.shared)
+        self.filter(self.throttler)
 
     def _failed(self, error: Exception) -> None:
         self.errors.append(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config.specs import ProgressSpec
+from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, request_head
@@ -12,7 +13,7 @@ from tests.data_plane.proxy.proxy_fakes import World, request_head
 
 def world_of(passes_through: bool, **spec: object) -> World:
     world = World(**spec)  # type: ignore[arg-type]
-    world.proxy.dialect = KnativeDialect(lambda target: "", "cluster.local", passes_through)
+    world.share(KnativeFilter(KnativeDialect(lambda target: "", "cluster.local", passes_through)))
     return world
 
 

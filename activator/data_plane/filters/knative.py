@@ -1,0 +1,38 @@
+"""Knative's dialect as a filter of all requests: its probes, the revision that a request names, what queue-proxy reads,
+and the texts of its activator (headers/knative.py).
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.headers.knative import KnativeDialect
+from activator.data_plane.request import RequestRecord
+
+
+@final
+class KnativeFilter(Filter):
+    """Speaks `dialect`."""
+
+    def __init__(self, dialect: KnativeDialect) -> None:
+        self.dialect = dialect
+
+    def on_arrival(self, request: RequestRecord) -> None:
+        seen = self.dialect.look(request.head)
+        answer = seen.answer
+        if answer is not None:
+            request.respond(answer.head(), answer.body, is_success=False, is_logged=False)
+            return
+        seen.edit(request.edit())
+        request.route_to(seen.key())
+
+    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+        lease = request.lease
+        if lease is not None:
+            self.dialect.edit(edits, lease.address, request.revision_key())
+
+    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        failure.text = self.dialect.refusal_text(failure.reason, failure.detail, request.head)
+        failure.fields = [(b"X-Content-Type-Options", b"nosniff")]
