@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from activator.codec.message import ResponseHead
+from activator.codec.message import RequestHead, ResponseHead
 from activator.config.specs import FilterSpec
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
@@ -283,14 +283,20 @@ class Shared(Filter):
         self.seen.append("on_end")
 
 
+def head_for(target: bytes) -> RequestHead:
+    head = request_head()
+    head.target = target
+    return head
+
+
 def test_a_filter_of_all_requests_meets_those_without_a_revision() -> None:
     world, shared = World(), Shared()
     world.share(shared)
-    _, client = world.begin(request_head(target="/elsewhere"))
+    _, client = world.begin(head_for(b"/elsewhere"))
     assert (client.status, client.reason, bytes(client.body)) == (404, "no_route", b"not here\n")
     assert client.fields["x-shared"] == "1"
     assert shared.seen == ["on_arrival", "on_failure", "on_end"]
-    _, client = world.begin(request_head(target="/own"))
+    _, client = world.begin(head_for(b"/own"))
     assert client.status == 204
     world.check_idle()
 
