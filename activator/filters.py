@@ -1,4 +1,4 @@
-"""What a filter of your own imports (docs/filters.md).
+"""The public names for filters of your own (docs/filters.md).
 
 class Teapot(Filter):
     def __init__(self, options: Mapping[str, str]) -> None: ...

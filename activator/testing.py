@@ -173,8 +173,8 @@ class FilterContract:
 
     filter_path: ClassVar[str]
     options: ClassVar[Mapping[str, str]] = {}
-    request_fields: ClassVar[Mapping[str, str]] = {}  # of a request that is let through; {}: all are, or none
-    body: ClassVar[bytes] = b""  # of that request
+    request_fields: ClassVar[Mapping[str, str]] = {}  # they make a request that is let through; {}: all are, or none
+    body: ClassVar[bytes] = b""  # that request has it
     lets_through: ClassVar[bool] = True  # False: no request reaches a pod
 
     def running(self) -> Running:

@@ -1,4 +1,4 @@
-"""What types cannot say of `headers`, `fault` and `filters`.
+"""Checks of `headers`, `fault` and `filters` beyond the types of their values.
 
 Part of `checks.py`'s work, with its rules. A filter that is not built in is imported and made once, as it will be for
 the revision.
@@ -18,7 +18,7 @@ from activator.runtime.plugins import PluginError, load_plugin
 from activator.runtime.secret_text import read_secret
 
 DELAY_MAX_S: Final = 600.0
-FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # where the base class is, which this room does not import
+FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # it has the base class, which is not imported here
 # What frames a message or concerns one connection alone.
 _OURS: Final = frozenset(
     ("connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")

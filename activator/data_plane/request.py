@@ -56,20 +56,20 @@ class RequestRecord(Exchange):
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
         self.first_byte_s: float = 0.0
-        self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
+        self.is_client_slow: bool = False  # the pod is not read until the client catches up
         self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
         self.paused_s: float = 0.0  # the event loop did not run for so long since its arrival: that counts for no limit
         self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: it has none
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much
-        self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client sent
+        self.request_bytes: i64 = 0  # bytes of the body that have come; in a tunnel, from the client
         self.response_bytes: i64 = 0
         self.stalled_bytes: int = 0  # counted while its client takes nothing of the answer (stalled.py)
         self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
         # where
         self.throttler: RevisionThrottler | None = None  # its revision's; None: none was found, so far
-        self.lease: Lease | None = None  # of the slot that it holds now
+        self.lease: Lease | None = None  # its slot
         self.last_lease: Lease | None = None  # names the pod that it was given to last
         self.pod: PodStream | None = None  # the connection that carries it
         self.attempts: int = 0  # pods that failed it
@@ -77,15 +77,15 @@ class RequestRecord(Exchange):
         self.first_throttler: RevisionThrottler | None = None  # … and the first of them
         self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
         self.upgrade: bytes = head.upgrade  # the protocols that its revision takes, of those that its client offers
-        self._edits: HeadEdits | None = None  # what its pods are told differently, if anything
+        self._edits: HeadEdits | None = None  # edits of the head for all its pods
         # what became of it
-        self.status: i64 = 0  # of the answer; 0: there was none
+        self.status: i64 = 0  # its response has it; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
         self.is_quiet: bool = False  # it wakes nothing, and is no activity
         self.destination: str | None = None  # the key of its revision, if a filter names it; empty: its host decides
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_grpc: bool = False
-        self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
+        self.grpc_status: i64 = NO_STATUS  # the call ended with it
         self.trace: TraceContext | None = None  # it is traced
 
     def edit(self) -> HeadEdits:
@@ -149,7 +149,7 @@ class RequestRecord(Exchange):
         raise NotImplementedError
 
     def watch(self, watcher: BodyWatcher) -> None:
-        """Tell `watcher` of the bytes that go through, from now on."""
+        """Call `watcher` with the bytes that pass from now on."""
         raise NotImplementedError
 
     def fall_back(self, key: str, reason: Reason) -> bool:
@@ -164,7 +164,7 @@ class RequestRecord(Exchange):
         raise NotImplementedError
 
     def is_client_full(self) -> bool:
-        """True if the client has not taken what was written to it."""
+        """Return True if the client reads more slowly than it is written to."""
         raise NotImplementedError
 
     def shed(self) -> None:
@@ -177,7 +177,7 @@ class RequestRecord(Exchange):
         return "" if throttler is None else throttler.key
 
     def spec(self) -> RevisionSpec | None:
-        """What its revision is like; None: none was found."""
+        """Return the specification of its revision; None: none was found."""
         throttler = self.throttler
         return None if throttler is None else throttler.spec
 
@@ -189,5 +189,5 @@ class RequestRecord(Exchange):
         return self.attempts
 
     def was_tunnel(self) -> bool:
-        """It is or was a tunnel: both directions depend on the client and the pod alone."""
+        """Return True if it is or was a tunnel: both directions depend on the client and the pod alone."""
         return self.status == 101

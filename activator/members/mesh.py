@@ -95,7 +95,7 @@ class Mesh:
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._under_way: Counter[str] = Counter()  # handshakes, by host
-        self._logged_s = {True: float("-inf"), False: float("-inf")}  # of connections that were dialled, that came in
+        self._logged_s = {True: float("-inf"), False: float("-inf")}  # by whether the connection was dialled
         self.refused_total: Counter[str] = Counter()  # by the kind of reason
 
     # --- accepting ---

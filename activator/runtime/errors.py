@@ -1,4 +1,4 @@
-"""How the program itself fails: its exceptions. The reasons for which requests end are in reasons.py.
+"""The exceptions of the program itself. The reasons for which requests end are in reasons.py.
 
 Third-party exceptions are mapped to a reason once, at the border where they appear, and never travel further.
 """

@@ -17,7 +17,7 @@ def installed(group: str) -> dict[str, str]:
 
 
 def load_plugin(group: str, name: str, what: str) -> object:
-    """Return what has this name; `what` is the word for it in errors. Raises PluginError."""
+    """Return the object with this name; `what` is the word for it in errors. Raises PluginError."""
     path = name
     if ":" not in name:
         known = installed(group)

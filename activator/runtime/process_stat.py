@@ -1,4 +1,4 @@
-"""What the kernel says of a process in /proc/PID/stat (proc(5))."""
+"""Reads /proc/PID/stat (proc(5))."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class GrpcStatus(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a failed request shows about its pod (throttle/verdict.py)."""
+    """The conclusion about the pod of a failed request (throttle/verdict.py)."""
 
     NOTHING = 0
     STRUCK = 1  # the pod took the request, and broke the connection or was silent
@@ -51,7 +51,7 @@ class Verdict(IntEnum):
 
 
 class Substitute(IntFlag):
-    """What may take the place of the refusal, where the revision configures `fallback`."""
+    """The substitutes for a refusal that `fallback` may provide."""
 
     NONE = 0
     RESPONSE = 1  # a fixed response or a redirect

@@ -1,4 +1,4 @@
-"""What happens to requests on their way: rules for header fields, injected faults, filters of your own."""
+"""Rules for header fields, injected faults, and filters of your own."""
 
 from __future__ import annotations
 

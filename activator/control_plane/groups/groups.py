@@ -80,7 +80,7 @@ class Groups:
             self._evicted.discard(key)
             started = 0 if anew else self._programs.counts(key, name).started
             of[key].members[key].granted = started
-            self._programs.grant(key, started, True)  # what it was to start has to fit from now on
+            self._programs.grant(key, started, True)  # others must leave room for it from now on
         self._dissolved = {name: group for name, group in self._dissolved.items() if group.is_held()}
         for group in groups.values():
             group.plan()
@@ -94,7 +94,7 @@ class Groups:
     # --- what happens ---
 
     def wanted(self, key: str, count: int) -> None:
-        """So many programs are called for by the load, a minimum or a schedule."""
+        """Set how many programs the load, a minimum or a schedule calls for."""
         self._wanted[key] = count
         group = self._of.get(key)
         if group is None:
@@ -120,7 +120,7 @@ class Groups:
             self._grant_alone(load.key)
 
     def busy(self, key: str, count: int) -> None:
-        """So many programs of the revision work without a request."""
+        """Set how many programs of the revision work without a request."""
         group = self._of.get(key)
         if group is not None:
             group.busy(key, count)
@@ -144,12 +144,12 @@ class Groups:
             group.plan()
 
     def tick(self) -> None:
-        """To be called several times in a second: a turn may be over by time alone."""
+        """Plan again where a turn may be over by time alone; call it several times a second."""
         for group in self.groups.values():
             if group.has_claims():
                 group.plan()
 
-    # --- what is asked ---
+    # --- reading ---
 
     def of(self, key: str) -> Group | None:
         return self._of.get(key)
@@ -157,7 +157,7 @@ class Groups:
     # --- within ---
 
     def _grant_alone(self, key: str) -> None:
-        """Grant a revision without a group what its load calls for, or what it has while it is evicted."""
+        """Grant a revision without a group as many programs as its load calls for; no more while it is evicted."""
         count = self._wanted.get(key, 0)
         if key in self._evicted:
             kept = max(self._kept.get(key, 0), self._programs.counts(key, NO_GROUP).started)

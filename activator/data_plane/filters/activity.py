@@ -27,7 +27,7 @@ DORMANT_LOOK_S: Final = 1.0  # how often a dormant request is looked at
 COMMENT_BYTES_MAX: Final = 256  # of what may be nothing but comments
 
 _CONTROL: Final = 0x8  # opcodes from here on are control frames …
-_CLOSE: Final = 0x8  # … of which this one says something
+_CLOSE: Final = 0x8  # … of these, the one that has a meaning
 _PAYLOAD_16: Final = 126
 _PAYLOAD_64: Final = 127
 _LENGTH_MASK: Final = (1 << 62) - 1  # a longer one is no frame of anybody's
@@ -40,10 +40,10 @@ class FrameScanner:
     def __init__(self) -> None:
         self._head = bytearray()  # of the next frame, as far as it is here
         self._left: i64 = 0  # bytes of the payload of the present one
-        self._counts: bool = False  # it says something
+        self._counts: bool = False  # it has a meaning
 
     def feed(self, data: bytes) -> bool:
-        """Whether any of them do."""
+        """Return True if any of them count."""
         said = False
         place: i64 = 0
         size: i64 = len(data)

@@ -1,6 +1,6 @@
-"""Which filters a revision has: the one list, in the order in which requests meet them.
+"""The list of all filters, in the order in which requests meet them.
 
-Those of packages come first: what they refuse starts nothing.
+Those of packages come first: a request that they refuse starts nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FilterCatalogue:
     def __init__(
         self, wheel: TimingWheel, now: Now, answers: AnswerStore | None, rng: Rng, on_error: Callable[[Exception], None]
     ) -> None:
-        """`on_error` is told of a filter that cannot be made."""
+        """`on_error` is called with the error of a filter that cannot be made."""
         self._wheel = wheel
         self._now = now
         self._answers = answers

@@ -1,4 +1,4 @@
-"""What takes the place of a refusal (`fallback`): a fixed response, a redirect, or another revision."""
+"""Substitutes for a refusal (`fallback`): a fixed response, a redirect, or another revision."""
 
 from __future__ import annotations
 

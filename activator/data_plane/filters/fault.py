@@ -17,7 +17,7 @@ _MILLION: Final = 1_000_000
 
 @final
 class _Delay(BodyWatcher):
-    """The delay of one request; then it goes on, or gets the status."""
+    """The delay of one request, which then goes on or is refused with the status."""
 
     def __init__(self, request: RequestRecord, status: int, wheel: TimingWheel) -> None:
         super().__init__()

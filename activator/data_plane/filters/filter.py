@@ -73,7 +73,7 @@ class Filter:
 class FilterChain:
     """The filters of one revision, by hook, in their order; `shared`, which all requests meet, come first.
 
-    When a request is about to be refused those come last: they see what is left of the refusal.
+    When a request is about to be refused the shared ones come last: they see the refusal that the client will get.
     """
 
     def __init__(self, filters: Sequence[Filter], shared: Sequence[Filter] = ()) -> None:

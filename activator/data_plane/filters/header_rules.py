@@ -1,4 +1,4 @@
-"""Edits of header fields that the file asks for (`headers`): of what pods are sent, and of what they respond."""
+"""The edits of header fields that the key `headers` configures, for requests and responses."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def make_filter(name: str, options: Mapping[str, str]) -> Filter:
 
 @final
 class Unusable(Filter):
-    """Stands for a filter that could not be made: it may be what keeps strangers out, so nobody gets in."""
+    """Refuses every request in the place of a filter that could not be made: it may have been an authentication."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -24,14 +24,14 @@ from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.units import KIB
 
-ERROR_BYTES_MAX: Final = 16 * KIB  # of an answer that is told as an error
+ERROR_BYTES_MAX: Final = 16 * KIB  # read of a response that becomes an error event
 _EVENTS: Final = b"text/event-stream"
 _ENCODINGS: Final = frozenset({b"accept-encoding"})
 
 _QUIET: Final = 0  # nothing has been sent
 _TOLD: Final = 1  # a 200, and comments
 _PASSES: Final = 2  # what the pod sends is passed on
-_FAILS: Final = 3  # what comes is the text of an error
+_FAILS: Final = 3  # the body is the text of an error
 
 
 def takes_events(head: RequestHead) -> bool:
@@ -77,7 +77,7 @@ class ProgressStream(ClientWrapper):
         wheel.arm(self._tick, self._began_s + spec.after_s)
 
     def tick(self, now_s: float) -> None:
-        """It is time for a comment."""
+        """Send a comment."""
         exchange = self._exchange
         if exchange is None or self._tick is None or exchange.over:
             return

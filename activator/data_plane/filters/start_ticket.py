@@ -43,7 +43,7 @@ class StartTicket(Waiter):
         self._over()  # the next request gets the reason
 
     def expired(self, now_s: float) -> None:
-        """Leave the queue: nobody has asked for so long."""
+        """Leave the queue: no request has come for that time."""
         throttler = self._throttler
         self._over()
         throttler.cancel(self)

@@ -39,7 +39,7 @@ class FieldEdit:
 
 @final
 class HeadEdits:
-    """What a pod's head has differently from its client's."""
+    """The differences between the head that a pod is sent and that of the client."""
 
     def __init__(self) -> None:
         self._edits: list[FieldEdit] = []

@@ -120,7 +120,7 @@ class Proxy(Accounting):
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
         self.is_pending: bool = False  # a source has yet to list its revisions
-        self.filters: FilterChain | None = None  # that all requests meet, whatever their revision
+        self.filters: FilterChain | None = None  # all requests meet them, whatever their revision
         self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
         self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
 
@@ -161,7 +161,7 @@ class ProxiedExchange(RequestRecord):
         self._has_gathered: bool = False  # its body has been waited for
         self._is_handed_over: bool = False  # another exchange goes on with its request, and is counted
         # filters
-        self._filters: FilterChain | None = None  # of its revision, as they were when it came to that
+        self._filters: FilterChain | None = None  # those that its revision had when it was routed
         self._is_held: bool = False  # by the filter before that place
         self._holds: int = 0  # how often it was held
         self._filter_at: i64 = 0  # the place of the one whose turn it is, or will be when it goes on

@@ -63,7 +63,7 @@ class _Waiting(Asker):
 
 @final
 class StatusExchange(RequestRecord):
-    """One such request. It has no revision, no pod and no filters, and what it carries as a body is not kept."""
+    """One such request. It has no revision, no pod and no filters, and its body is discarded."""
 
     def __init__(
         self, proxy: Proxy, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
@@ -77,13 +77,13 @@ class StatusExchange(RequestRecord):
         self._links = links
         self._identity: str = ""
         self._member: int = 0
-        self._question: int = 0  # that is asked of another data plane
+        self._question: int = 0  # the number of the question to another data plane; 0: none is open
         self._waiting: _Waiting | None = None
-        self._found: KeptAnswer | None = None  # of our own, which is being sent
+        self._found: KeptAnswer | None = None  # it is being sent, if this data plane has it
         self._sends: bool = False  # the head has gone
         self._length: int = 0
         self._offset: int = 0
-        self._part: bytes = b""  # of another's, from the offset on
+        self._part: bytes = b""  # bytes from the offset on, if another data plane has it
         self._last: Headers = []
 
     def endpoints(self) -> Endpoints | None:
@@ -232,7 +232,7 @@ class StatusExchange(RequestRecord):
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
     def told(self, part: TellAnswer) -> None:
-        """What was asked for is here."""
+        """Take the part that was asked for."""
         if self.over:
             return
         self._question = 0
@@ -317,7 +317,7 @@ class StatusExchange(RequestRecord):
 
 
 def _member_of(identity: str) -> int:
-    """The data plane that the name says; -1: it is none of our names."""
+    """Return the data plane in the name of an answer; -1: it is not such a name."""
     number, dash, secret = identity.partition("-")
     if not dash or not secret or len(identity) > _NAME_MAX:
         return -1
