@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from aiohttp.http_exceptions import BadHttpMessage, InvalidURLError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -175,3 +176,18 @@ def test_the_parts_are_the_loggers_of_the_code() -> None:
                 found |= {one.value for one in node.args if isinstance(one, ast.Constant)}
     own = {name.removeprefix("activator.") for name in found if isinstance(name, str) and name != "activator"}
     assert own == {part for part, is_own in LOG_PARTS.items() if is_own}
+
+
+def test_a_request_that_is_no_http_is_not_an_error_of_ours(said: Said) -> None:
+    server = logging.getLogger("aiohttp.server")
+    for error in (BadHttpMessage("Pause on PRI/Upgrade"), InvalidURLError("")):
+        try:
+            raise error
+        except BadHttpMessage:
+            server.exception("Error handling request from 127.0.0.1")
+    assert said.lines() == []
+    try:
+        raise RuntimeError("ours")
+    except RuntimeError:
+        server.exception("Error handling request")
+    assert "RuntimeError: ours" in "\n".join(said.lines())

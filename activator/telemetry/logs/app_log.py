@@ -6,7 +6,8 @@ Rules
   2. A flood is bounded and reported: of one text at most LOG_SAME_MAX lines in a window, of one place in the code
      LOG_PLACE_MAX; when the window is over, one line says how many were left out. Lines of the level debug are never
      left out.
-  3. A record is one line, or one object; what a peer sent cannot begin another line.
+  3. Malformed requests to the admin port and other ports of aiohttp are not logged: a scanner would fill the log.
+  4. A record is one line, or one object; what a peer sent cannot begin another line.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ LOG_PLACE_MAX: Final = 100  # … and so much from one place in its code; more i
 LOG_PLACES_MAX: Final = 1_000  # places that are looked at
 
 OWN: Final = "activator"
+_SERVER: Final = "aiohttp.server"  # it logs each malformed request as an error, with a traceback
 _CONSOLE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -58,10 +60,12 @@ class AppLog:
         for former in root.handlers[:]:
             root.removeHandler(former)
         root.addHandler(self._handler)
+        logging.getLogger(_SERVER).addFilter(_is_own_fault)
         self.set(wanted)
 
     def remove(self) -> None:
         """Undo `install`."""
+        logging.getLogger(_SERVER).removeFilter(_is_own_fault)
         logging.getLogger().removeHandler(self._handler)
         for part in self._levels:
             _logger(part).setLevel(logging.NOTSET)
@@ -94,6 +98,12 @@ class AppLog:
 
     def _tell(self, record: logging.LogRecord) -> None:
         self._handler.emit(record)
+
+
+def _is_own_fault(record: logging.LogRecord) -> bool:
+    """Return False for bytes of a client that are no HTTP: it was sent a 400, and is no error of this program."""
+    kind = record.exc_info[0] if record.exc_info else None
+    return kind is None or kind.__module__ != "aiohttp.http_exceptions"
 
 
 def _formatter(kind: str, process: str) -> logging.Formatter:
