@@ -9,6 +9,8 @@ Rules
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
@@ -24,6 +26,10 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
+
+HOLD_MAX_S: Final = 3600.0  # for which a filter may hold a request
+
+_WITHOUT_BODY: Final = frozenset({204, 205, 304})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -107,13 +113,18 @@ class RequestRecord(Exchange):
     def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
         """As `respond`, with these fields; below 500 it counts as a success. Content-Length is added.
 
-        Raises ValueError if a field holds CR, LF or NUL.
+        Raises ValueError if a field holds CR, LF or NUL, for a status that is not from 200 to 599, and for a body where
+        the status allows none; TypeError if the body is text.
         """
+        data = bytes(body)  # plain Python does not check what it is given
+        has_body = status not in _WITHOUT_BODY
+        if not 200 <= status <= 599 or (data and not has_body):
+            raise ValueError(f"no answer can have the status {status}{' and a body' if data else ''}")
         pairs: Headers = [] if headers is None else headers
         edits = [addition(name, value) for name, value in pairs]
         fields = edited_fields(Fields(b""), edits)
-        head = ResponseHead(status, PHRASES.get(status, b""), fields, len(body), True)
-        self.respond(head, body, status < 500)
+        length = len(data) if has_body else -1
+        self.respond(ResponseHead(status, PHRASES.get(status, b""), fields, length, has_body), data, status < 500)
 
     def body(self) -> bytes | None:
         """Return the body as far as it is here; None if a part of it has gone to a file or to a pod.
@@ -129,7 +140,8 @@ class RequestRecord(Exchange):
     def hold(self, timeout_s: float) -> int:
         """Meet no other filter and ask for no slot until `proceed`, which takes the number that is returned.
 
-        After `timeout_s` the request is refused (`filter_timeout`). To be called in `on_request`.
+        After `timeout_s` the request is refused (`filter_timeout`). To be called in `on_request`. Raises ValueError if
+        the time is not from 0 to HOLD_MAX_S.
         """
         raise NotImplementedError
 

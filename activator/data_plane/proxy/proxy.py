@@ -75,7 +75,7 @@ from activator.data_plane.proxy.routing import Router, sought
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client, after_end_of_pod, tunnel_phase
-from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.request import HOLD_MAX_S, BodyWatcher, RequestRecord
 from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -382,6 +382,8 @@ class ProxiedExchange(RequestRecord):
         send_whole(client, self.head, head, body)
 
     def hold(self, timeout_s: float) -> int:
+        if not 0.0 <= timeout_s <= HOLD_MAX_S:
+            raise ValueError(f"a request is held for 0 to {HOLD_MAX_S:g} s, not {timeout_s}")
         if not self._is_held and not self.over and (self.phase == HELD or self._enter(HELD)):
             self._is_held = True
             self._holds += 1

@@ -177,6 +177,34 @@ def test_no_filter_makes_two_fields_of_one(value: bytes) -> None:
     world.check_idle()
 
 
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda request: request.answer(99),
+        lambda request: request.answer(600),
+        lambda request: request.answer(204, b"body"),
+        lambda request: request.answer(200, "text"),
+        lambda request: request.hold(float("inf")),
+        lambda request: request.hold(float("nan")),
+        lambda request: request.hold(-1.0),
+    ],
+)
+def test_what_no_answer_and_no_hold_can_be_is_an_error_of_the_filter(act: Callable[[RequestRecord], None]) -> None:
+    world = world_of(OnRequest(act))
+    _, client = world.begin()
+    assert client.status == 500
+    assert [type(error) in {ValueError, TypeError} for error in world.errors] == [True]
+    world.errors.clear()
+    world.check_idle()
+
+
+def test_an_answer_without_a_body() -> None:
+    world = world_of(OnRequest(lambda request: request.answer(204)))
+    _, client = world.begin()
+    assert (client.status, client.body, client.has_ended()) == (204, b"", True)
+    world.check_idle()
+
+
 def test_a_hundred_filters_meet_a_request_in_their_order() -> None:
     order: list[int] = []
 
