@@ -70,7 +70,7 @@ class Reader:
                 return self._read_dict(item, kind, path)
         value = None if item.text is None else _scalar(item.text, kind)
         if value is None:
-            self.found(item, path, expectation(kind))
+            self.found(item, path, expectation(kind), _hidden(item, kind))
             return UNREADABLE
         return value
 
@@ -87,7 +87,7 @@ class Reader:
             )
             if is_fitting:
                 return self.read(item, member, path)
-        self.found(item, path, expectation(kind))
+        self.found(item, path, expectation(kind), _hidden(item, kind))
         return UNREADABLE
 
     def _read_list(self, item: Item, kind: types.ListType, path: str) -> Any:
@@ -99,13 +99,13 @@ class Reader:
 
     def _read_dict(self, item: Item, kind: types.DictType, path: str) -> Any:
         if item.entries is None:
-            self.found(item, path, expectation(kind))
+            self.found(item, path, expectation(kind), _hidden(item, kind))
             return UNREADABLE
         return {key: self.read(one, kind.value_type, f"{path}.{key}") for key, one in item.entries.items()}
 
     def _read_struct(self, item: Item, kind: types.StructType, path: str) -> Any:
         if item.entries is None:
-            self.found(item, path, expectation(kind))
+            self.found(item, path, expectation(kind), _hidden(item, kind))
             return UNREADABLE
         fields = {field.encode_name: field for field in kind.fields}
         values: Values = {}
@@ -121,6 +121,28 @@ class Reader:
             if field.required and name not in item.entries:
                 self.found(item, path, f'the key "{name}"', "none")
         return values
+
+
+def _hidden(item: Item, kind: types.Type) -> str | None:
+    """Return what is said of a text in the place of a secret, or of a mapping with secrets; None: it may be shown."""
+    return "a text" if item.text is not None and _holds_secret(kind) else None
+
+
+def _holds_secret(kind: types.Type) -> bool:
+    match kind:
+        case types.Metadata():
+            return _holds_secret(kind.type)
+        case types.UnionType():
+            return any(_holds_secret(member) for member in kind.types)
+        case types.DictType():
+            return _holds_secret(kind.value_type)
+        case types.StructType():
+            return any(_holds_secret(one.type) for one in kind.fields if not _is_struct(one.type))
+    return isinstance(kind, types.CustomType) and kind.cls is Secret
+
+
+def _is_struct(kind: types.Type) -> bool:
+    return isinstance(kind.type if isinstance(kind, types.Metadata) else kind, types.StructType)
 
 
 def _as_list(item: Item) -> str:

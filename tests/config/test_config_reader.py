@@ -87,3 +87,20 @@ def test_a_long_text_is_shortened_where_it_is_told() -> None:
 @pytest.mark.parametrize("text", ["1", "1_000", "+5"])
 def test_whole_numbers(text: str) -> None:
     assert read(f"limits: {{headers: {text}}}").limits.headers == int(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "revisions: [{name: a, hosts: [a], process: {command: [a], environment: 'TOKEN=s3cret'}}]",
+        "revisions: [{name: a, hosts: [a], container: {image: a, environment: s3cret}}]",
+        "revisions: [{name: a, hosts: [a], pods: [a], filters: [{name: a, options: s3cret}]}]",
+        "revisions: [{name: a, hosts: [a], pods: [a], filters: [s3cret]}]",
+    ],
+)
+def test_what_stands_in_the_place_of_secrets_is_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        parse(text, "a.yaml", {})
+    found = "\n".join(error.value.problems)
+    assert "found a text, expected a mapping" in found
+    assert "s3cret" not in found
