@@ -29,7 +29,7 @@ from activator.runtime.reasons import Reason
 
 HOLD_MAX_S: Final = 3600.0  # for which a filter may hold a request
 
-_WITHOUT_BODY: Final = frozenset({204, 205, 304})
+WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses that have none
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -117,7 +117,7 @@ class RequestRecord(Exchange):
         the status allows none; TypeError if the body is text.
         """
         data = bytes(body)  # plain Python does not check what it is given
-        has_body = status not in _WITHOUT_BODY
+        has_body = status not in WITHOUT_BODY
         if not 200 <= status <= 599 or (data and not has_body):
             raise ValueError(f"no answer can have the status {status}{' and a body' if data else ''}")
         pairs: Headers = [] if headers is None else headers

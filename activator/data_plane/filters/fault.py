@@ -6,7 +6,8 @@ from typing import Final, final
 
 from activator.config.specs import FaultSpec
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.refusals import refusal_text
+from activator.data_plane.request import WITHOUT_BODY, BodyWatcher, RequestRecord
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.rng import Rng
@@ -67,9 +68,14 @@ class Fault(Filter):
 
 
 def _refuse(request: RequestRecord, status: int) -> None:
-    request.reason = Reason.FAULT_INJECTED
+    reason = Reason.FAULT_INJECTED
+    if request.is_grpc:
+        request.refused(reason, "")  # such a client reads a gRPC status
+        return
+    request.reason = reason
+    body = b"" if status in WITHOUT_BODY else refusal_text(reason, "")
     request.answer(
         status,
-        b"this request was refused on purpose (`fault`)\n",
-        [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Activator-Reason", b"fault_injected")],
+        body,
+        [(b"Content-Type", b"text/plain; charset=utf-8"), (b"Activator-Reason", reason.value.encode())],
     )

@@ -25,7 +25,7 @@ from typing import final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Headers, ResponseHead
-from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.headers.edits import HeadEdits, addition
 from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason
 
@@ -41,6 +41,16 @@ class Failure:
         self.may_fall_back = may_fall_back  # another revision can be sent the whole request
         self.text: bytes = b""  # the body, or the message of gRPC; empty: sentence and detail of the reason
         self.fields: Headers = []  # more fields; gRPC has none
+
+    def check(self) -> None:
+        """Raise an error, and take the edits back, if the refusal cannot be sent as it was edited."""
+        try:
+            self.text = bytes(self.text)
+            for name, value in self.fields:
+                addition(name, value)
+        except Exception:
+            self.text, self.fields = b"", []
+            raise
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

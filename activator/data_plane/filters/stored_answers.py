@@ -7,6 +7,7 @@ from typing import Final, final
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
 from activator.data_plane.answers.store import AnswerStore, path_of
+from activator.data_plane.exchange import ClientWrapper
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.request import RequestRecord
@@ -29,6 +30,8 @@ class StoredAnswers(Filter):
         if throttler is None or request.is_detached or request.upgrade or request.is_grpc or request.is_quiet:
             return
         if throttler.failure is not None or not prefers_async(head):
+            return
+        if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored without that
             return
         if not request.request_done:
             if head.content_length > self._spec.body_bytes_max or not request.gather(self._spec.body_bytes_max):

@@ -8,12 +8,14 @@ Rules
 
 from __future__ import annotations
 
+import re
 from typing import Final, final
 
 from mypy_extensions import i64
 
 from activator.codec.message import Fields, RequestHead
 
+_TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _REMOVE: Final = 0
 _SET: Final = 1
 _APPEND: Final = 2
@@ -77,16 +79,22 @@ class HeadEdits:
         self._edits.append(addition(name, value))
 
     def set_target(self, target: bytes) -> None:
-        """Ask the pod for another target (path and query)."""
+        """Ask the pod for another target (path and query). Raises ValueError for spaces and control characters."""
+        if _TARGET.fullmatch(target) is None:
+            raise ValueError(f"{target!r} is no target of a request")
         self._target = target
 
     def set_host(self, authority: bytes) -> None:
         """Name another host to the pod, in Host and `:authority`."""
-        self._authority = authority
         self.set(b"Host", authority)
+        self._authority = authority
 
     def set_upgrade(self, protocols: bytes) -> None:
-        """Offer the pod these protocols, lowered, in a comma-separated list; empty: none."""
+        """Offer the pod these protocols, lowered, in a comma-separated list; empty: none.
+
+        Raises ValueError for CR, LF or NUL.
+        """
+        _line(b"Upgrade", protocols)
         self._upgrade = protocols
 
     def set_content_length(self, length: int) -> None:

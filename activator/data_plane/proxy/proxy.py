@@ -34,7 +34,7 @@ from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.answers.store import ANSWERS_PATH, AnswerStore
 from activator.data_plane.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange, PodStream
-from activator.data_plane.filters.filter import Failure, FilterChain
+from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.trace_context import Sampler
@@ -56,6 +56,7 @@ from activator.data_plane.phases import (
 )
 from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
+from activator.data_plane.proxy.guarded_wrapper import GuardedWrapper
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.retry_policy import (
@@ -89,6 +90,10 @@ PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and 
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 
 _NO_BODY: Final[list[bytes]] = []
+# What a hook may do.
+_NO_HOOK: Final = 0
+_ON_REQUEST: Final = 1
+_EDITS: Final = 2
 _BEHIND_ALL: Final = 1 << 30  # the place after the last filter
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # The client takes nothing; or what is kept is not to be trusted.
@@ -158,10 +163,11 @@ class ProxiedExchange(RequestRecord):
         self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._gathering: bool = False  # counted as such
         self._goes_on: bool = False  # in another turn, with what the buffers hold
-        self._has_gathered: bool = False  # its body has been waited for
+        self._gathered_max: int = 0  # bytes of its body that have been waited for
         self._is_handed_over: bool = False  # another exchange goes on with its request, and is counted
         # filters
         self._filters: FilterChain | None = None  # those that its revision had when it was routed
+        self._hook: i64 = _NO_HOOK  # the kind of hook that is being called
         self._is_held: bool = False  # by the filter before that place
         self._holds: int = 0  # how often it was held
         self._filter_at: i64 = 0  # the place of the one whose turn it is, or will be when it goes on
@@ -282,12 +288,15 @@ class ProxiedExchange(RequestRecord):
         self.throttler = throttler
         self.is_quiet = False
         if chain is not None:
+            self._hook = _EDITS
             try:
                 for one in chain.on_routed:
                     one.on_routed(self)
             except Exception:
                 self.throttler = None  # it has not been counted there
                 raise
+            finally:
+                self._hook = _NO_HOOK
         self._proxy.count_routed(self, throttler)
         if self.fallbacks == 0 and self.head.takes_trailers:
             self._look_at_grpc()
@@ -324,20 +333,31 @@ class ProxiedExchange(RequestRecord):
     def _meet_filters(self, throttler: RevisionThrottler, at: i64) -> None:
         """Let the filters act on the request, from the one at `at` on; then ask for a slot."""
         chain = self._filters
-        if chain is not None:
-            filters = chain.on_request
-            fallbacks = self.fallbacks
-            while at < len(filters):
-                self._filter_at = at
-                filters[at].on_request(self)
-                if self.over or self._is_held or self._gathering or self.fallbacks != fallbacks:
-                    return
-                at += 1
+        if chain is not None and not self._meets_all(chain.on_request, at):
+            return
         self._filter_at = _BEHIND_ALL
         body = self._body
         if body is not None and not self.request_done and self._gathers(throttler, body):
             return
         self._acquire(throttler)
+
+    def _meets_all(self, filters: tuple[Filter, ...], at: i64) -> bool:
+        """Return False if one of them has ended the request, holds it, or waits for its body.
+
+        One that has held it and let it go on at once has not: the next one is met in another turn all the same.
+        """
+        fallbacks, holds = self.fallbacks, self._holds
+        while at < len(filters):
+            self._filter_at = at
+            self._hook = _ON_REQUEST
+            try:
+                filters[at].on_request(self)
+            finally:
+                self._hook = _NO_HOOK
+            if self.over or self._holds != holds or self._gathering or self.fallbacks != fallbacks:
+                return False
+            at += 1
+        return True
 
     def _takes_upgrade(self, throttler: RevisionThrottler) -> bool:
         """Offer its pods the protocols that the revision takes; False: the client could not go on without one."""
@@ -374,6 +394,7 @@ class ProxiedExchange(RequestRecord):
         return self._client_full
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
+        self._refuse_in_edits("respond")
         if self.over or self.phase >= ANSWERING:
             return
         client = self._client
@@ -384,11 +405,15 @@ class ProxiedExchange(RequestRecord):
     def hold(self, timeout_s: float) -> int:
         if not 0.0 <= timeout_s <= HOLD_MAX_S:
             raise ValueError(f"a request is held for 0 to {HOLD_MAX_S:g} s, not {timeout_s}")
+        self._refuse_outside("hold")
         if not self._is_held and not self.over and (self.phase == HELD or self._enter(HELD)):
             self._is_held = True
             self._holds += 1
             self._filter_at += 1
-            self._proxy.wheel.arm(self, self._time() + timeout_s)
+            until_s = self._time() + timeout_s
+            if self.grpc_timeout_s > 0.0:
+                until_s = min(until_s, self.arrived_s + self.grpc_timeout_s)
+            self._proxy.wheel.arm(self, until_s)
         return self._holds
 
     def proceed(self, hold: int) -> None:
@@ -398,9 +423,12 @@ class ProxiedExchange(RequestRecord):
             self._go_on_soon()
 
     def gather(self, bytes_max: int) -> bool:
+        self._refuse_outside("gather")
+        if self._is_held:
+            raise RuntimeError("`gather` cannot be called by a filter that holds the request")
         throttler = self.throttler
         body = self._body
-        if body is None or throttler is None or self.request_done or self._has_gathered:
+        if body is None or throttler is None or self.request_done or bytes_max <= self._gathered_max:
             return True
         return not self._waits_for_body(throttler, body, bytes_max)
 
@@ -409,12 +437,42 @@ class ProxiedExchange(RequestRecord):
         return b"" if body is None else body.in_memory()
 
     def wrap_client(self, wrapper: ClientWrapper) -> None:
-        self._client = self._wrapper = wrapper
+        if not self.over:
+            self._client = self._wrapper = GuardedWrapper(wrapper, self._broken)
 
     def watch(self, watcher: BodyWatcher) -> None:
+        if self.over:
+            return
         if self._watchers is None:
             self._watchers = []
         self._watchers.append(watcher)
+
+    def _refuse_outside(self, call: str) -> None:
+        if self._hook != _ON_REQUEST:
+            raise RuntimeError(f"`{call}` can be called in `on_request` only")
+
+    def _refuse_in_edits(self, call: str) -> None:
+        if self._hook == _EDITS:
+            raise RuntimeError(f"`{call}` cannot be called in `on_routed`, `on_attempt` and `on_response`")
+
+    def _broken(self, error: Exception) -> None:
+        """End the request, in another turn, since an object of a filter has raised `error`."""
+        self._proxy.on_error(error)
+        self._proxy.bodies.later(self._end_broken)
+
+    def _end_broken(self) -> None:
+        self._fail(Reason.INTERNAL, "")
+
+    def _tell_watchers(self, watchers: list[BodyWatcher], data: bytes, is_of_pod: bool) -> None:
+        try:
+            for watcher in watchers:
+                if is_of_pod:
+                    watcher.pod_sent(data)
+                else:
+                    watcher.client_sent(data)
+        except Exception as error:
+            self._stop_watchers()
+            self._broken(error)
 
     def detach(self, client: ClientStream) -> RequestRecord:
         other = ProxiedExchange(self._proxy, self.head, client)
@@ -427,6 +485,9 @@ class ProxiedExchange(RequestRecord):
         other.trace, self.trace = self.trace, None
         other.upgrade = self.upgrade
         other._edits = self._edits
+        other.fallbacks = self.fallbacks
+        other.first_throttler = self.first_throttler
+        other._gathered_max = self._gathered_max
         other._filters = self._filters
         other._filter_at = self._filter_at + 1
         other._body = body = self._body
@@ -445,6 +506,7 @@ class ProxiedExchange(RequestRecord):
             self._meet_filters(throttler, self._filter_at)
 
     def fall_back(self, key: str, reason: Reason) -> bool:
+        self._refuse_in_edits("fall_back")
         first = self.throttler
         second = self._proxy.router.named(key)
         if first is None or second is None or second is first or not may_fall_back(self, self._body, reason):
@@ -530,8 +592,12 @@ class ProxiedExchange(RequestRecord):
             if is_late:
                 grpc.edit_timeout(edits, self.grpc_timeout_s - waited_s)
             if chain is not None:
-                for one in chain.on_attempt:
-                    one.on_attempt(self, edits)
+                self._hook = _EDITS
+                try:
+                    for one in chain.on_attempt:
+                        one.on_attempt(self, edits)
+                finally:
+                    self._hook = _NO_HOOK
         return self.head if edits is None else edits.apply(self.head)
 
     def connect_failed(self, reason: Reason) -> None:
@@ -576,8 +642,7 @@ class ProxiedExchange(RequestRecord):
             assert pod is not None
             self.progress_s = self._time()
             if self._watchers is not None:
-                for watcher in self._watchers:
-                    watcher.client_sent(data)
+                self._tell_watchers(self._watchers, data, False)
             pod.send_body(data)
         elif pod is not None and not is_early:
             body.send(pod, data)
@@ -633,7 +698,7 @@ class ProxiedExchange(RequestRecord):
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
         """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
         bytes_max = throttler.spec.buffer_request_bytes
-        if bytes_max == 0 or self._has_gathered or throttler.failure is not None:
+        if bytes_max <= self._gathered_max or throttler.failure is not None:
             return False
         if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
             return False
@@ -641,9 +706,10 @@ class ProxiedExchange(RequestRecord):
 
     def _waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
         body.gather(bytes_max, throttler.spec.buffer_file_bytes)
-        if body.is_gathered() or not self._enter(GATHERING):
+        self._gathered_max = bytes_max
+        if body.is_gathered() or not (self.phase == GATHERING or self._enter(GATHERING)):
             return False
-        self._gathering = self._has_gathered = True
+        self._gathering = True
         throttler.body_expected()
         self._arm(throttler)
         return True
@@ -680,7 +746,8 @@ class ProxiedExchange(RequestRecord):
         if self.phase == GATHERING:
             self._gathered(throttler)  # it was decided then: by now a budget may have room, but the client is paused
         elif self.phase == HELD:
-            self._go_on_to_filters(throttler)
+            if not self._is_held:
+                self._go_on_to_filters(throttler)
         else:
             self._send_on(True)
 
@@ -797,12 +864,15 @@ class ProxiedExchange(RequestRecord):
 
     def _edit_response(self, chain: FilterChain, head: ResponseHead) -> bool:
         """Let the filters act on the head of the response; False: one of them has ended the request."""
+        self._hook = _EDITS
         try:
             for one in chain.on_response:
                 one.on_response(self, head)
         except Exception as error:
+            self._hook = _NO_HOOK
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
+        self._hook = _NO_HOOK
         return not self.over
 
     def response_body(self, data: bytes) -> None:
@@ -810,8 +880,7 @@ class ProxiedExchange(RequestRecord):
             return
         self.response_bytes += len(data)
         if self._watchers is not None:
-            for watcher in self._watchers:
-                watcher.pod_sent(data)
+            self._tell_watchers(self._watchers, data, True)
         buffer = self._response
         if buffer is None:
             self._client.send_body(data)
@@ -1013,6 +1082,10 @@ class ProxiedExchange(RequestRecord):
 
     def _leave(self, throttler: RevisionThrottler) -> None:
         """Give back what it has of its revision."""
+        if self._is_held:
+            self._is_held = False
+            self._holds += 1  # whoever holds it cannot let it go on any more
+        self._gathered_max = 0
         self._proxy.wheel.cancel(self)
         pod, lease = self.pod, self.lease
         if self.in_line:
@@ -1114,14 +1187,15 @@ class ProxiedExchange(RequestRecord):
     def _is_taken_over(self, chain: FilterChain, failure: Failure) -> bool:
         """Return True if a filter has responded in the place of a refusal, or another revision takes the request."""
         fallbacks = self.fallbacks
-        try:
-            for one in chain.on_failure:
+        for one in chain.on_failure:
+            try:
                 one.on_failure(self, failure)
-                if self.over or self.fallbacks != fallbacks:
-                    return True
-        except Exception as error:  # the refusal stands
-            self._proxy.on_error(error)
-        return self.over or self.fallbacks != fallbacks
+                failure.check()
+            except Exception as error:  # the refusal stands
+                self._proxy.on_error(error)
+            if self.over or self.fallbacks != fallbacks:
+                return True
+        return False
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
         """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
@@ -1169,13 +1243,20 @@ class ProxiedExchange(RequestRecord):
 
     def _stop_companions(self) -> None:
         self._proxy.bodies.stalled.end(self)
-        if self._wrapper is not None:
-            self._wrapper.stop()
-            self._wrapper = None
-        if self._watchers is not None:
-            for watcher in self._watchers:
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is not None:
+            wrapper.stop()
+        self._stop_watchers()
+
+    def _stop_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, None
+        if watchers is None:
+            return
+        for watcher in watchers:
+            try:
                 watcher.stop()
-            self._watchers = None
+            except Exception as error:  # the others are stopped all the same
+                self._proxy.on_error(error)
 
     def _chain(self) -> FilterChain | None:
         """Return the filters that meet it now: those of its revision, or of all requests while it has none."""
