@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from activator.codec.message import ResponseHead
-from activator.config.specs import AsyncSpec, FaultSpec
+from activator.config.specs import FaultSpec
 from activator.data_plane.exchange import ClientWrapper
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
-from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.request import BodyWatcher, RequestRecord
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.test_answers_later import KEEP_S, Later
 
 Act = Callable[[RequestRecord], Any]
 
@@ -260,13 +260,19 @@ def test_a_client_cannot_take_off_a_wrapper_by_asking_for_a_later_answer() -> No
         def on_request(self, request: RequestRecord) -> None:
             request.wrap_client(ClientWrapper(request.client()))
 
-    world = World()
-    stored = StoredAnswers(AsyncSpec(60.0, 10, 1000, 10_000, 1000), None)  # type: ignore[arg-type] # it is not asked
-    world.throttler.filters = FilterChain([Wraps(), stored])
+    world = Later()
+    stored = world.throttler.filters
+    assert isinstance(stored, FilterChain)
+    world.throttler.filters = FilterChain([Wraps(), *stored.filters])
     world.pod()
     exchange, client = world.begin(request_head(Prefer="respond-async"))
     world.answer(exchange)
     assert client.status == 200
+    world.throttler.filters = stored
+    exchange, client = world.begin(request_head(Prefer="respond-async"))
+    assert client.status == 202
+    world.answer(world.throttler_holder())
+    world.clock.pass_time(2 * KEEP_S)
     world.check_idle()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,7 @@ from activator.config.specs import AsyncSpec
 from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.stored_answers import edit_prefer, prefers_async
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.proxy import ProxiedExchange
@@ -615,3 +616,33 @@ def test_at_the_end_nothing_is_accepted_and_what_was_not_read_is_counted() -> No
     assert world.store.pending == 0
     assert world.store.lose() == 1 and world.store.totals["lost"] == 1
     assert not world.store.kept and world.store.bytes == 0
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize("leaves", [True, False])
+def test_what_a_request_for_an_answer_carries_is_discarded(method: str, leaves: bool) -> None:
+    """It holds no memory, and its client is not paused."""
+    it = Later()
+    it.pod()
+    path = it.post().fields["location"]
+    head = request_head(method, length=100_000)
+    head.target = path.encode()
+    client = Client()
+    exchange = it.proxy.open_request(head, client)
+    for _ in range(10):
+        exchange.request_body(bytes(5_000))
+    assert it.held.held_bytes == 0 and not client.is_paused()
+    if leaves:
+        exchange.client_gone()
+        exchange.begin()
+        assert client.silent()
+    else:
+        exchange.begin()
+        assert client.status == {"POST": 405, "GET": 202, "DELETE": 204}[method]
+    exchange.request_body(bytes(50_000))
+    exchange.request_end([])
+    exchange.client_gone()
+    for lease in list(it.throttler.leases):
+        it.answer(cast("Exchange", lease.holder))
+    it.clock.pass_time(2 * KEEP_S)
+    it.check_idle()
