@@ -305,13 +305,14 @@ def test_helpers_that_left_the_process_group_end_with_their_program(run_activato
 
 def test_a_child_without_our_mark_in_a_session_of_its_own_ends_with_its_program(run_activator: RunActivator) -> None:
     """`env -i` takes the mark off; the parent says whose it is."""
-    helper = 'env -i setsid sh -c "while true; do sleep 0.1; done" without-mark & '
+    word = f"without-mark-{os.getpid()}"
+    helper = f'env -i setsid sh -c "while true; do sleep 0.1; done" {word} & '
     command = ["sh", "-c", helper + '"$@"; true', "sh", *SERVING]
     activator = run_activator(configured([process_revision(command, idle="100ms", stop={"grace": "300ms"})]))
     for _ in range(3):
         assert ask(activator.address, request()).status == 200
         eventually(lambda: figures(activator)["processes"] == 0, "it is stopped")
-        eventually(lambda: not anywhere("without-mark"), "nothing of it is left")
+        eventually(lambda: not anywhere(word), "nothing of it is left")
 
 
 def test_what_a_crashed_wrapper_leaves_has_the_signal_and_the_grace(

@@ -47,11 +47,12 @@ class Remains:
         self._entry = f"{PROGRAM_MARK}={mark}\0".encode()  # with the end of the variable: #1 is not #10
         self._sessions = {group}  # that processes of the program lead or have led
         self._started = _start_of(group)
+        self._claimed: dict[int, int] = {}  # descendants without the mark, and their start times
 
     async def living(self) -> list[int]:
         """Return its processes that are alive; none where /proc does not show them."""
         # It reads through /proc, which may take some milliseconds.
-        found = await asyncio.to_thread(living, set(self._sessions), self._entry) or []
+        found = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._claimed))
         self._sessions.update(_sessions_of(found))  # a process may overwrite its environment later
         return found
 
@@ -66,9 +67,11 @@ class Remains:
     async def signal(self, number: int) -> None:
         """Send a signal to the group, and to what has left the group.
 
-        A descendant in a session of its own belongs to the program even if its environment has no mark (`env -i`).
+        A descendant belongs to the program even if its environment has no mark (`env -i`), and if it begins a session
+        of its own just now.
         """
         below = await asyncio.to_thread(_descendants, set(await self.living()))
+        self._claimed.update({process: _start_of(process) for process in below})
         self._sessions.update(_sessions_of(below))
         signal_group(self.group, number)
         for process in await self.living():
@@ -108,6 +111,19 @@ class Remains:
             await pause(step_s)
             waited_s += step_s
             step_s = min(step_s * 2.0, LOOK_MAX_S)
+
+
+def _living(sessions: set[int], entry: bytes, claimed: dict[int, int]) -> list[int]:
+    """Return the processes of these sessions, those with this entry in their environment, and those claimed."""
+    found = living(sessions, entry) or []
+    for process, started in claimed.items():
+        try:
+            fields = stat_fields(process)
+        except OSError:  # it has gone
+            continue
+        if int(fields[STARTED]) == started and fields[STATE] not in (b"Z", b"X") and process not in found:
+            found.append(process)
+    return found
 
 
 def _descendants(ancestors: set[int]) -> list[int]:
