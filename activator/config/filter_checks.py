@@ -15,7 +15,7 @@ from activator.config.specs import FILTER_ENTRY_POINTS
 from activator.config.tree import Item
 from activator.runtime.errors import StartError
 from activator.runtime.plugins import PluginError, load_plugin
-from activator.runtime.secret_text import read_secret
+from activator.runtime.secret_text import read_secret, without_secrets
 
 DELAY_MAX_S: Final = 600.0
 FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # it has the base class, which is not imported here
@@ -85,8 +85,11 @@ def _check_use(reader: Reader, item: Item, use: Values, path: str) -> None:
         return
     try:
         options = {key: read_secret(text, f"option {key}") for key, text in (use.get("options") or {}).items()}
-        found(options)
     except StartError as error:
         reader.advise(item_at(item, "options"), f"{path}.options", str(error))
+        return
+    try:
+        found(options)
     except Exception as error:  # a class of a package may raise anything
-        reader.advise(item_at(item, "options"), f"{path}.options", f"{type(error).__name__}: {error}")
+        problem = without_secrets(f"{type(error).__name__}: {error}", options.values())
+        reader.advise(item_at(item, "options"), f"{path}.options", problem)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from activator.runtime.errors import StartError
 
 FILE: Final = "file:"
 ENVIRONMENT: Final = "env:"
+SECRET_CHARACTERS_MIN: Final = 4  # a shorter text is no secret, and a message without it cannot be read
 SECRET_BYTES_MAX: Final = 65_536
 VARIABLES: Final[set[str]] = set()  # names of environment variables that held secrets of ours
 
@@ -26,6 +27,14 @@ def read_secret(said: str, what: str, environ: Mapping[str, str] | None = None) 
             raise StartError(f"{what}: the environment variable {name} is not set; put the secret in it")
         return found
     return said
+
+
+def without_secrets(text: str, secrets: Iterable[str]) -> str:
+    """Return a message, such as that of an exception of a package, without these secrets."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= SECRET_CHARACTERS_MIN:
+            text = text.replace(secret, "…")
+    return text
 
 
 def _from_file(path: str, what: str) -> str:

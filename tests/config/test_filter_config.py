@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from activator.config.file import parse, resolve_revision
@@ -66,3 +68,12 @@ def test_each_mistake_has_one_line(keys: str, expected: str) -> None:
 def test_options_are_not_shown() -> None:
     spec = spec_of(f"filters: [{{name: '{GOOD}', options: {{key: s3cret}}}}]")
     assert "s3cret" not in repr(spec)
+
+
+def test_an_exception_of_a_filter_does_not_show_its_options(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cret")
+    for option in ("s3cret", f"file:{secret}"):
+        found = problem(f"filters: [{{name: 'tests.e2e.faulty_filters:WantsNumber', options: {{number: '{option}'}}}}]")
+        assert found.startswith("filters[0].options: ValueError: invalid literal for int()")
+        assert "s3cret" not in found

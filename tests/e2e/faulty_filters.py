@@ -71,3 +71,10 @@ class Raises(Filter):
 
     def on_end(self, request: RequestRecord) -> None:
         self._meet("on_end", request)
+
+
+class WantsNumber(Filter):
+    """Raises an error that quotes its option."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._number = int(options["number"])

@@ -21,7 +21,8 @@ from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.runtime.clock import Now, TimingWheel
-from activator.runtime.secret_text import read_secret
+from activator.runtime.plugins import PluginError
+from activator.runtime.secret_text import read_secret, without_secrets
 from lb.rng import Rng
 
 
@@ -66,10 +67,12 @@ class FilterCatalogue:
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Make a filter that is not built in; one that cannot be made lets no request through."""
+        options: dict[str, str] = {}
         try:
-            options = {name: read_secret(text, f"option {name}") for name, text in spec.options}
-            made = make_filter(spec.name, options)
-        except Exception as error:  # a class of a package may raise anything
-            self._on_error(error)
-            return Unusable(spec.name)
-        return made
+            for name, text in spec.options:
+                options[name] = read_secret(text, f"option {name}")
+            return make_filter(spec.name, options)
+        except Exception as error:  # a class of a package may raise anything, and show an option
+            problem = without_secrets(f"{type(error).__name__}: {error}", options.values())
+        self._on_error(PluginError(f"filter {spec.name!r} cannot be made: {problem}"))
+        return Unusable(spec.name)

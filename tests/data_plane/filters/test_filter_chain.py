@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 
 import pytest
@@ -349,4 +350,13 @@ def test_the_filters_of_a_revision_come_before_it_when_a_request_fails() -> None
     world.begin()
     world.clock.pass_time(2.0)
     assert order == ["request", "inner", "outer"]
+    world.check_idle()
+
+
+def test_the_error_of_one_that_cannot_be_made_does_not_show_its_options() -> None:
+    world = World(filters=(FilterSpec("tests.e2e.faulty_filters:WantsNumber", (("number", "s3cret"),)),))
+    (error,) = world.errors
+    assert "ValueError" in str(error)
+    assert "s3cret" not in "".join(traceback.format_exception(error))
+    world.errors.clear()
     world.check_idle()

@@ -150,6 +150,7 @@ def test_a_filter_cannot_gather_while_it_holds() -> None:
     exchange, client = world.begin(request_head("POST", length=10))
     assert client.status == 500
     assert exchange.over
+    assert [type(error) for error in world.errors] == [RuntimeError]
     world.errors.clear()
     world.check_idle()
 
