@@ -13,7 +13,8 @@ Rules
      one request is kept by the request: what wraps its client (`wrap_client`) and what watches its bodies (`watch`).
   2. Hooks are plain functions that return at once. A filter that has to wait calls `hold` in `on_request`, and later
      `proceed`, `respond` or `refused`.
-  3. A filter that raises ends its own request with 500 (`internal`) and no other. The exception is counted and logged.
+  3. A filter that raises ends its own request with 500 (`internal`) and no other. In `on_failure` the refusal stands,
+     in `on_end` the request is over already. The exception is counted and logged.
   4. A hook that a class does not override costs nothing. A revision without filters pays for one look at None per hook.
 """
 
@@ -88,17 +89,16 @@ class FilterChain:
 
     def __init__(self, filters: Sequence[Filter], shared: Sequence[Filter] = ()) -> None:
         self.filters: tuple[Filter, ...] = (*shared, *filters)
-        self.on_arrival = self._with("on_arrival")
-        self.on_routed = self._with("on_routed")
-        self.on_request = self._with("on_request")
-        self.on_attempt = self._with("on_attempt")
-        self.on_response = self._with("on_response")
-        inner = len(shared)
-        failing = self.filters[inner:] + self.filters[:inner]
-        self.on_failure = tuple([one for one in failing if one in self._with("on_failure")])
-        self.on_end = self._with("on_end")
+        self.on_arrival = _with("on_arrival", self.filters)
+        self.on_routed = _with("on_routed", self.filters)
+        self.on_request = _with("on_request", self.filters)
+        self.on_attempt = _with("on_attempt", self.filters)
+        self.on_response = _with("on_response", self.filters)
+        self.on_failure = _with("on_failure", (*filters, *shared))
+        self.on_end = _with("on_end", self.filters)
 
-    def _with(self, hook: str) -> tuple[Filter, ...]:
-        """Return the filters that override `hook`."""
-        inherited = getattr(Filter, hook)
-        return tuple([one for one in self.filters if getattr(type(one), hook) is not inherited])
+
+def _with(hook: str, filters: tuple[Filter, ...]) -> tuple[Filter, ...]:
+    """Return the filters that override `hook`."""
+    inherited = getattr(Filter, hook)
+    return tuple([one for one in filters if getattr(type(one), hook) is not inherited])
