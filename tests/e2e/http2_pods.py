@@ -58,7 +58,7 @@ class PodStream:
         self.received = 0
         self.complete = False
         self.code: int | None = None  # of RST_STREAM; -1: the connection ended
-        self.is_counted = True
+        self.changed = asyncio.Event()  # it was reset, or what is held is released
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = asyncio.Event()
 
@@ -141,7 +141,7 @@ class PodStream:
     def ended(self, code: int) -> None:
         if self.code is None:
             self.code = code
-            self.connection.pod.ends(self)
+            self.changed.set()
             self._chunks.put_nowait(None)
             self._room.set()
 
@@ -243,8 +243,7 @@ class PodConnection(asyncio.Protocol):
 class PodRecords:
     """What connections of one pod share: its handler, and what it has seen. On the loop that runs now.
 
-    `most`: how many requests it has had at a time. A request counts until its handler has
-    returned or its reset was read.
+    `most`: how many requests it has had at a time.
     """
 
     def __init__(self, handler: Handler, settings: dict[int, int] | None = None) -> None:
@@ -271,11 +270,6 @@ class PodRecords:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    def ends(self, stream: PodStream) -> None:
-        if stream.is_counted:
-            stream.is_counted = False
-            self.working -= 1
-
     def abort(self) -> None:
         """All connections, as when a process is killed."""
         for connection in list(self.connections):
@@ -293,7 +287,7 @@ class PodRecords:
         except Exception as error:
             self.errors.append(f"{stream}: {error!r}")
         finally:
-            self.ends(stream)
+            self.working -= 1
             if stream.complete:
                 stream.connection.streams.pop(stream.number, None)
 
@@ -336,6 +330,12 @@ class Http2Pod(PodRecords):
     def release(self) -> None:
         """Let everything go on that is held."""
         self.released.set()
+        self._loop.call_soon_threadsafe(self._tell_held)
+
+    def _tell_held(self) -> None:
+        for connection in self.connections:
+            for stream in connection.streams.values():
+                stream.changed.set()
 
     def close_connections(self) -> None:
         """As a process that is killed."""
@@ -388,9 +388,10 @@ async def mirror(stream: PodStream) -> None:  # noqa: C901, PLR0912 - a table
     if kind == "hold":
         stream.head(200, [("x-held", "1")])
         while not stream.connection.pod.released.is_set():
+            # Waited for and not looked at now and then: a reset ends the request before another read of a connection.
+            await stream.changed.wait()
             if stream.code is not None:
                 raise ResetError
-            await asyncio.sleep(0.005)
         await stream.send(await stream.body() or SMALL)
         stream.end()
         return
