@@ -23,7 +23,7 @@ export PIP_NO_INPUT := 1
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help build environment test test-both test-compiled test-plain demo wheel lint docs site coverage coverage-quick \
+.PHONY: help build environment test test-compiled test-plain demo wheel lint docs site coverage \
 	chart chart-snapshots pictures proto format bench e2e deep night shuffled lock clean
 .DELETE_ON_ERROR:
 
@@ -35,37 +35,39 @@ build: $(VENV)/.compiled  ## the program in .venv and the compiled files beside 
 
 environment: $(VENV)/.packages  ## .venv with all that tests and linters need, nothing compiled
 
-test: $(VENV)/.packages build  ## the tests, in both worlds: compiled and plain (without a C compiler only plain)
-	@if [ "$$ACTIVATOR_COMPILE" = 0 ]; then \
-	    echo "make: ACTIVATOR_COMPILE=0: the plain world only"; \
+# Each folder is tested in one world: compiled where its sources are, plain otherwise. `make deep` tests all in both.
+COMPILED_TESTS := tests/lb tests/codec tests/data_plane tests/runtime tests/telemetry tests/workers tests/simulation \
+    tests/control_plane/state tests/test_world.py
+# They judge the sources, not the program: part of `make lint`.
+REPOSITORY_TESTS := tests/repository
+
+PYTEST := $(PY) -m pytest -q
+COMPILED := ACTIVATOR_EXPECT_COMPILED=1
+PLAIN := ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0
+IGNORED = $(foreach path,$(1),--ignore=$(path))
+
+test: $(VENV)/.packages build  ## the tests, on two cores (without a C compiler all of them in plain Python)
+	@if [ "$$ACTIVATOR_COMPILE" = 0 ] || ! [ -e lb/.compiled ]; then \
+	    echo "make: nothing is compiled: all tests run in plain Python"; \
 	    $(MAKE) --no-print-directory test-plain; \
-	elif ! $(PY) setup.py -q can_compile; then \
-	    echo "make: no C compiler: the plain world only"; \
-	    $(MAKE) --no-print-directory test-plain; \
-	elif [ ! -e lb/.compiled ] || [ "$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" -lt 2 ]; then \
-	    $(MAKE) --no-print-directory test-compiled && $(MAKE) --no-print-directory test-plain; \
 	else \
 	    $(MAKE) --no-print-directory test-both; \
 	fi
 
-# Each takes a core of its own, and what the second says is shown when the first is done. Each knows that the other is
-# there: what is the same in both runs in one of them.
-test-both: export BOTH_WORLDS_TESTED := 1
-test-both: $(VENV)/.packages build
-	@mkdir -p build; echo "make: the plain world runs beside the compiled one (build/plain.log)"
-	@$(MAKE) --no-print-directory test-plain >build/plain.log 2>&1 & plain=$$!; \
-	$(MAKE) --no-print-directory test-compiled; compiled=$$?; \
+# What the second says is shown when the first is done.
+.PHONY: test-both
+test-both:
+	@mkdir -p build; echo "make: the folders that are not compiled are tested beside the others (build/plain.log)"
+	@$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COMPILED_TESTS) $(REPOSITORY_TESTS)) $(PYTEST_ARGS) >build/plain.log 2>&1 & plain=$$!; \
+	$(COMPILED) $(PYTEST) $(COMPILED_TESTS) $(PYTEST_ARGS); compiled=$$?; \
 	wait $$plain; failed=$$?; cat build/plain.log; \
 	[ $$compiled -eq 0 ] && [ $$failed -eq 0 ]
 
-test-compiled: $(VENV)/.packages build
-	ACTIVATOR_EXPECT_COMPILED=1 $(PY) -m pytest $(PYTEST_ARGS)
+test-compiled: $(VENV)/.packages build  ## all tests, in compiled code where there is any
+	$(COMPILED) $(PYTEST) tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 
-# COVERED=1: the lines of codec and data plane are counted on the way.
-test-plain: $(VENV)/.packages build
-	$(if $(COVERED),$(MAKE) --no-print-directory coverage-quick)
-	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS) $(PLAIN_ARGS) \
-	    $(if $(COVERED),$(QUICK:%=--ignore=%))
+test-plain: $(VENV)/.packages  ## all tests, in plain Python
+	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 
 # Compiled where that is done already. Otherwise in plain Python at once, with the rest of the set-up behind it. The
 # compiler gets no more CPU than the demo leaves, and ends with it: the objects that are done stay, and the next build goes
@@ -110,11 +112,12 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
 	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
 
-lint: $(VENV)/.packages  ## style, types and layers
+lint: $(VENV)/.packages  ## style, types, layers, imports, links of the documentation
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(LINTED)
 	$(VENV)/bin/lint-imports
+	$(PLAIN) $(PYTEST) $(REPOSITORY_TESTS)
 
 docs: $(VENV)/.packages  ## writes the tables in docs/ that are made from the code
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.control_plane.state.lifecycle docs/state-worker.md
@@ -126,17 +129,12 @@ site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead li
 	@echo "make: build/site/index.html"
 
 # In the plain world: compiled code has no lines to count.
-QUICK := tests/codec tests/data_plane tests/simulation
-MEASURED := ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 COVERAGE_FILE=build/coverage
-COVERAGE := $(MEASURED) $(PY) -m pytest -q --cov-report=
+MEASURED := $(PLAIN) COVERAGE_FILE=build/coverage
 
 coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with its floor (ten minutes)
-	$(COVERAGE) --cov=activator --cov=lb tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation $(PYTEST_ARGS)
+	$(MEASURED) $(PYTEST) --cov-report= --cov=activator --cov=lb tests/lb tests/codec tests/data_plane tests/control_plane \
+	    tests/simulation $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors
-
-coverage-quick: $(VENV)/.packages  ## the same of codec and data plane alone (some minutes)
-	$(COVERAGE) --cov=activator/codec --cov=activator/data_plane $(QUICK) $(PYTEST_ARGS)
-	$(MEASURED) $(PY) -m tests.coverage_floors quick
 
 chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard
 	$(PY) -m pytest tests/charts $(PYTEST_ARGS)
@@ -162,9 +160,9 @@ bench: $(VENV)/.packages build  ## measures (BENCH="micro", "load", …)
 e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
 	$(PY) -m pytest -m "e2e and not deep" $(PYTEST_ARGS)
 
-deep: $(VENV)/.packages build  ## the properties with many more examples, then the long runs over real sockets
-	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "not e2e" $(PYTEST_ARGS)
-	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "e2e and deep" $(PYTEST_ARGS)
+deep: test-plain build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
+	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep" $(PYTEST_ARGS)
 
 night: $(VENV)/.packages build  ## members through storms without end: EVENTS=1e8 from seed FIRST=0 on (docs/simulation.md)
 	$(PY) -m tests.simulation.night --events $(or $(EVENTS),1e8) --first $(or $(FIRST),0)

@@ -20,18 +20,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import HealthCheck, settings
 
-import lb
 from bench.processes import find_program
 from tests.shuffled_loop import ShuffledLoop
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 CI = os.environ.get("ACTIVATOR_CI") == "1"
-BOTH_WORLDS = os.environ.get("BOTH_WORLDS_TESTED") == "1"  # they are tested beside each other (`make test`)
-
-# Of what is the same in both worlds. Where they are tested beside each other, the compiled one is done first.
-once_for_both_worlds = pytest.mark.skipif(
-    lb.COMPILED != BOTH_WORLDS and not DEEP, reason="it is the same in both worlds: once is enough"
-)
 
 settings.register_profile(
     "default",

@@ -1,4 +1,4 @@
-"""`make coverage` and `make coverage-quick`: the covered lines of each folder, and whether each is above its floor.
+"""`make coverage`: the covered lines of each folder, and whether each is above its floor.
 
 A floor is a little below what was measured in the plain world, in percent of the lines of the folder. Raise it when
 more is covered; lower it only with a reason in the commit.
@@ -24,8 +24,6 @@ FLOORS: Final = {
     "activator/data_plane": 88.0,
     "activator/control_plane": 92.0,
 }
-# By the tests of codec, data plane and simulation alone, with the lines of no other folder counted.
-QUICK_FLOORS: Final = {"activator/codec": 89.0, "activator/data_plane": 83.0}
 
 
 def covered(folders: Iterable[str]) -> dict[str, float]:
@@ -44,13 +42,12 @@ def covered(folders: Iterable[str]) -> dict[str, float]:
     return shares
 
 
-def main(arguments: list[str]) -> int:
-    floors = QUICK_FLOORS if "quick" in arguments else FLOORS
-    shares = covered(floors)
+def main() -> int:
+    shares = covered(FLOORS)
     for folder, share in shares.items():
-        print(f"{folder:26} {share:5.1f} %, floor {floors[folder]:g} %{'  TOO LOW' if share < floors[folder] else ''}")
-    return int(any(share < floors[folder] for folder, share in shares.items()))
+        print(f"{folder:26} {share:5.1f} %, floor {FLOORS[folder]:g} %{'  TOO LOW' if share < FLOORS[folder] else ''}")
+    return int(any(share < FLOORS[folder] for folder, share in shares.items()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -9,7 +9,7 @@ import pytest
 from tests.http2.clients import CLIENTS, Address
 from tests.http2.reference_servers import HOST, certificate, haproxy, nghttpd
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 STARTERS = {"nghttpd": nghttpd, "haproxy": haproxy}
 

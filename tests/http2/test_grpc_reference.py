@@ -13,13 +13,13 @@ from tests.http2.grpc_program import LIBRARIES
 from tests.http2.grpc_service import CASES
 from tests.http2.reference_servers import HOST, haproxy_for_grpc, nghttpd
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 # grpclib's server answers what it does not know without a content-type, and grpclib's client insists on one.
 KNOWN = {("grpclib", "grpclib"): {"unimplemented_method", "unimplemented_service"}}
 # A server that answers before the request is over resets the stream after its status; haproxy (2.6) sometimes hands on
-# the reset alone.
-LOST_BY_HAPROXY = {"status_code_and_message"}
+# the reset alone. A call of a millisecond sometimes ends at its client with haproxy's reset before its own deadline.
+LOST_BY_HAPROXY = {"status_code_and_message", "timeout_on_sleeping_server"}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -102,6 +102,7 @@ def mute(listening: socket.socket) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 def test_a_mute_server_fails() -> None:
     """Nothing passes but what asks for no more than a begin."""
     with socket.create_server((HOST, 0)) as listening:
@@ -117,6 +118,7 @@ def test_a_mute_server_fails() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["nghttpd", "haproxy"])
 def test_over_tls(name: str, tmp_path: Path, need_program: Callable[[str], str]) -> None:
     """With HTTP/2 by ALPN. A case of each section is enough."""
@@ -145,6 +147,7 @@ def server(
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 @pytest.mark.parametrize("case", CASES, ids=[case.number for case in CASES])
 def test_a_reference_passes(server: tuple[str, int], case: Case) -> None:
     name, port = server

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,10 +11,7 @@ from tests.http2.hostile import STIMULI, Stimulus, Target, attack, is_served, pr
 from tests.http2.messages import MESSAGES, send_message
 from tests.http2.reference_servers import HOST, SERVERS
 
-DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
-
-# What a server does otherwise, in some version: such a case may fail, and need not; some take long, so that all of them
-# are run by `make deep` only.
+# Known differences, each in some version of the server: such a case may fail, and need not.
 KNOWN_STIMULI: dict[str, dict[str, str]] = {
     "nghttpd": {
         "streams out of order": "ignored, as if the lower stream had been closed (1.52)",
@@ -99,7 +95,7 @@ def test_names_are_unique() -> None:
         assert names <= {message.name for message in MESSAGES}
 
 
-@pytest.fixture(scope="module", params=["nghttpd", "haproxy", "hyper", pytest.param("nginx", marks=pytest.mark.deep)])
+@pytest.fixture(scope="module", params=["nghttpd", "haproxy", "hyper", "nginx"])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, need_program: Callable[[str], str]
 ) -> Iterator[tuple[str, Target]]:
@@ -114,11 +110,10 @@ def server(
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 @pytest.mark.parametrize("stimulus", STIMULI, ids=[stimulus.name for stimulus in STIMULI])
 def test_a_reference_withstands(server: tuple[str, Target], stimulus: Stimulus) -> None:
     name, target = server
-    if stimulus.name in KNOWN_STIMULI[name] and not DEEP:
-        pytest.xfail(KNOWN_STIMULI[name][stimulus.name])
     report = attack(stimulus, target)
     found = problems(stimulus, report)
     if found and stimulus.name in KNOWN_STIMULI[name]:
@@ -128,6 +123,7 @@ def test_a_reference_withstands(server: tuple[str, Target], stimulus: Stimulus) 
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 def test_a_reference_judges_messages(server: tuple[str, Target]) -> None:
     name, target = server
     if name not in KNOWN_MESSAGES:

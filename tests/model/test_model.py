@@ -12,10 +12,6 @@ from typing import Final
 
 import pytest
 
-from tests.conftest import once_for_both_worlds
-
-pytestmark = once_for_both_worlds  # the model is no Python
-
 MODEL: Final = Path(__file__).with_name("handover.pml")
 BOUNDS: Final = (  # each in a few seconds
     ("EPOCHS=2", "KILLS=1", "JOINS=1"),

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from tests.conftest import once_for_both_worlds
 from tests.simulation.mutants import ROOT, battery, mutants, to_find
 from tests.simulation.no_difference import NO_DIFFERENCE, NOT_FOUND
 
@@ -39,7 +38,6 @@ def test_names_are_of_one_mutant_each_and_none_is_out_of_date() -> None:
     assert len(to_find()) >= WANTED
 
 
-@once_for_both_worlds  # in plain Python
 def test_some_bugs_are_found() -> None:
     run_mutants("--some", str(SOME), "--seed", "20261123", "--jobs", "1", timeout_s=300.0)
 

@@ -38,7 +38,6 @@ from activator.messages import (
 )
 from lb.rng import Rng
 from lb.tracker import PodTracker
-from tests.conftest import once_for_both_worlds
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, Pool, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 from tests.manual_clock import ManualClock
@@ -395,7 +394,6 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
     assert asyncio.run(scenario()) == [Outcome.SET_ASIDE, Outcome.SUPERSEDED, Outcome.APPLIED]
 
 
-@once_for_both_worlds
 def test_an_exception_at_any_line_of_the_worker_and_of_apply_disturbs_nobody() -> None:
     """In a process of its own and in plain Python, where a tracer sees every line."""
     done = subprocess.run(
