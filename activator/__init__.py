@@ -1,7 +1,7 @@
 """The activator: a reverse proxy in front of serverless revisions.
 
-Read docs/architecture.md, then `data_plane/proxy/proxy.py`, the life of one request. This file stays cheap to import;
-heavy parts are imported where they are used.
+Read docs/architecture.md, then `data_plane/proxy/exchange.py`, the life of one request. This file stays cheap to
+import; heavy parts are imported where they are used.
 """
 
 from __future__ import annotations

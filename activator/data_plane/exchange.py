@@ -1,9 +1,9 @@
-"""One request in flight, as the client side and the pod side see it: three roles and the calls between them.
+"""One request in flight, as the client side and the pod side see it: four roles and the calls between them.
 
     ClientStream  ── request_body, request_end, client_gone, client_blocked/drained ──►  Exchange
     ClientStream  ◄─ send_interim, send_head, send_body, send_end, abort, pause/resume ──  Exchange
-    PodStream     ── response_interim/head/body/end, pod_failed, pod_blocked/drained ──►  Exchange
-    PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  Exchange
+    PodStream     ── response_interim/head/body/end, pod_failed, pod_blocked/drained ──►  PodUser
+    PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  PodUser
 
 Rules
   1. Nothing here belongs to a protocol version: a request may come in over one and leave over another.
@@ -19,6 +19,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
+from activator.data_plane.throttle.lease import LeaseHolder
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.reasons import Reason
 
@@ -60,7 +61,7 @@ class ClientStream:
         """The body is wanted before any pod has been asked: a client that waits for a 100 (Continue) gets it."""
 
     def taken_bytes(self) -> int:
-        """A number that grows with what the client takes of what was written to it; 0 where that is not known."""
+        """Return a number that grows as the client takes bytes; 0 if that is not known."""
         return 0
 
     def unsent_bytes(self) -> int:
@@ -68,7 +69,7 @@ class ClientStream:
         return 0
 
     def half_closes(self) -> bool:
-        """Of a tunnel: one direction can end while the other goes on (TLS connections cannot do that)."""
+        """Return True if one direction of a tunnel can end before the other (not over TLS)."""
         raise NotImplementedError
 
     def client_ip(self) -> str:
@@ -92,7 +93,7 @@ class ClientStream:
 class ClientWrapper(ClientStream):
     """A client behind something that edits or delays its response; passes everything on to `client`.
 
-    Its back-pressure stays that of the client: the exchange is told by the client itself when that is full.
+    Back-pressure is the client's own: it calls the exchange itself when it is full.
     """
 
     def __init__(self, client: ClientStream) -> None:
@@ -156,8 +157,8 @@ class ClientWrapper(ClientStream):
 class PodStream:
     """The pod's half: where the request goes.
 
-    `reused`: it has been idle, so that the pod may be closing it just now. `may_refuse`: the pod can say that it has
-    not processed a request that it was sent (`pod_refused`). `was_reset`: the connection was lost by an error, such as
+    `reused`: it has been idle, so that the pod may be closing it just now. `may_refuse`: the protocol lets the pod
+    state that it did not process a request (`pod_refused`). `was_reset`: the connection was lost by an error, such as
     that of a write, and not closed in order.
     """
 
@@ -166,7 +167,7 @@ class PodStream:
     was_reset: bool = False
 
     def protocol(self) -> str:
-        """What is spoken with the pod, with its version."""
+        """Return the protocol of the connection, with its version."""
         return "HTTP/1.1"
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
@@ -183,8 +184,8 @@ class PodStream:
         """The answer is not wanted any more; the connection to the pod is closed."""
         raise NotImplementedError
 
-    def cancel(self, successor: Exchange, waits: bool) -> bool:
-        """Give up the request, and call `successor` in the place of its exchange from now on.
+    def cancel(self, successor: PodUser, waits: bool) -> bool:
+        """Give up the request, and call `successor` in the place of its user from now on.
 
         `waits`: let the pod finish; otherwise ask it to stop. Return False if the pod has stopped already, as far as
         that can be known: then `successor` is not called.
@@ -208,65 +209,28 @@ class PodStream:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Exchange(Waiter):
-    """One request from its arrival to its end. `proxy/proxy.py` has the one implementation."""
+class PodUser(LeaseHolder):
+    """What uses a connection to a pod: an attempt of a request (`proxy/attempt.py`), or what takes its place there."""
 
     def __init__(self, head: RequestHead) -> None:
         super().__init__()
         self.head = head
-        self.over: bool = False
-        self.is_shed: bool = False  # it is cut because the memory that its client holds is needed
-        self.done_s: float = 0.0  # when it was over, in monotonic seconds
-        self.read_s: float = 0.0  # the time of the read that is being handled, 0.0 in between: one clock call a read
-
-    def request(self) -> RequestHead | None:
-        return self.head
+        self.read_s: float = 0.0  # the time of the read from the pod that is being handled; 0.0 in between
 
     def endpoints(self) -> Endpoints | None:
-        """Of the client, for pods that are told; None: it has none that is known."""
+        """Return the client's, for the PROXY protocol; None if they are not known."""
         return None
 
-    def begin(self) -> None:
-        """The request's turn has come: find its revision and a pod."""
-        raise NotImplementedError
-
-    def refuse_unsent(self) -> bool:
-        """Refuse the request because the program ends, if no pod has it and it is not queued; return whether it was."""
-        return False
-
-    # --- from the client ---
-
-    def request_body(self, data: bytes) -> None:
-        raise NotImplementedError
-
-    def request_end(self, trailers: Headers) -> None:
-        raise NotImplementedError
-
-    def client_gone(self) -> None:
-        """The client has closed: its place or slot is free within this turn."""
-        raise NotImplementedError
-
-    def client_blocked(self) -> None:
-        """The client reads more slowly than the pod writes."""
-        raise NotImplementedError
-
-    def client_drained(self) -> None:
-        raise NotImplementedError
-
-    def request_failed(self, reason: Reason, detail: str) -> None:
-        """The request's own bytes turned out to be bad after its head was taken."""
-        raise NotImplementedError
-
-    # --- from the pod ---
-
     def connected(self, pod: PodStream) -> None:
-        """A connection is there for the lease that was granted."""
+        """Take the connection that `checkout` has asked for."""
         raise NotImplementedError
 
     def connect_failed(self, reason: Reason) -> None:
+        """Learn that there is no connection to be had."""
         raise NotImplementedError
 
     def response_interim(self, head: ResponseHead) -> None:
+        """Take a 1xx response; the real one follows."""
         raise NotImplementedError
 
     def response_head(self, head: ResponseHead) -> None:
@@ -276,26 +240,70 @@ class Exchange(Waiter):
         raise NotImplementedError
 
     def response_flush(self) -> None:
-        """All that one read from the pod brought has been delivered."""
+        """Learn that all that one read from the pod brought has been delivered."""
         raise NotImplementedError
 
     def response_end(self, trailers: Headers) -> None:
         raise NotImplementedError
 
     def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
-        """The pod closed, or sent what is not a response.
+        """Learn that the pod has closed, or sent something other than a response.
 
-        `untouched`: the connection had been idle before, and closed before a byte of an answer came.
+        `untouched`: the connection had been idle before, and closed before a byte of a response came.
         """
         raise NotImplementedError
 
     def pod_refused(self, reason: Reason, detail: str) -> None:
-        """The pod has said that it did nothing with the request: it may be sent again, whatever its method."""
+        """Learn that the pod did nothing with the request: it may be sent again, whatever its method."""
         raise NotImplementedError
 
     def pod_blocked(self) -> None:
-        """The pod reads more slowly than the client writes."""
+        """Learn that the pod reads more slowly than the client writes."""
         raise NotImplementedError
 
     def pod_drained(self) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Exchange(Waiter):
+    """One request from its arrival to its end, as its client's connection sees it (`proxy/exchange.py`)."""
+
+    def __init__(self, head: RequestHead) -> None:
+        super().__init__()
+        self.head = head
+        self.over: bool = False
+        self.is_shed: bool = False  # it is cut because the memory that its client holds is needed
+        self.done_s: float = 0.0  # when it was over, in monotonic seconds
+
+    def request(self) -> RequestHead | None:
+        return self.head
+
+    def begin(self) -> None:
+        """Find the request's revision and a pod, since its turn has come."""
+        raise NotImplementedError
+
+    def refuse_unsent(self) -> bool:
+        """Refuse the request because the program ends, if no pod has it and it is not queued; return whether it was."""
+        return False
+
+    def request_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def request_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def client_gone(self) -> None:
+        """Learn that the client has closed: the place or slot is free within this turn."""
+        raise NotImplementedError
+
+    def client_blocked(self) -> None:
+        """Learn that the client reads more slowly than the pod writes."""
+        raise NotImplementedError
+
+    def client_drained(self) -> None:
+        raise NotImplementedError
+
+    def request_failed(self, reason: Reason, detail: str) -> None:
+        """Learn that the request's own bytes turned out to be bad after its head was taken."""
         raise NotImplementedError

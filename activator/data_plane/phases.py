@@ -1,7 +1,7 @@
 """The phases of a request's life and every legal step between them, as one table.
 
 Rules
-  1. A request is in exactly one phase. `ProxiedExchange._enter` alone changes it, and asks `is_legal` before it does.
+  1. A request is in exactly one phase. `ProxiedExchange.enter` alone changes it, and asks `is_legal` before it does.
   2. A step that is not in the table is an error: it is counted and logged, and the request ends.
   3. The numbers are in the order of a request's life: code asks whether `phase >= SENT`.
 """

@@ -3,8 +3,8 @@ may do with it.
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means: not reached.
-  2. proxy/proxy.py writes them. Others only read; a filter may set `is_quiet` in `on_routed`, and `reason` before it
-     responds.
+  2. proxy/exchange.py and what stands beside it write them. Others only read; a filter may set `is_quiet` in
+     `on_routed`, and `reason` before it responds.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, ClientWrapper, Exchange, PodStream
 from activator.data_plane.headers.edits import HeadEdits, addition, edited_fields
-from activator.data_plane.headers.grpc import NO_STATUS
+from activator.data_plane.headers.grpc import NO_STATUS, is_grpc, timeout_of
 from activator.data_plane.headers.trace_context import TraceContext
 from activator.data_plane.phases import ARRIVED
 from activator.data_plane.refusals import PHRASES
@@ -27,7 +28,7 @@ from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
-HOLD_MAX_S: Final = 3600.0  # for which a filter may hold a request
+HOLD_MAX_S: Final = 3600.0  # the longest time that a filter may hold a request
 
 WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses that have none
 
@@ -52,9 +53,13 @@ class BodyWatcher(Deadline):
 class RequestRecord(Exchange):
     """One request."""
 
-    def __init__(self, head: RequestHead, arrived_s: float) -> None:
+    def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__(head)
         self.phase: i64 = ARRIVED  # phases.py
+        self.read_s: float = 0.0  # the time of the client's read that is being handled, 0.0 in between
+        self._client = client  # or what wraps it; none once the request is over
+        self._client_full: bool = False  # the client reads more slowly than it is written to
+        self._taken_bytes: int = 0  # by the client, when that was last looked at
         # when
         self.arrived_s: float = arrived_s
         self.asked_for_slot_s: float = arrived_s  # later where its body was received first
@@ -83,7 +88,7 @@ class RequestRecord(Exchange):
         self.first_throttler: RevisionThrottler | None = None  # … and the first of them
         self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
         self.upgrade: bytes = head.upgrade  # the protocols that its revision takes, of those that its client offers
-        self._edits: HeadEdits | None = None  # edits of the head for all its pods
+        self.edits: HeadEdits | None = None  # shared by all attempts
         # what became of it
         self.status: i64 = 0  # its response has it; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
@@ -96,15 +101,76 @@ class RequestRecord(Exchange):
 
     def edit(self) -> HeadEdits:
         """Return the edits of the head that all its pods are sent."""
-        if self._edits is None:
-            self._edits = HeadEdits()
-        return self._edits
-
-    # --- what filters may do ---
+        if self.edits is None:
+            self.edits = HeadEdits()
+        return self.edits
 
     def client(self) -> ClientStream:
         """Return the client, or what wraps it."""
+        return self._client
+
+    def is_client_full(self) -> bool:
+        """Return True if the client reads more slowly than it is written to."""
+        return self._client_full
+
+    def has_client_taken(self) -> bool:
+        """Return True if the client has taken some of the response since this was last asked."""
+        taken_bytes = self._client.taken_bytes()
+        has_taken = taken_bytes > self._taken_bytes
+        self._taken_bytes = taken_bytes
+        return has_taken
+
+    def endpoints(self) -> Endpoints | None:
+        """Return those of the client; None: they are not known."""
+        return self._client.endpoints()
+
+    def loop_paused(self, pause_s: float) -> None:
+        self.paused_s += pause_s
+        if self.progress_s > 0.0:
+            self.progress_s += pause_s
+        if self.blocked_s > 0.0:
+            self.blocked_s += pause_s
+
+    def read_grpc_timeout(self) -> None:
+        """Bound the wait by the client's deadline if it is a gRPC request."""
+        if is_grpc(self.head):
+            self.is_grpc = True
+            timeout_s = timeout_of(self.head)
+            if timeout_s is not None:
+                self.own_deadline_s = self.grpc_timeout_s = timeout_s
+
+    # --- ends ---
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        """End the request, which has no response of a pod, or not all of it."""
         raise NotImplementedError
+
+    def request_failed(self, reason: Reason, detail: str) -> None:
+        self.fail(reason, detail)
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self.fail(reason, detail)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        """End the request, and release its slot at once if it has one."""
+        lease = self.lease
+        if lease is None:
+            self.fail(reason, detail)
+        else:
+            lease.holder.revoked(reason, detail)
+
+    def shed(self) -> None:
+        """Cut the response, since its client takes nothing of it and the memory is needed."""
+        self.is_shed = True
+        self.fail(Reason.SEND_TIMEOUT, "")
+
+    def note_reason(self, reason: Reason) -> None:
+        """Note why it ends without a status of its pod's; a gRPC request may not have been looked at yet."""
+        self.reason = reason
+        if self.head.takes_trailers and (self.is_grpc or is_grpc(self.head)):
+            self.grpc_status = int(reason.grpc_status)
+
+    # --- what filters may do ---
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
         """End the request with a response that no pod made, before a byte of another one has gone to the client."""
@@ -116,7 +182,7 @@ class RequestRecord(Exchange):
         Raises ValueError if a field holds CR, LF or NUL, for a status that is not from 200 to 599, and for a body where
         the status allows none; TypeError if the body is text.
         """
-        data = bytes(body)  # plain Python does not check what it is given
+        data = bytes(body)  # plain Python does not check its type
         has_body = status not in WITHOUT_BODY
         if not 200 <= status <= 599 or (data and not has_body):
             raise ValueError(f"no answer can have the status {status}{' and a body' if data else ''}")
@@ -173,14 +239,6 @@ class RequestRecord(Exchange):
 
         All of the request must be here. This one has nothing of it any more, and is to be responded to.
         """
-        raise NotImplementedError
-
-    def is_client_full(self) -> bool:
-        """Return True if the client reads more slowly than it is written to."""
-        raise NotImplementedError
-
-    def shed(self) -> None:
-        """Cut the answer, since its client takes nothing of it and the memory is needed."""
         raise NotImplementedError
 
     def revision_key(self) -> str:

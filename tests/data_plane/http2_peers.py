@@ -15,7 +15,7 @@ from h2.config import H2Configuration
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http2 import frames
 from activator.data_plane.headers.forwarding import Origins
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from activator.codec.http2 import frames
 from activator.codec.http2.frames import CANCEL, INITIAL_WINDOW_SIZE, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.http2_peers import WEBSOCKET, Http2World, Line, Peer, request_fields
 from tests.data_plane.proxy.proxy_fakes import Client, request_head
 

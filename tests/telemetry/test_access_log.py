@@ -31,7 +31,7 @@ from activator.telemetry.logs.fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders,
 from activator.telemetry.logs.json_line import seconds
 from activator.telemetry.logs.switch import AccessLogSwitch
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head, response_head
 from tests.sources import ROOT
 
 WALL_S = 1_795_296_896.0625  # 2026-11-21T21:34:56.0625Z
@@ -139,7 +139,7 @@ def test_refusals_and_those_who_leave() -> None:
     third.client_gone()
     world.pod()
     fourth, _ = world.begin()
-    fourth.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(fourth).pod_failed(Reason.POD_CLOSED, "", False)
     entries = logged.entries()
     assert [(entry["status"], entry["reason"]) for entry in entries] == [
         (404, "no_route"),
@@ -157,9 +157,9 @@ def test_an_answer_that_is_cut_keeps_its_status() -> None:
     logged = Logged()
     logged.world.pod()
     exchange, client = logged.world.begin()
-    exchange.response_head(response_head(200, 10))
-    exchange.response_body(b"half")
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head(200, 10))
+    at_pod(exchange).response_body(b"half")
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert client.is_aborted()
     (entry,) = logged.entries()
     assert (entry["status"], entry["reason"], entry["response_bytes"]) == (200, "pod_closed", 4)
@@ -187,9 +187,9 @@ def test_retries_are_counted_and_the_last_pod_named() -> None:
     first = world.pod("p1", connects=False)
     world.pod("p2")
     exchange, _ = world.begin()
-    assert [asked[0] for asked in first.asked] == [exchange]
-    first.forget(exchange)
-    exchange.connect_failed(Reason.CONNECT_FAILED)
+    assert [asked[0] for asked in first.asked] == [at_pod(exchange)]
+    first.forget(at_pod(exchange))
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     world.answer(exchange)
     (entry,) = logged.entries()
     assert (entry["retries"], entry["pod"], entry["status"]) == (1, "p2", 200)
@@ -374,7 +374,7 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
         if kind in (0, 5):
             exchange.client_gone()
         elif kind == 1:
-            exchange.pod_failed(Reason.POD_CLOSED, "", False)
+            at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
         elif not exchange.over:
             logged.world.answer(exchange, 404)
         entry = entry_of(exchange, client, "2026-11-21T21:34:56.062Z", True)

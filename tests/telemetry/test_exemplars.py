@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from activator.codec.message import RequestHead
 from activator.data_plane import statistics
 from activator.data_plane.headers.trace_context import Sampler
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.traffic import REQUEST_BOUNDS_S
 from activator.runtime.distribution import Distribution
@@ -28,7 +28,7 @@ from activator.telemetry.tracing.span_bytes import Envelope
 from activator.telemetry.tracing.span_sender import SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from lb.rng import Rng
-from tests.data_plane.proxy.proxy_fakes import World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head, response_head
 from tests.telemetry.revision_figures import of_world, read_from, throttlers
 from tests.telemetry.test_exposition import OPENMETRICS, program, text_of
 from tests.telemetry.test_tracing import PARENT, TRACE, WALL_NS, Collector, Entropy, Stuck, Traced
@@ -85,10 +85,10 @@ def a_cold_request(world: World, head: RequestHead | None = None) -> None:
     world.clock.pass_time(2.0)
     world.pod()
     world.clock.pass_time(0.25)
-    exchange.response_head(response_head())
-    exchange.response_body(b"hello")
+    at_pod(exchange).response_head(response_head())
+    at_pod(exchange).response_body(b"hello")
     world.clock.pass_time(0.5)
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
 
 
 def test_the_trace_of_a_bucket_is_the_one_that_was_sent(collector: Collector) -> None:
@@ -179,9 +179,9 @@ def _answered(world: World, exchange: ProxiedExchange) -> None:
 
 
 def _cut_short(world: World, exchange: ProxiedExchange) -> None:
-    exchange.response_head(response_head())
+    at_pod(exchange).response_head(response_head())
     world.clock.pass_time(0.125)
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
 
 
 def _client_left(world: World, exchange: ProxiedExchange) -> None:
@@ -193,7 +193,7 @@ def _waited_in_vain(world: World, exchange: ProxiedExchange) -> None:
 
 
 def _tunnelled(world: World, exchange: ProxiedExchange) -> None:
-    exchange.response_head(response_head(101))
+    at_pod(exchange).response_head(response_head(101))
     world.clock.pass_time(0.125)
     exchange.client_gone()
 

@@ -35,7 +35,7 @@ from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILI
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 from tests.sources import ROOT
 from tests.telemetry.revision_figures import a_throttler, of_world, read_from, throttlers
 
@@ -272,7 +272,7 @@ def test_requests_of_every_kind_make_no_series(count: int) -> None:
         if chance < 0.1:
             exchange.client_gone()
         elif chance < 0.2:
-            exchange.pod_failed(rng.choice([Reason.POD_CLOSED, Reason.BAD_RESPONSE]), "", False)
+            at_pod(exchange).pod_failed(rng.choice([Reason.POD_CLOSED, Reason.BAD_RESPONSE]), "", False)
         else:
             world.answer(exchange, rng.choice([200, 204, 301, 404, 500, 599]))
 

@@ -25,7 +25,7 @@ from activator.telemetry.tracing.span_sender import TRACE_SPANS_MAX, SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from activator.telemetry.tracing.switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
 from lb.rng import Rng
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 from tests.manual_clock import ManualClock
 from tests.telemetry.http_collector import Answer, HttpCollector
 
@@ -239,7 +239,7 @@ def test_the_spans_of_a_cold_request_nest_and_add_up(collector: Collector) -> No
     world.throttler.pod_ready()
     pool = world.pod(connects=False)
     world.clock.pass_time(0.25)
-    pool.connect(exchange)
+    pool.connect(at_pod(exchange))
     world.clock.pass_time(0.5)
     world.answer(exchange, 200)
     spans = traced.received()
@@ -292,7 +292,7 @@ def test_requests_that_fail(collector: Collector) -> None:
     world.clock.pass_time(4.0)
     world.pod()
     broken, _ = world.begin()
-    broken.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(broken).pod_failed(Reason.POD_CLOSED, "", False)
     made_up = request_head("PROPFIND")
     exchange, _ = world.begin(made_up)
     world.answer(exchange, 404)

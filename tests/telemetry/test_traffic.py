@@ -11,7 +11,7 @@ from activator.data_plane.throttle.starting import PHASES, Start
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason
 from lb.tracker import PENDING, READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, request_head, response_head
 
 
 def seen(histogram: Histogram) -> tuple[int, float]:
@@ -25,10 +25,10 @@ def test_a_warm_request() -> None:
     assert not world.throttler.has_traffic()
     exchange, _ = world.begin()
     world.clock.pass_time(0.25)
-    exchange.response_head(response_head())
-    exchange.response_body(b"hello")
+    at_pod(exchange).response_head(response_head())
+    at_pod(exchange).response_body(b"hello")
     world.clock.pass_time(0.5)
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     traffic = world.throttler.traffic
     assert seen(traffic.first_byte) == (1, 0.25)
     assert seen(traffic.duration) == (1, 0.75)
@@ -94,7 +94,7 @@ def answer_cold(world: World) -> tuple[Pool, Client]:
     exchange, client = world.begin()
     pool = start_pod(world, 1.0, 2.0)
     world.clock.pass_time(0.5)
-    pool.connect(exchange)
+    pool.connect(at_pod(exchange))
     world.clock.pass_time(0.25)
     world.answer(exchange)
     return pool, client
@@ -115,10 +115,10 @@ def test_who_comes_later_and_waits_longer() -> None:
     world.clock.pass_time(0.5)
     second, _ = world.begin()
     pool = start_pod(world, 0.5, 2.0)  # the second sees half of the start
-    pool.connect(first)
+    pool.connect(at_pod(first))
     world.clock.pass_time(4.0)
     world.answer(first)
-    pool.connect(second)
+    pool.connect(at_pod(second))
     world.answer(second)
     cold = world.throttler.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(2, 1.5), (2, 4.0), (2, 4.0), (2, 0.0), (2, 4.0)]
@@ -149,12 +149,12 @@ def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     pool = world.pod(connects=False)
     world.throttler.pod_ready()
     exchange, _ = world.begin()
-    exchange.connect_failed(Reason.CONNECT_FAILED)  # nobody else has room: in line until the same is picked again
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)  # in line until the same pod is picked again
     assert isinstance(exchange, Exchange)
     world.clock.pass_time(2.0)
     world.table.set_state(world.tracker("p1"), READY)
     world.throttler.pump()
-    pool.connect(exchange)
+    pool.connect(at_pod(exchange))
     world.answer(exchange)
     count, total = seen(world.throttler.traffic.wait)
     assert (count, total) == (1, 2.0)
@@ -173,7 +173,7 @@ def test_the_client_is_told_where_the_time_went_if_asked_for() -> None:
         told = {"start": 1.0, "ready": 2.0, "queue": 0.0, "connect": 0.5, "first_byte": 0.25}
         assert timing_of(client) == (told if wanted else {})
         warm, client = world.begin()
-        pool.connect(warm)
+        pool.connect(at_pod(warm))
         world.clock.pass_time(0.125)
         world.answer(warm)
         told = {"queue": 0.0, "connect": 0.0, "first_byte": 0.125}

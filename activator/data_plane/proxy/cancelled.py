@@ -19,7 +19,7 @@ from typing import Final, final
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel
@@ -34,7 +34,7 @@ def outlives_request(spec: RevisionSpec) -> bool:
 
 
 @final
-class CancelledRequest(Exchange):
+class CancelledRequest(PodUser):
     """Takes the place of a request at its pod, and releases the lease when the pod has stopped working on it."""
 
     def __init__(
@@ -117,6 +117,5 @@ class CancelledRequest(Exchange):
         lease = self._lease
         if lease is not None:
             self._lease = None
-            self.over = True
             self._wheel.cancel(self)
             self._throttler.release(lease, self._latency_s, False)

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.filters.filter import Failure
 from activator.data_plane.headers import grpc
 from activator.data_plane.refusals import POSITION_HEADER, refusal_head, refusal_text
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.reasons import Reason
+
+PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and may have one later or elsewhere
+
+
+def retry_after_s(reason: Reason, throttler: RevisionThrottler | None) -> int:
+    """Return after how many whole seconds a refused request may be repeated; 0: that would not help."""
+    if throttler is None:
+        return PENDING_RETRY_AFTER_S if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING else 0
+    return throttler.retry_after_s() if reason.status == 503 else 0
 
 
 def send_refusal(client: ClientStream, request: RequestHead, failure: Failure, waiting: int = -1) -> None:

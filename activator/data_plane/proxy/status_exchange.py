@@ -13,15 +13,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
 from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, Asker, fields_of
 from activator.data_plane.answers.messages import TellAnswer
 from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.phases import OVER, ROUTING
+from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.own_answers import send_whole
-from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
 from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason, reason_named
@@ -36,7 +35,7 @@ _ALLOWED: Final = b"GET, HEAD, DELETE"
 class AnswerDesk:
     """Opens such requests."""
 
-    def __init__(self, proxy: Proxy, store: AnswerStore, links: AnswerLinks) -> None:
+    def __init__(self, proxy: ProxyContext, store: AnswerStore, links: AnswerLinks) -> None:
         self._proxy = proxy
         self._store = store
         self._links = links
@@ -66,13 +65,10 @@ class StatusExchange(RequestRecord):
     """One such request. It has no revision, no pod and no filters, and its body is discarded."""
 
     def __init__(
-        self, proxy: Proxy, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
+        self, proxy: ProxyContext, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
     ) -> None:
-        super().__init__(head, proxy.now())
+        super().__init__(head, client, proxy.now())
         self._proxy = proxy
-        self._client = client
-        self._client_full: bool = False
-        self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._store = store
         self._links = links
         self._identity: str = ""
@@ -86,15 +82,6 @@ class StatusExchange(RequestRecord):
         self._part: bytes = b""  # bytes from the offset on, if another data plane has it
         self._last: Headers = []
 
-    def endpoints(self) -> Endpoints | None:
-        return self._client.endpoints()
-
-    def client(self) -> ClientStream:
-        return self._client
-
-    def is_client_full(self) -> bool:
-        return self._client_full
-
     def begin(self) -> None:
         if self.over:
             return
@@ -104,7 +91,7 @@ class StatusExchange(RequestRecord):
             self._look()
         except Exception as error:  # a defect: it ends this request and no other
             self._proxy.on_error(error)
-            self._give_up(Reason.INTERNAL)
+            self.fail(Reason.INTERNAL, "")
 
     def request_body(self, data: bytes) -> None:
         self.request_bytes += len(data)
@@ -239,7 +226,7 @@ class StatusExchange(RequestRecord):
         self._proxy.wheel.cancel(self)
         if self._sends:
             if part.status == 0 or part.length != self._length or not part.data:
-                self._give_up(Reason.ANSWER_GONE)
+                self.fail(Reason.ANSWER_GONE, "")
             else:
                 self._part = part.data
                 self._send_parts()
@@ -257,7 +244,7 @@ class StatusExchange(RequestRecord):
         """The data plane that has the answer cannot be asked now."""
         self._question = 0
         if not self.over:
-            self._give_up(Reason.ANSWER_UNREACHABLE)
+            self.fail(Reason.ANSWER_UNREACHABLE, "")
 
     # --- ends ---
 
@@ -270,19 +257,14 @@ class StatusExchange(RequestRecord):
         if self.over:
             return
         if self._question != 0:
-            self._give_up(Reason.ANSWER_UNREACHABLE)
+            self.fail(Reason.ANSWER_UNREACHABLE, "")
             return
-        taken_bytes = self._client.taken_bytes()
-        if taken_bytes > self._taken_bytes:
-            self._taken_bytes = taken_bytes
+        if self.has_client_taken():
             self._wait_for_client()
         else:
-            self._give_up(Reason.SEND_TIMEOUT)
+            self.fail(Reason.SEND_TIMEOUT, "")
 
-    def request_failed(self, reason: Reason, detail: str) -> None:
-        self._give_up(reason)
-
-    def _give_up(self, reason: Reason) -> None:
+    def fail(self, reason: Reason, detail: str) -> None:
         if self.over:
             return
         if not self._sends:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
@@ -34,7 +34,7 @@ class AlpnPool(Http2Pool):
         super().__init__(context, now, address, connect_timeout_s, naming)
         self._http1: Http1Pool | None = None
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+    def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         if self._http1 is not None:
             return self._http1.checkout(exchange, idle_max_s, now_s)
         return super().checkout(exchange, idle_max_s, now_s)
@@ -64,7 +64,7 @@ class AlpnPool(Http2Pool):
             if pod is not None:
                 exchange.connected(pod)
 
-    def forget(self, exchange: Exchange) -> None:
+    def forget(self, exchange: PodUser) -> None:
         if self._http1 is not None:
             self._http1.forget(exchange)
         super().forget(exchange)

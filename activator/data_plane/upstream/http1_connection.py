@@ -19,7 +19,7 @@ from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
@@ -52,7 +52,7 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._writer: BufferedWriter | None = None
         self._parser: ResponseParser = LenientResponseParser(_Sink(self)) if lenient else ResponseParser(_Sink(self))
         self._reading = Reading(turn.shares.add, self._turn_came)
-        self._exchange: Exchange | None = None
+        self._exchange: PodUser | None = None
         self.fresh: bool = True  # no byte of a response has ever come
         self.reused = False
         self.last_read_s: float = 0.0  # when it last read something, or was opened: idle since then
@@ -68,7 +68,7 @@ class Http1PodConnection(PodStream, PooledConnection):
 
     # --- the pool's side ---
 
-    def serve(self, exchange: Exchange) -> PodStream:
+    def serve(self, exchange: PodUser) -> PodStream:
         """It must be open and idle."""
         assert self._exchange is None and not self.is_closed
         self._exchange = exchange
@@ -136,7 +136,7 @@ class Http1PodConnection(PodStream, PooledConnection):
             if self._writer is not None:
                 self._writer.cut()
 
-    def cancel(self, successor: Exchange, waits: bool) -> bool:
+    def cancel(self, successor: PodUser, waits: bool) -> bool:
         writer = self._writer
         if self.is_closed or writer is None:
             self.abort()
@@ -200,7 +200,7 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._reading.took(len(data))
         self._fed(exchange, self._parser.feed(data))
 
-    def _fed(self, exchange: Exchange, error: WireError | None) -> None:
+    def _fed(self, exchange: PodUser, error: WireError | None) -> None:
         """The parser has handed over what it found."""
         parser = self._parser
         if parser.complete:

@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
@@ -43,7 +43,7 @@ class Http1Pool(PodPool):
         self._idle: list[Http1PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+    def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
         fresh = idle_max_s == 0.0
         idle_max_s = min(idle_max_s, self._idle_max_s)

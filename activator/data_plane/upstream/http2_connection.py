@@ -20,7 +20,7 @@ from activator.codec.http2.client import ClientEvents, Http2Client
 from activator.codec.http2.frames import CANCEL, HTTP_1_1_REQUIRED, NO_ERROR, REFUSED_STREAM, code_name
 from activator.codec.http2.stream import Stream
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.websockets import accept_of
 from activator.runtime.buffered_writer import GatheringWriter, WriteBatcher
@@ -39,9 +39,9 @@ UNCONFIRMED_MAX: Final = 1_000  # cancelled requests of one connection that wait
 class Http2PodStream(PodStream):
     """One exchange's stream."""
 
-    def __init__(self, connection: Http2PodConnection, exchange: Exchange, reused: bool) -> None:
+    def __init__(self, connection: Http2PodConnection, exchange: PodUser, reused: bool) -> None:
         self.connection = connection
-        self.exchange: Exchange | None = exchange  # None once it is over
+        self.exchange: PodUser | None = exchange  # None once it is over
         self.reused = reused
         self.may_refuse = True
         self.stream: Stream | None = None
@@ -102,7 +102,7 @@ class Http2PodStream(PodStream):
         elif stream is not None and not stream.is_closed:
             self.connection.reset(stream)
 
-    def cancel(self, successor: Exchange, waits: bool) -> bool:
+    def cancel(self, successor: PodUser, waits: bool) -> bool:
         stream = self.stream
         if self.has_place or stream is None or stream.is_closed:
             self.abort()
@@ -165,12 +165,12 @@ class Http2PodConnection(PooledConnection):
         self._received_s: float = 0.0  # the time of the read that is being handled
         # Cancelled requests whose RST_STREAM the pod has yet to confirm: those that the next acknowledgement confirms,
         # and those that were reset after it was asked for.
-        self._confirmed_next: list[Exchange] = []
-        self._confirmed_later: list[Exchange] = []
+        self._confirmed_next: list[PodUser] = []
+        self._confirmed_later: list[PodUser] = []
 
     # --- the pool's side ---
 
-    def serve(self, exchange: Exchange) -> PodStream:
+    def serve(self, exchange: PodUser) -> PodStream:
         assert not self.is_closed
         self.promised += 1
         stream = Http2PodStream(self, exchange, self._served)
@@ -218,7 +218,7 @@ class Http2PodConnection(PooledConnection):
         """Send this request when the pod has said what it takes."""
         self._unsettled.append((stream, head, body))
 
-    def reset(self, stream: Stream, cancelled: Exchange | None = None) -> None:
+    def reset(self, stream: Stream, cancelled: PodUser | None = None) -> None:
         """Reset a stream at once, and report its end to `cancelled` when the pod has processed that.
 
         Until then a request of another worker could reach the pod before the reset has ended this one. If the pod
@@ -244,7 +244,7 @@ class Http2PodConnection(PooledConnection):
             self.codec.ask_for_order()
         self._end_cancelled(confirmed)
 
-    def _end_cancelled(self, cancelled: list[Exchange]) -> None:
+    def _end_cancelled(self, cancelled: list[PodUser]) -> None:
         for one in cancelled:
             one.pod_failed(Reason.POD_CLOSED, "", False)
 
@@ -359,7 +359,7 @@ class Http2PodConnection(PooledConnection):
         if self._writer is not None:
             self._writer.touch()
 
-    def touched(self, user: Http2PodStream, exchange: Exchange) -> None:
+    def touched(self, user: Http2PodStream, exchange: PodUser) -> None:
         """Something has come for it in this read."""
         if not user.touched:
             user.touched = True

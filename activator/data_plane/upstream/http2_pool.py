@@ -17,7 +17,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http2.connection import STREAMS_BEFORE_SETTINGS
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
@@ -52,7 +52,7 @@ class Http2Pool(PodPool):
         self._sweeping: bool = False
         self._told: bool = False  # that the pod speaks another protocol
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+    def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
         ready = self._ready
         while ready:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.runtime.reasons import Reason
 
 
@@ -22,7 +22,7 @@ class ExpectedIdentity:
         self.identity = identity
 
 
-class IdentityCheck(Exchange):
+class IdentityCheck(PodUser):
     """`on_failed` is called when no answer came; an answer is judged by the owner of the connection."""
 
     def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
@@ -30,6 +30,7 @@ class IdentityCheck(Exchange):
         self.said: bytes | None = None  # None: nothing, so far
         self.pod: PodStream | None = None
         self._expected_identity = naming
+        self.over: bool = False
         self._on_failed = on_failed
 
     def is_right(self) -> bool:

@@ -15,7 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.message import RequestHead
 from activator.codec.proxy_protocol import header
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
@@ -33,9 +33,9 @@ class IntroducedConnection(Http1PodConnection):
     ) -> None:
         super().__init__(owner, now, turn, authority, lenient)
         self._version = version
-        self._served: Exchange | None = None
+        self._served: PodUser | None = None
 
-    def serve(self, exchange: Exchange) -> PodStream:
+    def serve(self, exchange: PodUser) -> PodStream:
         self._served = exchange
         return super().serve(exchange)
 

@@ -21,7 +21,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
@@ -58,8 +58,8 @@ class PodPool(ConnectionOwner):
         self._mistaken: bool = False  # it was another pod, the last time
         self._open: dict[PooledConnection, None] = {}
         self._dials: dict[PooledConnection, Dial] = {}  # by what they will be
-        self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
-        self._refused: dict[Exchange, Reason] = {}  # that waited, and are rejected within the next turns
+        self._waiting: dict[PodUser, bool] = {}  # whether only a fresh one will do
+        self._refused: dict[PodUser, Reason] = {}  # that waited, and are rejected within the next turns
         self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
@@ -109,7 +109,7 @@ class PodPool(ConnectionOwner):
         """The pod has left: there is no connection to be had."""
         return self._closed
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+    def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         """A connection for `exchange`, if one has been idle for less than `idle_max_s` (0: only a fresh one will do).
 
         None: there is none at the moment, and the exchange waits for one. Later, never before this returns, it is
@@ -118,7 +118,7 @@ class PodPool(ConnectionOwner):
         """
         raise NotImplementedError
 
-    def forget(self, exchange: Exchange) -> None:
+    def forget(self, exchange: PodUser) -> None:
         """The exchange waits no longer."""
         self._waiting.pop(exchange, None)
         self._refused.pop(exchange, None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mypy_extensions import mypyc_attr, trait
 
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.runtime.transport import Transport
 
 
@@ -25,7 +25,7 @@ class PooledConnection:
     def connection_made(self, transport: Transport) -> None:
         raise NotImplementedError
 
-    def serve(self, exchange: Exchange) -> PodStream:
+    def serve(self, exchange: PodUser) -> PodStream:
         """Carry this exchange from now on; there must be room. The caller says so to the exchange."""
         raise NotImplementedError
 

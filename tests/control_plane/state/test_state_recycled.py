@@ -13,7 +13,7 @@ from activator.messages import PodGone, RevisionSet, SlotDrained
 from activator.runtime.reasons import Reason
 from lb.tracker import READY
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.data_plane.proxy.proxy_fakes import World
+from tests.data_plane.proxy.proxy_fakes import World, at_pod
 from tests.telemetry.test_access_log import Logged
 
 
@@ -58,10 +58,10 @@ def test_the_line_in_the_access_log_and_the_error_to_the_client(end: str) -> Non
     if end == "answered":
         world.answer(exchange)
     elif end == "closed":
-        exchange.pod_failed(Reason.POD_CLOSED, "", False)
+        at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     elif end == "refused":
         exchange.attempts = 2  # the last that there may be
-        exchange.connect_failed(Reason.CONNECT_FAILED)
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     elif end == "gone":
         exchange.client_gone()
     else:

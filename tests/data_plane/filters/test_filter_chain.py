@@ -14,7 +14,7 @@ from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.request import RequestRecord
 from activator.runtime.plugins import PluginError
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 
 HOOKS = ("on_routed", "on_request", "on_attempt", "on_response", "on_failure", "on_end")
 
@@ -268,7 +268,7 @@ def test_an_attempt_does_not_see_the_edits_of_the_one_before() -> None:
     world.pod("p1", reused=True)
     second = world.pod("p2")
     exchange, client = world.begin(request_head())
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     (pod,) = second.pods
     assert pod.head is not None
     assert pod.head.headers.get(b"x-attempt") == b"1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from activator.codec.message import Fields
 from activator.config.specs import FieldRulesSpec, HeaderRulesSpec
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head, response_head
 
 RULES = HeaderRulesSpec(
     request=FieldRulesSpec(
@@ -31,8 +31,8 @@ def test_a_pod_and_a_client_see_the_edits() -> None:
 
     answer = response_head(200, 0)
     answer.headers = Fields.from_pairs([(b"Server", b"pod"), (b"Vary", b"Accept"), (b"x-frame-options", b"ALLOW")])
-    exchange.response_head(answer)
-    exchange.response_end([])
+    at_pod(exchange).response_head(answer)
+    at_pod(exchange).response_end([])
     assert client.fields == {"vary": "Origin", "x-frame-options": "DENY"}
     assert client.pairs.count((b"Vary", b"Accept")) == client.pairs.count((b"Vary", b"Origin")) == 1
     world.check_idle()
@@ -43,7 +43,7 @@ def test_each_attempt_is_edited_once() -> None:
     world.pod("p1", reused=True)
     second = world.pod("p2")
     exchange, _ = world.begin(request_head())
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     (pod,) = second.pods
     assert pod.head is not None
     assert pod.head.headers.block.count(b"X-Seen: edge") == 1

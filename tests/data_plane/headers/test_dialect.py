@@ -12,10 +12,10 @@ from activator.codec.message import Fields
 from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.routing import Router
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, request_head, response_head
 
 
 class KnativeWorld(World):
@@ -281,8 +281,8 @@ def test_a_second_pod_hears_its_own_address() -> None:
     first = world.pod("p1", connects=False)
     second = world.pod("p2")
     exchange, client = world.begin()
-    first.forget(exchange)
-    exchange.connect_failed(Reason.CONNECT_FAILED)
+    first.forget(at_pod(exchange))
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     assert fields_of(second)["host"] == ["10.0.0.2:80"]
     world.answer(exchange)
     assert client.status == 200
@@ -351,8 +351,8 @@ def test_an_answer_that_has_begun_is_never_added_to(limit: str) -> None:
     world = KnativeWorld(times_from_arrival=True, **limits)
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(200, 100))
-    exchange.response_body(b"foo")
+    at_pod(exchange).response_head(response_head(200, 100))
+    at_pod(exchange).response_body(b"foo")
     world.clock.pass_time(5.1)
     assert client.is_aborted() and (client.status, client.body) == (200, b"foo")
 
@@ -362,11 +362,11 @@ def test_an_answer_that_has_started_in_time_may_take_its_time() -> None:
     world.pod()
     exchange, client = world.begin()
     world.clock.pass_time(4.9)
-    exchange.response_head(response_head(200, 3))
+    at_pod(exchange).response_head(response_head(200, 3))
     world.clock.pass_time(200.0)
     assert not client.is_aborted(), "neither that limit nor one of 0 s ends it"
-    exchange.response_body(b"foo")
-    exchange.response_end([])
+    at_pod(exchange).response_body(b"foo")
+    at_pod(exchange).response_end([])
     assert (client.status, client.body, client.ended) == (200, b"foo", True)
 
 
@@ -384,9 +384,9 @@ def test_idle_counts_from_arrival_until_the_first_byte_and_then_between_two() ->
 
 def progress(exchange: ProxiedExchange) -> None:
     if exchange.first_byte_s == 0.0:
-        exchange.response_head(response_head(200, 100))
-    exchange.response_body(b"x")
-    exchange.response_flush()
+        at_pod(exchange).response_head(response_head(200, 100))
+    at_pod(exchange).response_body(b"x")
+    at_pod(exchange).response_flush()
 
 
 def test_a_full_queue() -> None:
@@ -401,6 +401,6 @@ def test_a_refusal_names_no_pod() -> None:
     pools = [world.pod(f"p{number}", connects=False) for number in range(1, 4)]
     exchange, client = world.begin()
     for pool in pools:
-        pool.forget(exchange)
-        exchange.connect_failed(Reason.CONNECT_FAILED)
+        pool.forget(at_pod(exchange))
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     assert client.status == 502 and client.body == b"no pod of the revision took the connection\n"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, cast
 
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.answers.store import AnswerStore
-from activator.data_plane.exchange import ClientStream, Exchange, PodStream
+from activator.data_plane.exchange import ClientStream, Exchange, PodStream, PodUser
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
-from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
+from activator.data_plane.proxy.attempt import Attempt
+from activator.data_plane.proxy.exchange import ProxiedExchange
+from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
@@ -166,7 +169,7 @@ class Pool(Http1Pool):
         self.gives_reused = False
         self.idle_max_s = -1.0
         self.fresh: list[bool] = []  # what was asked for
-        self.asked: list[tuple[Exchange, bool]] = []  # and has not been given yet
+        self.asked: list[tuple[PodUser, bool]] = []  # and has not been given yet
         self.pods: list[Pod] = []
         self.makes: type[Pod] = Pod
 
@@ -176,7 +179,8 @@ class Pool(Http1Pool):
     def in_use(self) -> PodPool:
         return self
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+    def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
+        ATTEMPTS.append(exchange)
         self.idle_max_s = idle_max_s
         self.fresh.append(idle_max_s == 0.0)
         if self.connects:
@@ -184,7 +188,7 @@ class Pool(Http1Pool):
         self.asked.append((exchange, idle_max_s == 0.0))
         return None
 
-    def forget(self, exchange: Exchange) -> None:
+    def forget(self, exchange: PodUser) -> None:
         self.asked = [asked for asked in self.asked if asked[0] is not exchange]
 
     def statistics(self) -> dict[str, int]:
@@ -194,7 +198,7 @@ class Pool(Http1Pool):
         totals[0] += len(self.pods)
         totals[3] += len(self.asked)
 
-    def connect(self, exchange: Exchange) -> Pod:
+    def connect(self, exchange: PodUser) -> Pod:
         self.forget(exchange)
         pod = self._new_pod()
         exchange.connected(pod)
@@ -325,14 +329,14 @@ class World:
 
     def answer(self, exchange: Exchange, status: int = 200, body: bytes = b"hello") -> None:
         """A whole answer in one read."""
-        exchange.response_head(response_head(status, len(body)))
-        exchange.response_body(body)
-        exchange.response_end([])
+        at_pod(exchange).response_head(response_head(status, len(body)))
+        at_pod(exchange).response_body(body)
+        at_pod(exchange).response_end([])
 
     def throttler_holder(self) -> Exchange:
         """Whoever holds the one lease that is open."""
         (lease,) = self.throttler.leases
-        return cast("Exchange", lease.holder)
+        return holder_of(lease)
 
     def check_idle(self) -> None:
         """Nothing is left of any request."""
@@ -348,15 +352,35 @@ class World:
         self.table.check_invariants()
 
 
+def holder_of(lease: Lease) -> ProxiedExchange:
+    """The request that has the slot."""
+    assert isinstance(lease.holder, Attempt)
+    return lease.holder.exchange
+
+
+ATTEMPTS: deque[PodUser] = deque(maxlen=1_000)  # that have asked a pool for a connection, the last one at the end
+
+
+def at_pod(exchange: Exchange) -> PodUser:
+    """The last attempt of a request, which may be over."""
+    assert isinstance(exchange, ProxiedExchange)
+    if exchange.attempt is not None:
+        return exchange.attempt
+    for attempt in reversed(ATTEMPTS):
+        if isinstance(attempt, Attempt) and attempt.exchange is exchange:
+            return attempt
+    return Attempt(exchange)  # no pod has it
+
+
 def pool_of(holder: PodTracker | Lease) -> Pool:
     return cast("Pool", holder.attachment)
 
 
 def check_back_pressure(exchange: ProxiedExchange, client: Client, pod: Pod) -> None:
     """Who is too slow makes the other side pause, and nobody else."""
-    exchange.pod_blocked()
+    at_pod(exchange).pod_blocked()
     assert client.is_paused()
-    exchange.pod_drained()
+    at_pod(exchange).pod_drained()
     assert not client.is_paused()
     exchange.client_blocked()
     assert pod.is_paused()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from activator.codec.message import Fields
 from activator.data_plane.apply import load_of
 from activator.data_plane.filters.activity import DORMANT_LOOK_S, FrameScanner, is_comment
-from activator.data_plane.proxy.proxy import ProxiedExchange
-from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, request_head, response_head
+from activator.data_plane.proxy.exchange import ProxiedExchange
+from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, at_pod, request_head, response_head
 
 QUIET_S = 10.0
 TEXT, PING, PONG, CLOSE, CONTINUATION = 0x1, 0x9, 0xA, 0x8, 0x0
@@ -39,15 +39,15 @@ class Tunnel:
         self.exchange: ProxiedExchange = exchange
         answer = response_head(101, 0)
         answer.upgrade = b"websocket"
-        exchange.response_head(answer)
+        at_pod(exchange).response_head(answer)
 
     def load(self) -> tuple[int, int]:
         load = load_of(self.world.throttler, self.world.clock.now())
         return load.in_flight, load.concurrency
 
     def said(self, data: bytes) -> None:
-        self.exchange.response_body(data)
-        self.exchange.response_flush()
+        at_pod(self.exchange).response_body(data)
+        at_pod(self.exchange).response_flush()
 
 
 def test_an_open_websocket_counts_until_it_has_been_quiet() -> None:
@@ -91,7 +91,7 @@ def test_by_default_an_open_websocket_counts() -> None:
     exchange, _ = world.begin(request_head(Upgrade="websocket", Connection="Upgrade"))
     head = response_head(101, 0)
     head.upgrade = b"websocket"
-    exchange.response_head(head)
+    at_pod(exchange).response_head(head)
     world.clock.pass_time(1000.0)
     assert load_of(world.throttler, world.clock.now()).in_flight == 1
     exchange.client_gone()
@@ -127,20 +127,20 @@ def stream(kind: bytes, **spec: Any) -> tuple[World, ProxiedExchange, Client]:
     exchange, client = world.begin()
     head = response_head(200, -1)
     head.headers = Fields.from_pairs([(b"Content-Type", kind)])
-    exchange.response_head(head)
+    at_pod(exchange).response_head(head)
     return world, exchange, client
 
 
 def test_a_stream_of_comments_alone_is_no_activity() -> None:
     world, exchange, client = stream(b"text/event-stream")
     for _ in range(20):
-        exchange.response_body(b": ping\n\n")
+        at_pod(exchange).response_body(b": ping\n\n")
         world.clock.pass_time(1.0)
     assert load_of(world.throttler, world.clock.now()).in_flight == 0
-    exchange.response_body(b"data: 1\n\n")
+    at_pod(exchange).response_body(b"data: 1\n\n")
     world.clock.pass_time(1.5)
     assert load_of(world.throttler, world.clock.now()).in_flight == 1
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     assert client.ended
     world.check_idle()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +15,21 @@ from activator.config.specs import AsyncSpec
 from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
-from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.stored_answers import edit_prefer, prefers_async
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S, Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import (
+    SEND_TIMEOUT_S,
+    Client,
+    Pool,
+    World,
+    at_pod,
+    holder_of,
+    request_head,
+    response_head,
+)
 
 KEEP_S = 60.0
 SPEC = AsyncSpec(KEEP_S, requests_max=3, answer_bytes_max=1000, bytes_max=12_000, body_bytes_max=200)
@@ -64,8 +72,8 @@ class Later(World):
 
     def exchange_at(self, pool: Pool, number: int = -1) -> ProxiedExchange:
         """Whoever has the pod."""
-        (found,) = [lease.holder for lease in self.throttler.leases]
-        assert isinstance(found, ProxiedExchange) and found.pod is pool.pods[number]
+        (found,) = [holder_of(lease) for lease in self.throttler.leases]
+        assert found.pod is pool.pods[number]
         return found
 
     def check_bounds(self) -> None:
@@ -137,10 +145,10 @@ def test_a_request_is_accepted_runs_and_its_answer_is_kept() -> None:
     exchange = world.exchange_at(pool)
     head = response_head(201, 5)
     head.headers = head.headers.with_line(b"X-Result", b"r")
-    exchange.response_head(head)
-    exchange.response_body(b"he")
-    exchange.response_body(b"llo")
-    exchange.response_end([(b"x-sum", b"1")])
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_body(b"he")
+    at_pod(exchange).response_body(b"llo")
+    at_pod(exchange).response_end([(b"x-sum", b"1")])
     for _ in range(3):
         got = world.ask(place)
         assert (got.status, got.body, got.fields["x-result"], got.ended) == (201, b"hello", "r", True)
@@ -254,9 +262,9 @@ def test_a_pod_that_fails_in_the_middle_of_its_answer() -> None:
     world.pod()
     place = place_of(world.post())
     exchange = world.throttler_holder()
-    exchange.response_head(response_head(200, 100))
-    exchange.response_body(b"a part")
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head(200, 100))
+    at_pod(exchange).response_body(b"a part")
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     got = world.ask(place)
     assert (got.status, got.reason) == (502, "pod_closed") and b"a part" not in got.body
 
@@ -268,9 +276,9 @@ def test_an_answer_that_is_too_large_is_a_failure_with_its_reason(is_declared: b
     place = place_of(world.post())
     exchange = world.throttler_holder()
     size = SPEC.answer_bytes_max + 1
-    exchange.response_head(response_head(200, size if is_declared else -1))
-    exchange.response_body(b"x" * (size - 1))
-    exchange.response_body(b"x")
+    at_pod(exchange).response_head(response_head(200, size if is_declared else -1))
+    at_pod(exchange).response_body(b"x" * (size - 1))
+    at_pod(exchange).response_body(b"x")
     got = world.ask(place)
     assert (got.status, got.reason) == (502, "answer_too_large")
     world.clock.turn()
@@ -292,8 +300,8 @@ def test_an_answer_without_a_body() -> None:
         head = response_head(status, 500)
         head.has_body = False
         holder = world.throttler_holder()
-        holder.response_head(head)
-        holder.response_end([])
+        at_pod(holder).response_head(head)
+        at_pod(holder).response_end([])
         got = world.ask(place_of(client))
         assert (got.status, got.body, got.ended) == (status, b"", True)
 
@@ -308,7 +316,7 @@ def test_beyond_the_bounds_clients_wait_like_others() -> None:
     assert client.silent() and world.store.totals["synchronous"] == 1
     world.pod(limit=10)
     for lease in list(world.throttler.leases):
-        world.answer(lease.holder)  # type: ignore[arg-type]
+        world.answer(holder_of(lease))
     assert client.status == 200 and "preference-applied" not in client.fields
     assert world.ask(places[0], "DELETE").status == 204
     assert world.post().status == 202, "a deleted one makes room"
@@ -366,14 +374,14 @@ def test_whatever_happens_the_bounds_hold_and_nothing_is_left(steps: list[tuple[
     places: list[str] = []
 
     def holder() -> Any:
-        return next((lease.holder for lease in world.throttler.leases), None)
+        return next((holder_of(lease) for lease in world.throttler.leases), None)
 
     actions: dict[str, Callable[[int], object]] = {
         "post": lambda size: places.extend(
             [client.fields["location"]] if (client := world.post(b"b" * size)).status == 202 else []
         ),
         "answer": lambda size: world.answer(holder(), body=b"a" * size) if holder() else None,
-        "fail": lambda _: holder().pod_failed(Reason.POD_CLOSED, "", False) if holder() else None,
+        "fail": lambda _: at_pod(holder()).pod_failed(Reason.POD_CLOSED, "", False) if holder() else None,
         "get": lambda place: world.ask(places[place]) if place < len(places) else None,
         "delete": lambda place: world.ask(places[place], "DELETE") if place < len(places) else None,
         "time": lambda seconds: world.clock.pass_time(float(seconds)),
@@ -643,6 +651,6 @@ def test_what_a_request_for_an_answer_carries_is_discarded(method: str, leaves: 
     exchange.request_end([])
     exchange.client_gone()
     for lease in list(it.throttler.leases):
-        it.answer(cast("Exchange", lease.holder))
+        it.answer(holder_of(lease))
     it.clock.pass_time(2 * KEEP_S)
     it.check_idle()

@@ -9,7 +9,7 @@ import pytest
 from activator.codec.message import Fields, ResponseHead
 from activator.data_plane.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.phases import DELIVERING, GATHERING, SENT, WAITING
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.request_body import SHARE_BYTES
 from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
 from activator.runtime.reasons import Reason
@@ -20,6 +20,7 @@ from tests.data_plane.proxy.proxy_fakes import (
     Client,
     Pod,
     World,
+    at_pod,
     pool_of,
     request_head,
     response_head,
@@ -38,11 +39,11 @@ def post(world: World, length: int = 1000) -> tuple[ProxiedExchange, Client]:
 def slow_reader(world: World, body: bytes = b"x" * 1000) -> tuple[ProxiedExchange, Client]:
     """A request whose pod has answered in full, and whose client takes nothing."""
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=len(body)))
+    at_pod(exchange).response_head(response_head(length=len(body)))
     exchange.client_blocked()
-    exchange.response_body(body)
-    exchange.response_flush()
-    exchange.response_end([])
+    at_pod(exchange).response_body(body)
+    at_pod(exchange).response_flush()
+    at_pod(exchange).response_end([])
     return exchange, client
 
 
@@ -195,12 +196,12 @@ def test_a_large_body_is_gathered_in_memory_and_in_a_file_and_sent_on_in_shares(
         assert len(pod.body) - before <= max(SHARE_BYTES, READ_MAX_BYTES)
         if len(pod.body) > MIB and not pod.is_paused():
             pod.paused = True
-            exchange.pod_blocked()
+            at_pod(exchange).pod_blocked()
             world.clock.turn()
             there = len(pod.body)
             world.clock.turn()
             assert len(pod.body) == there, "a pod that reads slowly gets no more for now"
-            exchange.pod_drained()
+            at_pod(exchange).pod_drained()
     assert pod.body == sent
     world.answer(exchange)
     world.check_idle()
@@ -216,7 +217,7 @@ def test_a_body_larger_than_memory_and_file_pauses_its_client_until_the_pod_take
         count += READ_MAX_BYTES
         world.clock.turn()
     assert exchange.lease is not None and count <= 4 * READ_MAX_BYTES
-    pod = pool_of(exchange.lease).connect(exchange)
+    pod = pool_of(exchange.lease).connect(at_pod(exchange))
     while client.is_paused():
         assert world.clock.turn() > 0
     while len(pod.body) < count:
@@ -287,23 +288,23 @@ def test_the_pod_is_read_as_long_as_there_is_room_and_then_paused() -> None:
     world = world_of()
     pool = world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=4 * MIB))
+    at_pod(exchange).response_head(response_head(length=4 * MIB))
     exchange.client_blocked()
     (pod,) = pool.pods
     sent = 0
     while not pod.is_paused():
-        exchange.response_body(b"x" * 100_000)
+        at_pod(exchange).response_body(b"x" * 100_000)
         sent += 100_000
     assert MIB <= sent <= MIB + 100_000
     exchange.client_drained()
     while pod.is_paused():
         assert world.clock.turn() > 0
-    exchange.response_body(b"y")
+    at_pod(exchange).response_body(b"y")
     while len(client.body) < sent + 1:
         assert world.clock.turn() > 0
-    exchange.response_body(b"z")
+    at_pod(exchange).response_body(b"z")
     assert client.body[-2:] == b"yz", "from here on it is streamed again"
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     world.check_idle()
 
 
@@ -311,7 +312,7 @@ def test_one_share_a_turn_and_none_while_the_client_is_full() -> None:
     world = world_of()
     world.pod()
     exchange, client = slow_reader(world, b"x" * (3 * SHARE_BYTES))
-    exchange.response_body(b"late")
+    at_pod(exchange).response_body(b"late")
     exchange.client_drained()
     assert len(client.body) <= 3 * SHARE_BYTES
     exchange.client_gone()
@@ -323,11 +324,11 @@ def test_a_client_that_is_full_again_in_the_middle() -> None:
     world = world_of()
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=10 * 60_000))
+    at_pod(exchange).response_head(response_head(length=10 * 60_000))
     exchange.client_blocked()
     for _ in range(10):
-        exchange.response_body(b"x" * 60_000)
-    exchange.response_end([])
+        at_pod(exchange).response_body(b"x" * 60_000)
+    at_pod(exchange).response_end([])
     for _ in range(9):
         exchange.client_drained()
         there = len(client.body)
@@ -360,7 +361,7 @@ def test_without_a_buffer_the_send_timeout_frees_the_slot() -> None:
     world = world_of(buffer_response_bytes=0)
     pool = world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=1000))
+    at_pod(exchange).response_head(response_head(length=1000))
     exchange.client_blocked()
     assert pool.pods[0].is_paused()
     world.clock.pass_time(SEND_TIMEOUT_S + 0.1)
@@ -374,10 +375,10 @@ def test_an_early_answer_is_delivered_and_the_rest_of_the_request_is_dropped() -
     pool = world.pod()
     exchange, client = post(world, 1000)
     exchange.request_body(b"x" * 10)
-    exchange.response_head(response_head(413, 5))
+    at_pod(exchange).response_head(response_head(413, 5))
     exchange.client_blocked()
-    exchange.response_body(b"large")
-    exchange.response_end([])
+    at_pod(exchange).response_body(b"large")
+    at_pod(exchange).response_end([])
     assert pool.pods[0].aborted and exchange.phase == DELIVERING
     exchange.request_body(b"y" * 500)
     exchange.request_end([])
@@ -392,11 +393,11 @@ def test_what_a_pod_had_sent_before_it_broke_is_delivered_and_then_the_answer_is
     world = world_of(total_timeout_s=5.0)
     pool = world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=1000))
+    at_pod(exchange).response_head(response_head(length=1000))
     exchange.client_blocked()
-    exchange.response_body(b"x" * 10)
+    at_pod(exchange).response_body(b"x" * 10)
     if why == "pod":
-        exchange.pod_failed(Reason.POD_CLOSED, "", False)
+        at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
         assert world.throttler.failed_totals == {Reason.POD_CLOSED: 1}
     else:
         world.clock.pass_time(5.1)
@@ -412,15 +413,15 @@ def test_a_file_takes_the_rest_of_a_large_answer() -> None:
     world = world_of(buffer_file_bytes=8 * MIB, file_bytes=8 * MIB)
     pool = world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=6 * MIB))
+    at_pod(exchange).response_head(response_head(length=6 * MIB))
     exchange.client_blocked()
     sent = b""
     while len(sent) < 6 * MIB:
         piece = b"%07d" % len(sent) * 20_000
-        exchange.response_body(piece)
+        at_pod(exchange).response_body(piece)
         sent += piece
     assert not pool.pods[0].is_paused() and world.files.held_bytes > 4 * MIB
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     assert world.table.in_flight == 0
     exchange.client_drained()
     while not client.has_ended():
@@ -435,14 +436,14 @@ def test_tunnels_are_not_buffered() -> None:
     exchange, client = world.begin(request_head(Connection="upgrade", Upgrade="websocket"))
     head = response_head(101, 0)
     head.upgrade = b"websocket"
-    exchange.response_head(head)
+    at_pod(exchange).response_head(head)
     exchange.client_blocked()
     assert pool.pods[0].is_paused()
     exchange.client_drained()
     assert not pool.pods[0].is_paused()
-    exchange.pod_blocked()
+    at_pod(exchange).pod_blocked()
     assert client.is_paused()
-    exchange.pod_drained()
+    at_pod(exchange).pod_drained()
     assert not client.is_paused()
     exchange.client_gone()
     world.check_idle()
@@ -470,7 +471,7 @@ def test_streams_are_known_by_what_their_pods_say(field: bytes, value: bytes, st
     world = world_of()
     pool = world.pod()
     exchange, _ = world.begin()
-    exchange.response_head(head)
+    at_pod(exchange).response_head(head)
     exchange.client_blocked()
     assert pool.pods[0].is_paused() is streamed
     exchange.client_gone()
@@ -521,7 +522,7 @@ def filling(world: World, full_at: int, length: int) -> tuple[ProxiedExchange, F
     exchange = client.exchange = world.proxy.open(request_head(), client)
     exchange.request_end([])
     exchange.begin()
-    exchange.response_head(response_head(length=length))
+    at_pod(exchange).response_head(response_head(length=length))
     exchange.client_blocked()
     return exchange, client
 
@@ -530,11 +531,11 @@ def test_a_client_that_the_last_share_makes_full_is_not_written_to() -> None:
     world = world_of()
     world.pod()
     exchange, client = filling(world, 500, 10 * MIB)
-    exchange.response_body(b"x" * 1000)
+    at_pod(exchange).response_body(b"x" * 1000)
     client.takes()
     assert exchange._client_full and len(client.body) == 1000
-    exchange.response_body(b"y" * 1000)
-    exchange.response_flush()
+    at_pod(exchange).response_body(b"y" * 1000)
+    at_pod(exchange).response_flush()
     assert len(client.body) == 1000, "nobody would be told that it is more than full"
     client.takes()
     assert client.body == b"x" * 1000 + b"y" * 1000
@@ -548,7 +549,7 @@ def test_a_pod_goes_on_as_soon_as_the_buffer_has_room_though_the_client_is_full_
     exchange, client = filling(world, SHARE_BYTES // 2, 10 * MIB)
     (pod,) = pool.pods
     while not pod.is_paused():
-        exchange.response_body(b"x" * SHARE_BYTES)
+        at_pod(exchange).response_body(b"x" * SHARE_BYTES)
     client.takes()
     assert exchange._client_full and not pod.is_paused()
     exchange.client_gone()
@@ -568,13 +569,13 @@ def test_a_pod_that_the_last_share_of_a_body_makes_full_pauses_the_client() -> N
     class Full(Pod):
         def send_body(self, data: bytes) -> None:
             super().send_body(data)
-            exchange.pod_blocked()
+            at_pod(exchange).pod_blocked()
 
     pool.makes = Full
-    pod = pool.connect(exchange)
+    pod = pool.connect(at_pod(exchange))
     world.clock.turn()
     assert len(pod.body) == 210 and client.is_paused(), "what comes would be written to a pod that reads nothing"
-    exchange.pod_drained()
+    at_pod(exchange).pod_drained()
     assert not client.is_paused()
     exchange.client_gone()
     world.check_idle()
@@ -598,12 +599,12 @@ def test_after_an_early_answer_a_client_that_sends_first_and_reads_then_is_read(
     world.pod()
     exchange, client = post(world, MIB)
     exchange.request_body(b"x" * 10)
-    exchange.pod_blocked()
+    at_pod(exchange).pod_blocked()
     assert client.is_paused()
-    exchange.response_head(response_head(413, 5))
+    at_pod(exchange).response_head(response_head(413, 5))
     exchange.client_blocked()
-    exchange.response_body(b"large")
-    exchange.response_end([])
+    at_pod(exchange).response_body(b"large")
+    at_pod(exchange).response_end([])
     assert exchange.phase == DELIVERING and not client.is_paused(), "else both wait for each other"
     exchange.request_body(b"y" * 10)
     exchange.client_drained()
@@ -621,7 +622,7 @@ def test_a_client_that_is_full_before_its_request_has_a_pod() -> None:
     assert client.silent(), "its time in line goes on"
     pool = world.pod()
     (pod,) = pool.pods
-    exchange.response_head(response_head(length=MIB))
+    at_pod(exchange).response_head(response_head(length=MIB))
     assert pod.is_paused(), "nobody else stops what the pod sends"
     exchange.client_drained()
     assert not pod.is_paused()
@@ -635,11 +636,11 @@ def test_a_client_that_is_full_before_the_answer_and_a_buffer() -> None:
     exchange, client = world.begin()
     exchange.client_blocked()
     assert exchange.lease is not None
-    pool.connect(exchange)
-    exchange.response_head(response_head(length=5))
-    exchange.response_body(b"hello")
-    exchange.response_flush()
-    exchange.response_end([])
+    pool.connect(at_pod(exchange))
+    at_pod(exchange).response_head(response_head(length=5))
+    at_pod(exchange).response_body(b"hello")
+    at_pod(exchange).response_flush()
+    at_pod(exchange).response_end([])
     assert client.body == b"" and exchange.phase == DELIVERING and world.table.in_flight == 0
     exchange.client_drained()
     assert client.body == b"hello" and client.has_ended()
@@ -653,11 +654,11 @@ def test_both_directions_have_one_share_a_turn_between_them() -> None:
     while exchange.phase == GATHERING:
         exchange.request_body(b"x" * 200_000)
         world.clock.turn()
-    exchange.response_head(response_head(length=100 * MIB))
+    at_pod(exchange).response_head(response_head(length=100 * MIB))
     (pod,) = pool.pods
     for _ in range(3):
         exchange.client_blocked()
-        exchange.response_body(b"y")
+        at_pod(exchange).response_body(b"y")
         there = len(pod.body)
         exchange.client_drained()
         assert len(pod.body) == there, "a request's share comes with its turn"

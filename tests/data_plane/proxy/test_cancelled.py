@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.data_plane.exchange import Exchange
+from activator.data_plane.exchange import PodUser
 from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S, CancelledRequest
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import Pod, World, response_head
@@ -15,10 +15,10 @@ WAIT_S = 5.0
 class StoppingPod(Pod):
     """Takes its time to stop; `successor` is to be told."""
 
-    successor: Exchange | None = None
+    successor: PodUser | None = None
     waits = False
 
-    def cancel(self, successor: Exchange, waits: bool) -> bool:
+    def cancel(self, successor: PodUser, waits: bool) -> bool:
         self.successor, self.waits = successor, waits
         return True
 

@@ -9,7 +9,7 @@ import pytest
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import load_of
 from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.retry_policy import FALLBACKS_MAX, may_fall_back
 from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -18,7 +18,7 @@ from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, request_head, response_head
 from tests.data_plane.throttle.throttle_fakes import Heard
 
 
@@ -116,8 +116,8 @@ def test_no_pod_takes_the_connection_and_the_body_goes_to_the_second() -> None:
     exchange.request_body(b"half")
     for pool in pools:
         assert pool.asked
-        pool.forget(exchange)
-        exchange.connect_failed(Reason.CONNECT_FAILED)
+        pool.forget(at_pod(exchange))
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
         world.clock.turn()
     assert exchange.revision_key() == "ns/second"
     exchange.request_body(b"more")
@@ -134,7 +134,7 @@ def test_a_pod_that_fails_before_it_answers_only_where_that_may_be_repeated() ->
         world.second_pod()
         pool = world.pod()
         exchange, client = world.begin(request_head(method))
-        exchange.pod_failed(Reason.POD_CLOSED, "", False)
+        at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
         assert pool.pods
         assert client.silent() == falls_back
         if falls_back:
@@ -152,7 +152,7 @@ def test_a_body_that_has_gone_to_a_pod_is_never_sent_again_in_part() -> None:
     exchange = world.proxy.open(request_head("PUT", length=500), client)
     exchange.begin()
     exchange.request_body(b"x" * 300)
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert (client.status, client.reason) == (502, "pod_closed")
     exchange.request_body(b"x" * 200)
     world.check_idle()
@@ -163,8 +163,8 @@ def test_an_answer_that_has_begun_is_cut() -> None:
     world.second_pod()
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(200, 5))
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head(200, 5))
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert client.aborted and world.second.requests_total == 0
     world.check_idle()
 
@@ -260,7 +260,7 @@ def test_the_start_is_given_up_when_nobody_would_wait_any_longer() -> None:
 def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
     """Also one whose revision depended on its body, if that came a turn later."""
     world = Two()
-    record = RequestRecord(request_head("POST", length=10), 1.0)
+    record = RequestRecord(request_head("POST", length=10), Client(), 1.0)
     record.phase = phase
     assert may_fall_back(record, None, Reason.QUEUE_FULL)
     assert may_fall_back(record, None, Reason.STARTING)

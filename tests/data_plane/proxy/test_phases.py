@@ -23,11 +23,11 @@ from activator.data_plane.phases import (
     WAITING,
     is_legal,
 )
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.runtime.reasons import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, at_pod, request_head, response_head
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 
@@ -70,7 +70,7 @@ def test_a_step_that_is_not_in_the_table_is_an_error_and_the_end(phase: int, to:
     exchange.phase = phase
     legal = (phase, to) in STEPS
     assert is_legal(phase, to) is legal
-    assert exchange._enter(to) is legal
+    assert exchange.enter(to) is legal
     if legal:
         assert exchange.phase == to and not world.errors
         return
@@ -105,25 +105,25 @@ EVENTS: dict[str, Callable[[World, ProxiedExchange], None]] = {
     "client blocked": lambda world, exchange: exchange.client_blocked(),
     "client drained": lambda world, exchange: exchange.client_drained(),
     "pod comes": lambda world, exchange: pod_comes(world),
-    "connected": lambda world, exchange: exchange.connected(Pod(reused=True)),
+    "connected": lambda world, exchange: at_pod(exchange).connected(Pod(reused=True)),
     "time": lambda world, exchange: world.clock.pass_time(4.0),
 }
 EVENTS_OF_SLOT: dict[str, Callable[[World, ProxiedExchange], None]] = {
-    "no connection": lambda world, exchange: exchange.connect_failed(Reason.CONNECT_FAILED),
+    "no connection": lambda world, exchange: at_pod(exchange).connect_failed(Reason.CONNECT_FAILED),
     "revoked": lambda world, exchange: exchange.revoked(Reason.POD_REMOVED, ""),
 }
 EVENTS_OF_POD: dict[str, Callable[[World, ProxiedExchange], None]] = {
-    "head": lambda world, exchange: exchange.response_head(response_head()),
-    "switch": lambda world, exchange: exchange.response_head(response_head(101)),
-    "flush": lambda world, exchange: exchange.response_flush(),
-    "closed": lambda world, exchange: exchange.pod_failed(Reason.POD_CLOSED, "", True),
-    "broke": lambda world, exchange: exchange.pod_failed(Reason.BAD_RESPONSE, "", False),
-    "blocked": lambda world, exchange: exchange.pod_blocked(),
-    "drained": lambda world, exchange: exchange.pod_drained(),
+    "head": lambda world, exchange: at_pod(exchange).response_head(response_head()),
+    "switch": lambda world, exchange: at_pod(exchange).response_head(response_head(101)),
+    "flush": lambda world, exchange: at_pod(exchange).response_flush(),
+    "closed": lambda world, exchange: at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True),
+    "broke": lambda world, exchange: at_pod(exchange).pod_failed(Reason.BAD_RESPONSE, "", False),
+    "blocked": lambda world, exchange: at_pod(exchange).pod_blocked(),
+    "drained": lambda world, exchange: at_pod(exchange).pod_drained(),
 }
 EVENTS_OF_ANSWER: dict[str, Callable[[World, ProxiedExchange], None]] = {
-    "body": lambda world, exchange: exchange.response_body(b"y"),
-    "end": lambda world, exchange: exchange.response_end([]),
+    "body": lambda world, exchange: at_pod(exchange).response_body(b"y"),
+    "end": lambda world, exchange: at_pod(exchange).response_end([]),
 }
 
 

@@ -10,9 +10,9 @@ import pytest
 from activator.codec.message import Fields
 from activator.config.specs import ProgressSpec
 from activator.data_plane.filters.progress_events import ERROR_BYTES_MAX
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S, Client, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S, Client, World, at_pod, request_head, response_head
 
 AFTER_S, INTERVAL_S = 1.0, 5.0
 SPEC = ProgressSpec(AFTER_S, INTERVAL_S)
@@ -31,9 +31,9 @@ def answer(world: World, exchange: ProxiedExchange, status: int, kind: bytes, bo
     head = response_head(status, len(body))
     pairs = [(b"Content-Type", kind), *((name.replace("_", "-").encode(), value) for name, value in more.items())]
     head.headers = Fields.from_pairs(pairs)
-    exchange.response_head(head)
-    exchange.response_body(body)
-    exchange.response_end([])
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_body(body)
+    at_pod(exchange).response_end([])
 
 
 def error_of(client: Client) -> dict[str, Any]:
@@ -145,9 +145,9 @@ def test_a_stream_that_its_pod_cuts_is_cut() -> None:
     world.pod()
     head = response_head(200, -1)
     head.headers = Fields.from_pairs([(b"Content-Type", b"text/event-stream")])
-    exchange.response_head(head)
-    exchange.response_body(b"data: 1\n\n")
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_body(b"data: 1\n\n")
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert client.aborted
     world.check_idle()
 
@@ -196,8 +196,8 @@ def test_a_pod_that_fails_before_its_answer_is_replaced_behind_the_comments() ->
     exchange, client = asked(world)
     world.clock.pass_time(AFTER_S + 0.1)
     pool = world.pod(connects=False)
-    pool.forget(exchange)
-    exchange.connect_failed(Reason.CONNECT_FAILED)
+    pool.forget(at_pod(exchange))
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     world.pod("p2")
     answer(world, exchange, 200, b"text/event-stream", b"data: 2\n\n")
     assert client.body.endswith(b"data: 2\n\n") and client.ended

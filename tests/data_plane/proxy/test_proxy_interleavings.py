@@ -13,20 +13,34 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
-from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
+from activator.data_plane.proxy.exchange import ProxiedExchange
+from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES, BodyBuffer
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, pool_of, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import (
+    Client,
+    Pod,
+    World,
+    at_pod,
+    holder_of,
+    pool_of,
+    request_head,
+    response_head,
+)
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 
 
+def kept_of(exchange: ProxiedExchange) -> BodyBuffer | None:
+    """What is kept of the response."""
+    return None if exchange.delivery is None else exchange.delivery._buffer
+
+
 def held_by(exchange: ProxiedExchange) -> int:
     """What the budget counts for one request."""
-    body = exchange._body
+    body = exchange.upload
     held = None if body is None else body._held
-    buffers = [one for one in (exchange._response, None if body is None else body._more) if one is not None]
+    buffers = [one for one in (kept_of(exchange), None if body is None else body._more) if one is not None]
     return (0 if held is None else held.size) + sum(one._memory_reserved for one in buffers)
 
 
@@ -75,7 +89,7 @@ class Filling(Pod):
         exchange = self.exchange
         if exchange is not None and self.pieces % 3 == 0:
             self.full = True
-            exchange.pod_blocked()
+            at_pod(exchange).pod_blocked()
 
 
 def pod_of(exchange: ProxiedExchange) -> Filling:
@@ -168,21 +182,21 @@ class Interleavings(RuleBasedStateMachine):
         elif step == "connect" and connecting:
             lease = exchange.lease
             assert lease is not None
-            pool_of(lease).connect(exchange)
+            pool_of(lease).connect(at_pod(exchange))
         elif step == "refuse" and connecting:
-            exchange.connect_failed(data.draw(st.sampled_from([Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT])))
+            at_pod(exchange).connect_failed(data.draw(st.sampled_from([Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT])))
         elif step == "stale" and flowing and exchange.phase == SENT:
-            exchange.pod_failed(Reason.POD_CLOSED, "", True)
+            at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
         elif step == "head" and flowing and exchange.phase == SENT:
-            exchange.response_head(response_head(200, 100))
+            at_pod(exchange).response_head(response_head(200, 100))
         elif step == "body" and flowing and exchange.phase == ANSWERING:
             if not pod_of(exchange).paused:
-                exchange.response_body(b"y")
-                exchange.response_flush()
+                at_pod(exchange).response_body(b"y")
+                at_pod(exchange).response_flush()
         elif step == "end" and flowing and exchange.phase == ANSWERING:
-            exchange.response_end(data.draw(st.sampled_from([[], [(b"T", b"1")]])))
+            at_pod(exchange).response_end(data.draw(st.sampled_from([[], [(b"T", b"1")]])))
         elif step == "break" and flowing:
-            exchange.pod_failed(Reason.BAD_RESPONSE, "", False)
+            at_pod(exchange).pod_failed(Reason.BAD_RESPONSE, "", False)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -196,12 +210,12 @@ class Interleavings(RuleBasedStateMachine):
             client.takes(exchange)
         elif step == "pod full" and flowing and not pod_of(exchange).full:
             pod_of(exchange).full = True
-            exchange.pod_blocked()
+            at_pod(exchange).pod_blocked()
         elif step == "pod takes" and flowing and pod_of(exchange).full:
             pod_of(exchange).full = False
-            exchange.pod_drained()
+            at_pod(exchange).pod_drained()
         elif step == "interim" and flowing and exchange.phase == SENT:
-            exchange.response_interim(response_head(103, 0))
+            at_pod(exchange).response_interim(response_head(103, 0))
         elif step == "revoked" and exchange.lease is not None:
             exchange.revoked(Reason.DRAINING, "")
         elif step == "bad" and exchange.head.has_body and not exchange.request_done:
@@ -222,7 +236,7 @@ class Interleavings(RuleBasedStateMachine):
         for _, client in over:
             assert client.has_left or client.ended != client.aborted, "exactly one end"
             assert not (client.has_left and (client.ended or client.aborted)), "nobody is there to be told"
-        holders = {id(lease.holder) for lease in world.throttler.leases}
+        holders = {id(holder_of(lease)) for lease in world.throttler.leases}
         assert len(holders) == len(world.throttler.leases)
         assert holders <= {id(exchange) for exchange, _ in self.live}
         assert world.proxy.active == len(self.live)
@@ -237,16 +251,17 @@ class Interleavings(RuleBasedStateMachine):
         for exchange, client in self.live:
             assert exchange.phase != DELIVERING or exchange.lease is None, "its slot is free"
             if client.paused and not exchange.request_done and exchange.phase != DELIVERING:
-                body = exchange._body
+                body = exchange.upload
                 assert body is not None
                 waits = exchange.pod is None or pod_of(exchange).full or body._more is not None
                 assert waits, "paused for nothing: nobody will resume it"
             if exchange.pod is not None and pod_of(exchange).paused:
                 assert client.full or exchange._goes_on, "likewise"
-            if exchange._response is not None and exchange._response.size:
+            buffer = kept_of(exchange)
+            if buffer is not None and buffer.size:
                 assert client.full or exchange._goes_on, "likewise"
             if exchange.phase in {ANSWERING, DELIVERING} and not client.has_left:
-                kept = 0 if exchange._response is None else exchange._response.size
+                kept = 0 if buffer is None else buffer.size
                 assert len(client.body) + kept == exchange.response_bytes, "nothing is lost, and nothing is sent twice"
 
     @invariant()

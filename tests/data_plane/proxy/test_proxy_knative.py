@@ -8,7 +8,7 @@ from activator.config.specs import ProgressSpec
 from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 
 
 def world_of(passes_through: bool, **spec: object) -> World:
@@ -35,7 +35,7 @@ def test_edits_that_were_made_after_routing_reach_every_pod(passes_through: bool
     exchange, client = world.begin(sent)
     head = exchange.head
     assert hosts(head.headers.block) == [b"app.test"], "the client's, until a pod is chosen"
-    exchange.connect_failed(Reason.CONNECT_FAILED)
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     sent_head = second.pods[0].head
     assert first.pods == [] and sent_head is not None
     assert head.headers.get(b"accept-encoding") == b"gzip", "the client's head stays as it came"

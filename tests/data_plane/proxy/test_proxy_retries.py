@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from activator.data_plane.throttle.budget import RETRY_BUDGET_MAX, RetryBudget
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import Pool, World, request_head
+from tests.data_plane.proxy.proxy_fakes import Pool, World, at_pod, request_head
 
 
 def reused(world: World, name: str = "p1", limit: int = 1) -> Pool:
@@ -18,7 +18,7 @@ def test_a_stale_connection_sends_the_request_to_another_pod() -> None:
     second = reused(world, "p2")
     exchange, client = world.begin()
     assert len(first.pods) == 1
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert second.pods[0].head is exchange.head
     assert second.fresh == [True], "the second time without the risk"
     assert world.throttler.retries == {Reason.POD_CLOSED: 1}
@@ -31,7 +31,7 @@ def test_where_there_is_no_other_pod_the_same_will_do() -> None:
     world = World()
     pool = reused(world)
     exchange, client = world.begin()
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert pool.fresh == [False, True]
     world.answer(exchange)
     assert client.status == 200
@@ -43,7 +43,7 @@ def test_a_retry_keeps_its_place_in_line() -> None:
     pool = reused(world)
     first, _ = world.begin()
     second, _ = world.begin()
-    first.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(first).pod_failed(Reason.POD_CLOSED, "", True)
     assert world.throttler_holder() is first
     world.answer(first)
     assert world.throttler_holder() is second
@@ -61,7 +61,7 @@ def test_a_small_body_is_sent_again_whole() -> None:
     exchange.request_body(b"efgh")
     assert first.pods[0].body == b"abcdefgh"
     assert world.held.held_bytes == 8, "what may be sent again counts"
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert second.pods[0].body == b"abcdefgh"
     assert world.held.held_bytes == 0, "a fresh connection is not stale"
     exchange.request_body(b"ijkl")
@@ -81,7 +81,7 @@ def test_a_body_that_waited_in_line_is_sent_again_as_well() -> None:
     pool = reused(world)
     world.pod("p2")
     assert pool.pods[0].body == b"abcd"
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     world.answer(exchange)
     assert client.status == 200
     world.check_idle()
@@ -96,7 +96,7 @@ def test_a_body_too_large_to_keep_is_not_sent_again() -> None:
     exchange.request_body(b"ghijkl")
     assert world.held.held_bytes == 0
     assert pool.pods[0].body == b"abcdefghijkl"
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert (client.status, client.reason) == (502, "pod_closed")
     world.check_idle()
 
@@ -106,7 +106,7 @@ def test_a_body_that_the_process_cannot_hold_is_not_sent_again() -> None:
     reused(world)
     exchange, client = world.begin(request_head("PUT", length=6))
     exchange.request_body(b"abcdef")
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert (client.status, client.reason) == (502, "pod_closed")
     world.check_idle()
 
@@ -130,7 +130,7 @@ def test_the_budget_bounds_what_is_sent_twice() -> None:
     refused = 0
     for _ in range(4):
         exchange, client = world.begin()
-        exchange.pod_failed(Reason.POD_CLOSED, "", True)
+        at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
         if client.silent():
             world.answer(exchange)
         else:

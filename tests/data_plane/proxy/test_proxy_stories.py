@@ -15,7 +15,16 @@ from lb.policy import Policy
 from lb.registry import create
 from lb.rng import Rng
 from lb.tracker import READY, PodTracker
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, check_back_pressure, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import (
+    Client,
+    Pool,
+    World,
+    at_pod,
+    check_back_pressure,
+    holder_of,
+    request_head,
+    response_head,
+)
 from tests.lb.lb_oracles import HearingPolicy, order_of
 
 
@@ -123,7 +132,7 @@ def test_a_refused_connection_goes_to_another_pod_and_keeps_its_place() -> None:
     bad = world.pod("p1", connects=False)
     first, first_client = world.begin()
     _, second_client = world.begin()
-    first.connect_failed(Reason.CONNECT_FAILED)
+    at_pod(first).connect_failed(Reason.CONNECT_FAILED)
     assert bad.pods == []
     assert first.in_line
     good = world.pod("p2")
@@ -143,7 +152,7 @@ def test_after_three_pods_that_refuse_the_request_is_a_502() -> None:
         world.pod(f"p{number}", connects=False)
     exchange, client = world.begin()
     for _ in range(3):
-        exchange.connect_failed(Reason.CONNECT_FAILED)
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     assert (client.status, client.reason) == (502, "connect_failed")
     world.check_idle()
 
@@ -153,9 +162,9 @@ def test_a_kept_connection_that_closes_untouched_is_tried_afresh_once_per_attemp
     pool = world.pod()
     exchange, client = world.begin()
     pool.connects = False
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
-    assert pool.asked == [(exchange, True)]
-    pool.connect(exchange)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
+    assert pool.asked == [(at_pod(exchange), True)]
+    pool.connect(at_pod(exchange))
     world.answer(exchange)
     assert client.status == 200
     world.check_idle()
@@ -166,7 +175,7 @@ def test_what_is_not_idempotent_is_not_sent_twice(method: str) -> None:
     world = World()
     world.pod()
     exchange, client = world.begin(request_head(method))
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert (client.status, client.reason) == (502, "pod_closed")
     world.check_idle()
 
@@ -175,9 +184,9 @@ def test_a_failure_after_the_answer_began_cuts_it_short() -> None:
     world = World()
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(200, 10))
-    exchange.response_body(b"half")
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head(200, 10))
+    at_pod(exchange).response_body(b"half")
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert client.is_aborted()
     assert client.body == b"half"
     world.check_idle()
@@ -312,12 +321,12 @@ def test_a_response_that_keeps_moving_outlives_the_idle_limit_but_not_the_total(
     world = World(idle_timeout_s=1.0, total_timeout_s=5.0, first_byte_timeout_s=1.0)
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(200, 1000))
-    exchange.response_flush()
+    at_pod(exchange).response_head(response_head(200, 1000))
+    at_pod(exchange).response_flush()
     for _ in range(6):
         world.clock.pass_time(0.75)
-        exchange.response_body(b"x")
-        exchange.response_flush()
+        at_pod(exchange).response_body(b"x")
+        at_pod(exchange).response_flush()
     assert not client.is_aborted()
     world.clock.pass_time(0.75)
     assert client.is_aborted(), "the total limit"
@@ -357,7 +366,7 @@ def test_interim_answers_pass() -> None:
     world = World()
     world.pod()
     exchange, client = world.begin()
-    exchange.response_interim(response_head(103, 0))
+    at_pod(exchange).response_interim(response_head(103, 0))
     world.answer(exchange)
     assert client.interim == [103]
     world.check_idle()
@@ -379,16 +388,16 @@ def test_whatever_comes_after_the_end_is_harmless() -> None:
     world.pod()
     exchange, client = world.begin()
     world.answer(exchange)
-    exchange.response_head(response_head())
-    exchange.response_body(b"x")
-    exchange.response_flush()
-    exchange.response_end([])
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head())
+    at_pod(exchange).response_body(b"x")
+    at_pod(exchange).response_flush()
+    at_pod(exchange).response_end([])
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     exchange.client_gone()
     exchange.client_blocked()
     exchange.client_drained()
-    exchange.pod_blocked()
-    exchange.pod_drained()
+    at_pod(exchange).pod_blocked()
+    at_pod(exchange).pod_drained()
     exchange.refused(Reason.QUEUE_TIMEOUT, "")
     exchange.expired(world.clock.now())
     assert client.body == b"hello"
@@ -416,7 +425,7 @@ def test_a_request_keeps_its_key_while_it_waits() -> None:
     world.throttler.recover()
     for user, exchange in users.items():
         own = order_of(hash_bytes(user.encode()), trackers)[0]
-        assert [lease.address for lease in world.throttler.leases if lease.holder is exchange] == [own.address]
+        assert [lease.address for lease in world.throttler.leases if holder_of(lease) is exchange] == [own.address]
         world.answer(exchange)
     world.check_idle()
 
@@ -445,7 +454,7 @@ def test_what_the_policy_is_told_of_how_long_a_request_took() -> None:
     exchange.client_gone()
     pool.connects = False
     exchange, _ = world.begin()
-    exchange.connect_failed(Reason.CONNECT_TIMEOUT)
+    at_pod(exchange).connect_failed(Reason.CONNECT_TIMEOUT)
     exchange.client_gone()
     heard = [latency_s for what, _, latency_s in policy.heard if what == "release"]
     assert heard == [pytest.approx(0.25), pytest.approx(-0.5), 0.0]
@@ -481,14 +490,16 @@ def test_a_slot_is_in_use_from_the_grant_to_the_end() -> None:
     pool = world.pod(connects=False)
     exchange, _ = world.begin()
     (lease,) = world.throttler.leases
-    assert exchange.is_served(lease), "it waits for a connection"
-    pool.connect(exchange)
-    assert exchange.is_served(lease)
+    first = at_pod(exchange)
+    assert first.is_served(lease), "it waits for a connection"
+    pool.connect(first)
+    assert first.is_served(lease)
     world.pod("p2")
     other, _ = world.begin()
-    assert not exchange.is_served(other.last_lease) and not other.is_served(lease), "each has its own"  # type: ignore[arg-type]
+    assert other.last_lease is not None
+    assert not first.is_served(other.last_lease) and not at_pod(other).is_served(lease), "each has its own"
     world.answer(exchange)
-    assert not exchange.is_served(lease)
+    assert not first.is_served(lease)
     world.answer(other)
     world.check_idle()
 
@@ -498,17 +509,17 @@ def test_a_slow_client_is_no_silence_of_the_pod() -> None:
     world = World(idle_timeout_s=2.0)
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=1000))
-    exchange.response_body(b"x" * 10)
-    exchange.response_flush()
+    at_pod(exchange).response_head(response_head(length=1000))
+    at_pod(exchange).response_body(b"x" * 10)
+    at_pod(exchange).response_flush()
     for _ in range(5):
         exchange.client_blocked()
         world.clock.pass_time(10.0)
         assert not client.is_aborted()
         exchange.client_drained()
         world.clock.pass_time(1.5)
-        exchange.response_body(b"x" * 10)
-        exchange.response_flush()
+        at_pod(exchange).response_body(b"x" * 10)
+        at_pod(exchange).response_flush()
     world.clock.pass_time(1.9)
     assert not client.is_aborted()
     world.clock.pass_time(0.3)
@@ -520,7 +531,7 @@ def test_a_client_that_takes_nothing_is_bounded_by_the_total_time() -> None:
     world = World(idle_timeout_s=2.0, total_timeout_s=20.0)
     world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(length=1000))
+    at_pod(exchange).response_head(response_head(length=1000))
     exchange.client_blocked()
     world.clock.pass_time(19.0)
     assert not client.is_aborted()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from activator.codec.message import RequestHead, ResponseHead
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.proxy.proxy_fakes import (
     Client,
     Pod,
     Pool,
     World,
+    at_pod,
     check_back_pressure,
     request_head,
     response_head,
@@ -40,7 +41,7 @@ def sent_upgrade(pool: Pool) -> bytes:
 def begin(world: World) -> tuple[ProxiedExchange, Client, Pod]:
     pool = world.pod()
     exchange, client = world.begin(asking())
-    exchange.response_head(switched())
+    at_pod(exchange).response_head(switched())
     return exchange, client, pool.pods[0]
 
 
@@ -50,14 +51,14 @@ def test_both_directions_flow_and_end_apart_the_clients_first() -> None:
     assert client.status == 101
     assert world.proxy.tunnels == 1
     exchange.request_body(b"ping")
-    exchange.response_body(b"pong")
+    at_pod(exchange).response_body(b"pong")
     assert (pod.body, client.body) == (b"ping", b"pong")
     exchange.request_end([])
     assert pod.ended
     assert not client.has_ended()
-    exchange.response_body(b"more")
+    at_pod(exchange).response_body(b"more")
     assert world.table.in_flight == 1
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     assert client.has_ended()
     assert pod.finished
     assert world.proxy.tunnels == 0
@@ -67,7 +68,7 @@ def test_both_directions_flow_and_end_apart_the_clients_first() -> None:
 def test_both_directions_flow_and_end_apart_the_pods_first() -> None:
     world = World()
     exchange, client, pod = begin(world)
-    exchange.response_end([])
+    at_pod(exchange).response_end([])
     assert client.ended
     assert not pod.ended
     exchange.request_body(b"last words")
@@ -84,8 +85,8 @@ def test_a_tunnel_has_the_idle_limit_of_tunnels_and_no_other() -> None:
     world.clock.pass_time(45.0)
     exchange.request_body(b"x")
     world.clock.pass_time(45.0)
-    exchange.response_body(b"y")
-    exchange.response_flush()
+    at_pod(exchange).response_body(b"y")
+    at_pod(exchange).response_flush()
     world.clock.pass_time(45.0)
     assert not client.is_aborted()
     world.clock.pass_time(6.0)
@@ -110,7 +111,7 @@ def test_a_client_that_vanishes_frees_the_slot(after: str) -> None:
     if after == "client":
         exchange.request_end([])
     if after == "pod":
-        exchange.response_end([])
+        at_pod(exchange).response_end([])
     exchange.client_gone()
     assert pod.aborted
     world.check_idle()

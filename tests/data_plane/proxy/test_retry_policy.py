@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from activator.data_plane.phases import ANSWERING, CONNECTING, OVER, SENT, WAITING
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.retry_policy import (
     AGAIN,

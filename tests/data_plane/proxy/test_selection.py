@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from activator.codec.message import RequestHead
 from activator.config.specs import MatchSpec, RevisionSpec
 from activator.data_plane.phases import OVER, SCANNING, WAITING
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.selection import SCAN_BYTES_MAX, SCAN_TIMEOUT_S
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -21,7 +21,7 @@ from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, request_head
 
 BODY = b'{"stream":true,"model":"gpt","messages":[]}'
 
@@ -273,7 +273,7 @@ def test_a_client_that_takes_nothing_meanwhile_pauses_its_pod_later() -> None:
     exchange.request_body(BODY)
     exchange.request_end([])
     routed.world.clock.turn()
-    exchange.response_head(_ok())
+    at_pod(exchange).response_head(_ok())
     assert routed.pools["x"].pods[0].is_paused()
     exchange.client_drained()
     assert not routed.pools["x"].pods[0].is_paused()
@@ -288,7 +288,7 @@ def test_it_is_sent_again_as_it_was_rewritten() -> None:
     exchange.request_body(BODY)
     exchange.request_end([])
     routed.world.clock.turn()
-    exchange.pod_failed(Reason.POD_CLOSED, "", True)
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     first, second = routed.pools["x"].pods
     assert first.body == second.body == BODY.replace(b'"gpt"', b'"llama-3-8b-instruct"')
     routed.world.answer(exchange)

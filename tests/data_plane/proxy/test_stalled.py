@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.data_plane.phases import OVER
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.stalled import STALLED_MIN_S, StalledResponses
 from activator.data_plane.throttle.budget import HeldBudget
-from tests.data_plane.proxy.proxy_fakes import World, response_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, response_head
 
 
 def responses(count: int) -> list[ProxiedExchange]:
@@ -18,7 +18,7 @@ def responses(count: int) -> list[ProxiedExchange]:
     world.pod(limit=count)
     begun = [world.begin()[0] for _ in range(count)]
     for one in begun:
-        one.response_head(response_head())
+        at_pod(one).response_head(response_head())
     return begun
 
 
@@ -88,7 +88,7 @@ def test_a_client_that_takes_nothing_is_counted_until_it_does_or_leaves() -> Non
         client.unsent = 10
         pod = exchange.pod
         assert pod is not None
-        exchange.response_head(response_head(200, 100_000))
+        at_pod(exchange).response_head(response_head(200, 100_000))
         exchange.client_blocked()
         assert stalled.bytes == 10
         if end == "drained":

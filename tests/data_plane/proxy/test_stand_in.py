@@ -12,7 +12,7 @@ from activator.data_plane.filters.waiting_page import CLOSED_AFTER_S, MISSED_REF
 from activator.runtime.distribution import Distribution
 from activator.runtime.reasons import Reason
 from lb.tracker import QUARANTINED
-from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head, response_head
 
 REFRESH_S = 2.0
 CLOSED_S = MISSED_REFRESHES * REFRESH_S + CLOSED_AFTER_S
@@ -257,8 +257,8 @@ def test_an_answer_that_has_begun_is_cut_and_the_clients_own_mistakes_are_theirs
     world = World(fallback_body="sorry", fallback_type="text/plain", request_timeout=True)
     pool = world.pod()
     exchange, client = world.begin()
-    exchange.response_head(response_head(200, 5))
-    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(exchange).response_head(response_head(200, 5))
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
     assert client.aborted and client.status == 200
     assert pool.pods
     blocking, _ = world.begin()

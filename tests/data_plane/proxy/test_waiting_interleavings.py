@@ -13,7 +13,8 @@ from activator.codec.message import Fields
 from activator.config.specs import AsyncSpec, ProgressSpec, RevisionSpec
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import AnswerStore
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.attempt import Attempt
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -21,7 +22,7 @@ from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, holder_of, request_head, response_head
 from tests.data_plane.throttle.throttle_fakes import Heard
 
 LATER = AsyncSpec(5.0, requests_max=2, answer_bytes_max=200, bytes_max=20_000, body_bytes_max=100)
@@ -83,7 +84,7 @@ class Everything(World):
         """Those at a pod or on their way there, whoever waits for their answers."""
         found = []
         for throttler in (self.throttler, self.second):
-            found += [lease.holder for lease in throttler.leases if isinstance(lease.holder, ProxiedExchange)]
+            found += [holder_of(lease) for lease in throttler.leases if isinstance(lease.holder, Attempt)]
         return found
 
     def finish(self) -> None:
@@ -179,19 +180,19 @@ def by_client(what: str, exchange: ProxiedExchange, client: Client) -> None:
 def by_pod(world: Everything, what: str, exchange: ProxiedExchange, number: int) -> None:
     lease = exchange.lease
     pool = None if lease is None else lease.attachment
-    if isinstance(pool, Pool) and any(asked[0] is exchange for asked in pool.asked):
+    if isinstance(pool, Pool) and any(asked[0] is exchange.attempt for asked in pool.asked):
         if what == "connect":
-            pool.connect(exchange)
+            pool.connect(at_pod(exchange))
         elif what == "refuse":
-            pool.forget(exchange)
-            exchange.connect_failed(Reason.CONNECT_FAILED)
+            pool.forget(at_pod(exchange))
+            at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
     elif exchange.pod is not None:
         begun = exchange.first_byte_s > 0.0
         actions: dict[str, Callable[[], object]] = {
-            "head": lambda: None if begun else exchange.response_head(head_of(number)),
-            "answer": lambda: exchange.response_body(b"a" * 50) if begun else None,
-            "rest": lambda: exchange.response_end([]) if begun else None,
-            "break": lambda: exchange.pod_failed(Reason.POD_CLOSED, "", False),
+            "head": lambda: None if begun else at_pod(exchange).response_head(head_of(number)),
+            "answer": lambda: at_pod(exchange).response_body(b"a" * 50) if begun else None,
+            "rest": lambda: at_pod(exchange).response_end([]) if begun else None,
+            "break": lambda: at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False),
         }
         actions.get(what, lambda: None)()
     if what == "revoke" and lease is not None and not lease.released:

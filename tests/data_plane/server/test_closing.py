@@ -24,7 +24,7 @@ from activator.data_plane.server.closing import (
 from activator.data_plane.server.registry import TCP_CLOSE
 from activator.runtime.reasons import Reason
 from activator.runtime.transitions import IllegalTransitionError
-from tests.data_plane.proxy.proxy_fakes import response_head
+from tests.data_plane.proxy.proxy_fakes import at_pod, response_head
 from tests.data_plane.server.test_http1_connection import GET, IDLE_S, LAST, UPLOAD, Visit
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
@@ -64,8 +64,8 @@ def answer(visit: Visit) -> None:
 def cut(visit: Visit) -> None:
     if visit.world.throttler.leases:
         exchange = visit.world.throttler_holder()
-        exchange.response_head(response_head(200, 1000))
-        exchange.pod_failed(Reason.POD_CLOSED, "", False)
+        at_pod(exchange).response_head(response_head(200, 1000))
+        at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
 
 
 def end_of_file(visit: Visit) -> None:

@@ -24,7 +24,7 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
 from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S
-from tests.data_plane.proxy.proxy_fakes import Pool, World, response_head
+from tests.data_plane.proxy.proxy_fakes import Pool, World, at_pod, response_head
 from tests.written_transport import WrittenTransport
 
 GET = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n"
@@ -249,9 +249,9 @@ def test_a_last_answer_is_not_destroyed_by_what_was_sent_ahead() -> None:
 
 def die_within_an_answer(visit: Visit) -> None:
     holder = visit.world.throttler_holder()
-    holder.response_head(response_head(200, 10))
-    holder.response_body(b"hel")
-    holder.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(holder).response_head(response_head(200, 10))
+    at_pod(holder).response_body(b"hel")
+    at_pod(holder).pod_failed(Reason.POD_CLOSED, "", False)
     visit.turn.end()
 
 
@@ -316,8 +316,8 @@ def test_where_only_the_end_of_the_connection_ends_it_a_cut_answer_ends_at_once(
     head = response_head(200, 0)
     head.content_length = -1
     head.has_body = True
-    holder.response_head(head)
-    holder.pod_failed(Reason.POD_CLOSED, "", False)
+    at_pod(holder).response_head(head)
+    at_pod(holder).pod_failed(Reason.POD_CLOSED, "", False)
     assert visit.transport.is_aborted()
     visit.end()
 
@@ -339,7 +339,7 @@ def test_who_waits_for_a_100_is_not_slow_before_it() -> None:
     visit.world.clock.pass_time(5 * BODY_RATE_GRACE_S)
     visit.turn.end()
     assert visit.transport.sent == b""
-    visit.world.throttler_holder().response_interim(response_head(100, 0))
+    at_pod(visit.world.throttler_holder()).response_interim(response_head(100, 0))
     visit.world.clock.pass_time(3 * BODY_RATE_GRACE_S)
     visit.turn.end()
     assert b"408 Request Timeout" in visit.transport.sent, "now it is the client who is waited for"
@@ -424,11 +424,11 @@ def test_a_slow_pod_stops_what_is_parsed_in_turns() -> None:
     (pod,) = visit.pool.pods
     visit.connection.data_received(b"1\r\nx\r\n" * 3 * CHUNKS_PER_TURN_MAX + b"0\r\n\r\n")
     holder = visit.world.throttler_holder()
-    holder.pod_blocked()
+    at_pod(holder).pod_blocked()
     for _ in range(10):
         visit.world.clock.turn()
     assert len(pod.body) == CHUNKS_PER_TURN_MAX
-    holder.pod_drained()
+    at_pod(holder).pod_drained()
     for _ in range(10):
         visit.world.clock.turn()
     assert pod.ended and len(pod.body) == 3 * CHUNKS_PER_TURN_MAX
@@ -490,15 +490,15 @@ def test_between_chunks_a_half_closed_client_is_probed_with_a_zero() -> None:
     exchange = visit.world.throttler_holder()
     head = response_head()
     head.content_length = UNKNOWN_LENGTH
-    exchange.response_head(head)
-    exchange.response_flush()
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_flush()
     visit.turn.end()
     assert visit.connection.eof_received()
     for _ in range(ZEROS_MAX + 3):
         visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S + 0.1)
         visit.turn.end()
-    exchange.response_body(b"x" * 11)
-    exchange.response_flush()
+    at_pod(exchange).response_body(b"x" * 11)
+    at_pod(exchange).response_flush()
     visit.turn.end()
     assert visit.transport.sent.endswith(b"\r\n\r\n" + b"0" * ZEROS_MAX + b"b\r\n" + b"x" * 11 + b"\r\n")
     visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S + 0.1)

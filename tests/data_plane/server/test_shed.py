@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 
-from activator.data_plane.exchange import Exchange
 from activator.data_plane.request import RequestRecord
 from tests.data_plane.http2_peers import Http2World
+from tests.data_plane.proxy.proxy_fakes import holder_of
 
 
 def shed_first(it: Http2World) -> None:
-    holders = [cast("Exchange", lease.holder) for lease in it.world.throttler.leases]
+    holders = [holder_of(lease) for lease in it.world.throttler.leases]
     first = holders[0]
     assert isinstance(first, RequestRecord)
     first.shed()

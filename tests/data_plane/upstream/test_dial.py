@@ -19,7 +19,7 @@ import trustme
 import uvloop
 
 from activator.codec.message import Headers, ResponseHead
-from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.plane import HELD_BODY_BYTES
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
@@ -55,7 +55,7 @@ class Harness:
         self.wheel.close()
 
 
-class Post(Exchange):
+class Post(PodUser):
     """One request with a body that is here already, and how it ended."""
 
     def __init__(self, body: bytes) -> None:

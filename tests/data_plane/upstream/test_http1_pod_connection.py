@@ -12,7 +12,7 @@ from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.transport import FLUSH_S, Transport
 from lb.tracker import READY
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 from tests.written_transport import WrittenTransport
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -83,9 +83,9 @@ class Call:
         if held:
             self.exchange.request_body(b"u" * held)
             self.transport.takes = False
-        self.pool.forget(self.exchange)
-        self.connection.serve(self.exchange)
-        self.exchange.connected(self.connection)
+        self.pool.forget(at_pod(self.exchange))
+        self.connection.serve(at_pod(self.exchange))
+        at_pod(self.exchange).connected(self.connection)
         self.world.clock.turn()
 
 
@@ -175,8 +175,8 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     second, second_client = world.begin()
-    pool.forget(second)
-    pool.checkout(second, 0.0, world.clock.now())
+    pool.forget(at_pod(second))
+    pool.checkout(at_pod(second), 0.0, world.clock.now())
     connection.data_received(ANSWER)
     assert first.over and pool.statistics()["waiting"] == 1 and pool.statistics()["idle"] == 1
     totals = [10, 20, 30, 40]

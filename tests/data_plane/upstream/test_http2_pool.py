@@ -16,7 +16,7 @@ from activator.codec.http2.frames import (
     NO_ERROR,
     REFUSED_STREAM,
 )
-from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.http2_pool import HTTP2_POD_IDLE_S
 from activator.data_plane.upstream.identity_check import ExpectedIdentity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from activator.codec.message import Fields, RequestHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import Exchange
+from activator.data_plane.exchange import PodUser
 from activator.data_plane.upstream.introduced import IntroducedConnection
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
@@ -31,7 +31,7 @@ class Owner(ConnectionOwner):
         pass
 
 
-class Asked(Exchange):
+class Asked(PodUser):
     def endpoints(self) -> Endpoints | None:
         return Endpoints("203.0.113.7", 4000, "198.51.100.1", 443)
 

@@ -1,0 +1,49 @@
+"""What all exchanges of one worker share: where requests go, the clock, the budgets and the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import mypyc_attr
+
+from activator.data_plane.filters.filter import FilterChain
+from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.request_body import BodyBudgets
+from activator.data_plane.proxy.routing import Router
+from activator.data_plane.proxy.time_limits import next_limit_s
+from activator.data_plane.request import RequestRecord
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.clock import Now, TimingWheel
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ProxyContext(Accounting):
+    """Shared by the exchanges of one worker.
+
+    `send_timeout_s`: how long a client may take nothing of a response; 0.0: no limit.
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        wheel: TimingWheel,
+        now: Now,
+        bodies: BodyBudgets,
+        attempts_max: int,
+        on_error: Callable[[Exception], None],
+        send_timeout_s: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.router = router
+        self.wheel = wheel
+        self.now = now
+        self.bodies = bodies
+        self.attempts_max = attempts_max
+        self.on_error = on_error
+        self.send_timeout_s = send_timeout_s
+        self.is_pending: bool = False  # a source has yet to list its revisions
+        self.filters: FilterChain | None = None  # all requests meet them, whatever their revision
+
+    def arm(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+        """Have the wheel look at a request when the next of its time limits could be reached."""
+        self.wheel.arm(it, next_limit_s(it, throttler.spec, self.send_timeout_s))

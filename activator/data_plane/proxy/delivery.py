@@ -1,0 +1,115 @@
+"""What a pod has sent of a response and its client cannot take yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from activator.codec.message import Headers
+from activator.data_plane.buffering import is_response_streamed
+from activator.data_plane.phases import DELIVERING
+from activator.data_plane.proxy.request_body import SHARE_BYTES
+from activator.data_plane.throttle.body_buffer import BodyBuffer
+from activator.data_plane.throttle.revision import RevisionThrottler
+
+if TYPE_CHECKING:  # parts of one thing
+    from activator.data_plane.proxy.exchange import ProxiedExchange
+
+
+@final
+class Delivery:
+    """The rest of one response, on its way to a client that is slower than the pod.
+
+    When the pod has finished, the slot is released and the request stays in the phase DELIVERING until the client has
+    taken the rest.
+    """
+
+    def __init__(self, exchange: ProxiedExchange, buffer: BodyBuffer) -> None:
+        self._exchange = exchange
+        self._buffer = buffer
+        self._trailers: Headers = []
+
+    def has_room(self) -> bool:
+        """Return True if the pod may go on sending."""
+        return self._buffer.has_room()
+
+    def append(self, data: bytes) -> None:
+        """Append `data` to the buffer."""
+        self._buffer.append(data)
+
+    def pod_ended(self, trailers: Headers, is_whole: bool) -> None:
+        """Release the slot, since the pod has finished or failed; the client takes the rest as it can."""
+        exchange = self._exchange
+        throttler = exchange.throttler
+        lease = exchange.lease
+        pod = exchange.pod
+        attempt = exchange.attempt
+        assert throttler is not None and attempt is not None
+        self._trailers = trailers
+        if not exchange.enter(DELIVERING):
+            return
+        throttler.delivering += 1
+        self._buffer.ended()
+        if exchange.upload is not None:
+            exchange.upload.discard()
+        exchange.context.arm(exchange, throttler)
+        exchange.pod = None
+        if lease is not None:
+            attempt.give_back(throttler, lease, pod, exchange.time() - exchange.granted_s, is_whole)
+        elif pod is not None:
+            pod.abort()
+
+    def send_share(self) -> bool:
+        """Send the client up to SHARE_BYTES; return True if there is more and the client takes it.
+
+        Raises OSError if a temporary file cannot be read.
+        """
+        exchange = self._exchange
+        if exchange.is_client_full():
+            return False
+        client = exchange.client()
+        buffer = self._buffer
+        if buffer.size > 0:
+            client.send_body(buffer.take(SHARE_BYTES))
+            client.flush()  # the client may be full again by now: then the next bytes are kept, too
+        if buffer.size == 0 and (exchange.phase == DELIVERING or not exchange.is_client_full()):
+            self.drop()
+            if exchange.phase == DELIVERING:
+                self._delivered()
+                return False
+        attempt = exchange.attempt
+        if exchange.is_client_slow and attempt is not None:
+            attempt.resume_pod()
+        return exchange.delivery is not None and not exchange.is_client_full()
+
+    def drop(self) -> None:
+        """Discard the buffer."""
+        self._exchange.delivery = None
+        self._buffer.drop()
+
+    def _delivered(self) -> None:
+        """End the request: its client has been sent all that the pod had sent."""
+        exchange = self._exchange
+        client = exchange.client()
+        is_whole = exchange.reason is None
+        exchange.end(is_whole, True)
+        if is_whole:
+            client.send_end(self._trailers)
+        else:
+            client.abort()
+
+
+def keeps_response(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
+    """Return True if the pod may go on sending while the client takes nothing: there is a buffer with room."""
+    delivery = exchange.delivery
+    if delivery is not None:
+        return delivery.has_room()
+    spec = throttler.spec
+    head = exchange.response_head
+    if spec.buffer_response_bytes == 0 or head is None or is_response_streamed(head):
+        return False
+    bodies = exchange.context.bodies
+    buffer = BodyBuffer(spec.buffer_response_bytes, spec.buffer_file_bytes, bodies.held, throttler.held, bodies.files)
+    if not buffer.has_room():
+        return False
+    exchange.delivery = Delivery(exchange, buffer)
+    return True

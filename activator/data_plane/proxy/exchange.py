@@ -1,0 +1,600 @@
+"""The life of one request: read this file first.
+
+    arrived ──► routing ──► connecting ──► sent ──► answering ──► delivering ──► over
+                 │   │         ▲      │        │
+       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
+        is slow) ▼   ▼  room)  │    waiting ◄──┘
+            gathering ──► waiting     │    (If its body selects the revision: `scanning`, after routing.)
+                                      ▼
+                                     over: refused with a reason, from whichever phase it happens in
+
+Rules
+  1. Everything is a plain method that the client side, the throttler, the pool or the timing wheel calls; there is no
+     task per request and nothing to cancel, so a grant cannot fall between two turns of the loop.
+  2. With room in a pod and an idle connection, `begin` has the request on its way when it returns.
+  3. A request is in one phase, and goes from phase to phase by `enter`, along the table in phases.py.
+  4. An exchange ends exactly once, in `end`: there its lease is released, its deadline disarmed, its place left.
+  5. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
+  6. A request goes to a second pod only when the first provably did nothing with it (retry_policy.py).
+  7. A slow client holds no slot while a buffer can do it for the client: the body of a request is gathered before a
+     slot is asked for, and what the client has not taken of an answer is kept when the pod has finished (buffering.py).
+  8. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http1.fields import internal_names
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.data_plane.buffering import is_request_streamed
+from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.filters.filter import Failure, FilterChain
+from activator.data_plane.phases import (
+    ANSWERING,
+    CONNECTING,
+    DELIVERING,
+    GATHERING,
+    HELD,
+    OVER,
+    ROUTING,
+    SCANNING,
+    TUNNEL,
+    WAITING,
+    illegal,
+    is_legal,
+)
+from activator.data_plane.proxy.attempt import Attempt
+from activator.data_plane.proxy.context import ProxyContext
+from activator.data_plane.proxy.delivery import Delivery, keeps_response
+from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.proxy.leaving import fall_back, give_up, hand_over
+from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal, send_whole
+from activator.data_plane.proxy.request_body import RequestBody
+from activator.data_plane.proxy.retry_policy import (
+    AGAIN,
+    FALL_BACK,
+    NOT_SENT,
+    TOUCHED,
+    decide,
+)
+from activator.data_plane.proxy.routing import sought
+from activator.data_plane.proxy.rule_routing import go_on, route_by
+from activator.data_plane.proxy.selection import Selection
+from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
+from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client
+from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.reasons import Reason
+
+_NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
+# The client takes nothing, or the buffer is not to be trusted: the rest of the response is not delivered.
+_ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
+# Refused for the length of the queue, which the client is sent.
+_LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
+
+
+class ProxiedExchange(RequestRecord):
+    """One request between its client and its pods: routing, the queue, attempts, the end.
+
+    The pod's side is `attempt`; `upload` is the body of the request, or the client's stream of a tunnel.
+    """
+
+    def __init__(self, context: ProxyContext, head: RequestHead, client: ClientStream) -> None:
+        super().__init__(head, client, context.now())
+        self.context = context
+        self.upload: RequestBody | None = RequestBody(context.bodies, client) if head.has_body else None
+        self.filters: FilterRun | None = None
+        self.attempt: Attempt | None = None
+        self.response_head: ResponseHead | None = None
+        self.delivery: Delivery | None = None  # the rest of the response, for a slow client
+        self.is_gathering: bool = False  # counted as such
+        self.gathered_max: int = 0  # bytes of its body that have been waited for
+        self.has_client_ended: bool = False  # its direction of a tunnel
+        self.is_handed_over: bool = False  # another exchange has its request, and is counted
+        self._selection: Selection | None = None  # while its body is to select the revision
+        self._goes_on: bool = False  # in another turn, with what the buffers hold
+
+    # --- to a revision ---
+
+    def begin(self) -> None:
+        if self.over:
+            return
+        context = self.context
+        self.read_s = 0.0 if self.is_detached else self.arrived_s
+        try:
+            if self.enter(ROUTING):
+                context.active += 1
+                throttler = self.throttler
+                if throttler is None:
+                    self._route()
+                else:  # it continues the request of another exchange
+                    self.asked_for_slot_s = context.now()
+                    self._meet_filters(throttler)
+        except Exception as error:  # a policy may raise: that ends this request and no other
+            self.broke(error)
+        self.read_s = 0.0
+
+    def _route(self) -> None:
+        if self.filters is not None:
+            self.filters.arrive()
+            if self.over:
+                return
+        router = self.context.router
+        key = self.destination
+        if key:
+            throttler = router.named(key)
+            if throttler is None:
+                self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+                return
+        elif key is not None:
+            throttler = router.by_host(self.head.authority)
+        else:
+            throttler = router.resolve(self.head)
+            # A client's: no pod is to take them for ours, or for Knative's.
+            if self.head.has_internal and not router.trusts_revision_headers:
+                self.edit().remove(internal_names(self.head))
+        if throttler is not None:
+            self.routed(throttler)
+            return
+        rules = router.rules_of(sought(self.head))
+        if rules is None:
+            self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+            return
+        selection = route_by(rules, self)
+        if self.phase == SCANNING:
+            self._selection = selection
+
+    def unrouted(self, reason: Reason, detail: str) -> None:
+        """Refuse a request that no revision serves; not for good while a source has yet to list its revisions."""
+        self.context.unrouted_total += 1
+        if reason is Reason.NO_ROUTE and self.context.is_pending:
+            reason = Reason.SOURCES_PENDING
+        self.fail(reason, detail)
+
+    # --- to the queue ---
+
+    def routed(self, throttler: RevisionThrottler) -> None:
+        """Go on to the request's revision: its first one, or another in the place of a refusal."""
+        chain = throttler.filters
+        filters = self.filters
+        self.throttler = throttler
+        self.is_quiet = False
+        if isinstance(chain, FilterChain):
+            if filters is None:
+                filters = self.filters = FilterRun(self, chain)
+            try:
+                filters.route(chain)
+            except Exception:
+                self.throttler = None  # it has not been counted there
+                raise
+        elif filters is not None:
+            filters.route(None)
+        self.context.count_routed(self, throttler)
+        if self.fallbacks == 0 and self.head.takes_trailers:
+            self.read_grpc_timeout()
+        if self.head.upgrade:
+            accepted = accepted_upgrades(self.head, throttler.spec)
+            if accepted is None:
+                self.fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+                return
+            if accepted != self.upgrade:
+                self.upgrade = accepted
+                self.edit().set_upgrade(accepted)
+        body = self.upload
+        if body is not None:
+            if self.fallbacks == 0 and not body.assign(throttler.held):
+                self.fail(Reason.HELD_BYTES_FULL, body.refused_for)
+                return
+            if self.fallbacks != 0 and not body.move(throttler.held):
+                self.fail(Reason.HELD_BYTES_FULL, "for this revision")
+                return
+        affinity = throttler.affinity
+        if affinity is not None:
+            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
+        self._meet_filters(throttler)
+
+    def _meet_filters(self, throttler: RevisionThrottler) -> None:
+        """Let the filters act on the request whose turn it is; then ask for a slot."""
+        filters = self.filters
+        if filters is not None and not filters.meet():
+            return
+        body = self.upload
+        if body is not None and not self.request_done and self._gathers(throttler, body):
+            return
+        lease = throttler.try_acquire(self, self.asked_for_slot_s)
+        if lease is not None:
+            self.granted(lease)
+            return
+        refusal = throttler.enqueue(self)
+        if refusal is not None:
+            self.fail(refusal, throttler.refusal_detail())
+        elif self.phase == WAITING or self.enter(WAITING):  # for another revision than before
+            self._wait(throttler)
+
+    def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
+        """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
+        bytes_max = throttler.spec.buffer_request_bytes
+        if bytes_max <= self.gathered_max or throttler.failure is not None:
+            return False
+        if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
+            return False
+        return self._waits_for_body(throttler, body, bytes_max) or self.over
+
+    def _waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
+        body.gather(bytes_max, throttler.spec.buffer_file_bytes)
+        self.gathered_max = bytes_max
+        if body.is_gathered() or not (self.phase == GATHERING or self.enter(GATHERING)):
+            return False
+        self.is_gathering = True
+        throttler.body_expected()
+        self.context.arm(self, throttler)
+        return True
+
+    def _resume(self, throttler: RevisionThrottler) -> None:
+        """Go on to the filters and the queue, after the body was gathered or a filter has let the request go."""
+        if self.is_gathering:
+            self.is_gathering = False
+            throttler.gathering -= 1
+        self.asked_for_slot_s = self.context.now()
+        try:
+            self._meet_filters(throttler)
+        except Exception as error:  # as in `begin`
+            self.broke(error)
+
+    def _wait(self, throttler: RevisionThrottler) -> None:
+        if self.queued_s == 0.0:
+            self.queued_s = self.time()
+        if self.start is None:
+            self.start = throttler.start
+        self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
+
+    def granted(self, lease: Lease) -> None:
+        throttler = self.throttler
+        assert throttler is not None
+        if self.enter(CONNECTING):
+            self.attempt = Attempt(self)
+            self.attempt.begin(throttler, lease)
+        else:
+            throttler.release(lease, 0.0, False)
+
+    def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
+        """Ask for a slot of another pod, in the same place of the queue."""
+        if not self.enter(WAITING):
+            return
+        self.attempts += 1
+        self.attempt = None
+        self.lease = None
+        self.granted_s = 0.0
+        if self.upload is not None:
+            self.upload.pod_failed()
+        refusal = throttler.requeue(self, lease, reason)
+        if refusal is None and self.in_line:
+            self._wait(throttler)
+        throttler.release(lease, 0.0, False)
+        if refusal is not None:
+            self.fail(refusal, throttler.refusal_detail() or lease.address)
+
+    # --- from the client ---
+
+    def request_body(self, data: bytes) -> None:
+        if self.over:
+            return
+        self.request_bytes += len(data)
+        body = self.upload
+        pod = self.pod
+        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
+        if body is None and is_early:
+            body = self.upload = RequestBody(self.context.bodies, self._client)
+            if self.throttler is not None:
+                body.assign(self.throttler.held)  # nothing is held yet: the budget has room for that
+        if body is None or self.phase == DELIVERING:  # after an early answer nothing more of the request is wanted
+            return
+        if self.phase >= TUNNEL:
+            assert pod is not None
+            self.progress_s = self.time()
+            if self.filters is not None:
+                self.filters.tell_watchers(data, False)
+            pod.send_body(data)
+        elif pod is not None and not is_early:
+            body.send(pod, data)
+        elif not body.hold(data):
+            self._no_place_for(data, body)
+        elif self.phase == SCANNING:
+            if self._selection is not None and self._selection.feed(data):
+                self.go_on_soon()
+        elif self.phase == GATHERING and body.is_gathered():
+            self.go_on_soon()
+
+    def _no_place_for(self, data: bytes, body: RequestBody) -> None:
+        throttler = self.throttler
+        if self.phase == GATHERING and throttler is not None:
+            self._resume(throttler)  # a pod may have room, and take it at once
+            pod = self.pod
+            if pod is not None:
+                body.send(pod, data)
+                return
+        self.fail(Reason.HELD_BYTES_FULL, body.refused_for)
+
+    def request_end(self, trailers: Headers) -> None:
+        if self.over:
+            return
+        self.request_done = True
+        body = self.upload
+        pod = self.pod
+        if self.phase >= TUNNEL:
+            attempt = self.attempt
+            assert pod is not None and attempt is not None
+            self.has_client_ended = True
+            if attempt.tunnel_goes_on(after_end_of_client(self.phase), pod):
+                pod.send_end(trailers)
+        elif body is not None and self.phase != DELIVERING and not self.upgrade:
+            body.end(trailers)
+            if self._selection is not None:
+                self._selection.finish()
+            if self.phase == GATHERING or self.phase == SCANNING:
+                self.go_on_soon()
+
+    def client_blocked(self) -> None:
+        if self.over:
+            return
+        throttler = self.throttler
+        attempt = self.attempt
+        self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        now_s = self.context.now()
+        if self.phase >= ANSWERING and not self.context.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
+            return
+        if self.phase >= TUNNEL:
+            if attempt is not None:
+                attempt.pause_pod()
+            return
+        self.blocked_s = now_s
+        self._taken_bytes = self._client.taken_bytes()
+        if throttler is None:  # it has no revision yet, and has another time limit
+            return
+        if attempt is not None and self.pod is not None and not keeps_response(self, throttler):
+            attempt.pause_pod()
+        if self.phase >= CONNECTING or self.phase == GATHERING:  # in line it has another time limit
+            self.context.arm(self, throttler)
+
+    def client_drained(self) -> None:
+        if self.over:
+            return
+        self._client_full = False
+        self.blocked_s = 0.0
+        if self.stalled_bytes > 0:
+            self.context.bodies.stalled.end(self)
+        if self.delivery is not None:
+            self._send_on(False)
+        elif self.is_client_slow and self.attempt is not None:
+            self.attempt.resume_pod()
+
+    def client_gone(self) -> None:
+        if self.over:
+            return
+        if self.throttler is not None:
+            self.throttler.client_gone_total += 1
+        self.note_reason(Reason.CLIENT_GONE)
+        self.end(False, True)
+
+    # --- what waits for another turn ---
+
+    def go_on_soon(self) -> None:
+        """Continue in another turn: with the buffers, or after a filter has called `proceed` or has failed."""
+        if not self._goes_on:
+            self._goes_on = True
+            self.context.bodies.later(self._go_on)
+
+    def _go_on(self) -> None:
+        self._goes_on = False
+        if self.over:
+            return
+        filters, selection, throttler = self.filters, self._selection, self.throttler
+        if filters is not None and filters.is_broken:
+            self.fail(Reason.INTERNAL, "")
+        elif self.phase == SCANNING and selection is not None:
+            go_on(selection, self)
+        elif self.phase == GATHERING:
+            assert throttler is not None
+            self._resume(throttler)  # it was decided then: by now a budget may have room, but the client is paused
+        elif self.phase == HELD:
+            assert throttler is not None
+            if filters is None or not filters.is_held:
+                self._resume(throttler)
+        else:
+            self._send_on(True)
+
+    def _send_on(self, feeds: bool) -> None:
+        """Send a share of the buffered response; if it `feeds`, one of the buffered body, too."""
+        body, delivery = self.upload, self.delivery
+        try:
+            more = feeds and body is not None and body.feed()
+            more = (delivery is not None and delivery.send_share()) or more
+        except OSError as error:  # a temporary file cannot be read
+            self.broke(error)
+            return
+        if more and not self.over:
+            self.go_on_soon()
+
+    # --- what filters may do ---
+
+    def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
+        if self.filters is not None:
+            self.filters.may_end("respond")
+        if self.over or self.phase >= ANSWERING:
+            return
+        client = self._client
+        self.status = head.status
+        self.end(is_success, is_logged)
+        send_whole(client, self.head, head, body)
+
+    def hold(self, timeout_s: float) -> int:
+        return self._run().hold(timeout_s)
+
+    def proceed(self, hold: int) -> None:
+        if self.filters is not None:
+            self.filters.proceed(hold)
+
+    def gather(self, bytes_max: int) -> bool:
+        self._run().may_gather()
+        throttler = self.throttler
+        body = self.upload
+        if body is None or throttler is None or self.request_done or bytes_max <= self.gathered_max:
+            return True
+        return not self._waits_for_body(throttler, body, bytes_max)
+
+    def body(self) -> bytes | None:
+        body = self.upload
+        return b"" if body is None else body.in_memory()
+
+    def wrap_client(self, wrapper: ClientWrapper) -> None:
+        if not self.over:
+            self._client = self._run().guard(wrapper)
+
+    def watch(self, watcher: BodyWatcher) -> None:
+        if not self.over:
+            self._run().watch(watcher)
+
+    def _run(self) -> FilterRun:
+        filters = self.filters
+        if filters is None:
+            filters = self.filters = FilterRun(self, None)
+        return filters
+
+    def detach(self, client: ClientStream) -> RequestRecord:
+        other = ProxiedExchange(self.context, self.head, client)
+        hand_over(self, other, client)
+        return other
+
+    def fall_back(self, key: str, reason: Reason) -> bool:
+        if self.filters is not None:
+            self.filters.may_end("fall_back")
+        return fall_back(self, key, reason)
+
+    # --- time ---
+
+    def time(self) -> float:
+        """Return the time of the read that is being handled, else the time now; monotonic seconds."""
+        if self.read_s > 0.0:
+            return self.read_s
+        attempt = self.attempt
+        return attempt.read_s if attempt is not None and attempt.read_s > 0.0 else self.context.now()
+
+    def expired(self, now_s: float) -> None:
+        if self.over:
+            return
+        throttler = self.throttler
+        if self.phase == SCANNING or self.phase == HELD:
+            self.fail(Reason.REQUEST_TIMEOUT if self.phase == SCANNING else Reason.FILTER_TIMEOUT, "")
+            return
+        assert throttler is not None
+        if self.in_line:
+            throttler.overdue(self)
+            return
+        if self.blocked_s > 0.0 and self.has_client_taken():
+            self.blocked_s = now_s
+        lease = self.lease
+        if lease is not None and trial_takes_long(lease, now_s):
+            throttler.trial_takes_long(lease)
+        reason = limit_reached(self, throttler.spec, self.context.send_timeout_s, now_s)
+        if reason is None:
+            self.context.arm(self, throttler)
+        else:
+            self.fail(reason, "")
+
+    # --- ends ---
+
+    def enter(self, phase: i64) -> bool:
+        """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
+        if is_legal(self.phase, phase):
+            self.phase = phase
+            return True
+        self.broke(illegal(self.phase, phase))
+        return False
+
+    def broke(self, error: Exception) -> None:
+        """End the request, and no other, for an error of a filter, of a policy, or of ours."""
+        self.context.on_error(error)
+        self.fail(Reason.INTERNAL, "")
+
+    def refuse_unsent(self) -> bool:
+        if self.phase not in (SCANNING, GATHERING, HELD):
+            return False
+        self.fail(Reason.DRAINING, "")
+        return True
+
+    def fail(self, reason: Reason, detail: str, evidence: i64 = TOUCHED) -> None:
+        """Act on a failure of the request as the retry policy decides."""
+        if self.over:
+            return
+        context = self.context
+        throttler, lease, attempt = self.throttler, self.lease, self.attempt
+        decision = decide(self, self.upload, reason, evidence, context.attempts_max)
+        if throttler is None:
+            context.count_refused(reason)
+        elif decision == AGAIN and lease is not None:
+            if evidence == NOT_SENT:
+                throttler.pod_failed(lease, reason)
+            self._try_again(throttler, lease, reason)
+            return
+        else:
+            context.count_failed(throttler, reason)
+            if lease is not None and attempt is not None and attempt.is_about_pod(reason, throttler):
+                throttler.pod_failed(lease, reason)
+        self._refuse(throttler, reason, detail, decision == FALL_BACK)
+
+    def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
+        """End the request: its client is sent the reason, or is cut off if the response has begun."""
+        client = self._client
+        self.note_reason(reason)
+        if self.phase >= ANSWERING:
+            if self.phase == ANSWERING and self.delivery is not None and reason not in _ENDS_DELIVERY:
+                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is cut off after it
+                return
+            self.end(False, True)
+            client.abort()
+            return
+        failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
+        if self.filters is not None and self.filters.take_over(failure):
+            return
+        self.status = reason.status
+        self.end(False, True)
+        waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+        send_refusal(client, self.head, failure, waiting)
+
+    def end(self, succeeded: bool, is_request: bool) -> None:
+        """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
+        phase = self.phase
+        if not self.enter(OVER):
+            return
+        self.over = True
+        context = self.context
+        client = self._client
+        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        filters = self.filters
+        if filters is not None:
+            filters.stop()
+        context.count_end(phase)
+        self.done_s = self.time()
+        context.wheel.cancel(self)
+        context.bodies.stalled.end(self)
+        self._selection = None
+        if self.upload is not None:
+            self.upload.stop()
+        if self.delivery is not None:
+            self.delivery.drop()
+        if self.throttler is not None:
+            give_up(self, self.throttler, phase, self.done_s, succeeded)
+            if not self.is_handed_over:
+                context.add_to_traffic(self, self.throttler)
+        if is_request:
+            context.notify_observers(self, client)
+            if filters is not None:
+                filters.end()
+        self.filters = None
+
+    def leave_exemplars(self, trace_id: str, time_s: float) -> None:
+        self.context.leave_exemplars(self, trace_id, time_s)

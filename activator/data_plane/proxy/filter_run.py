@@ -1,0 +1,254 @@
+"""The filters of one request: the next one to act, and their wrappers and watchers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.message import ResponseHead
+from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.filters.filter import Failure, FilterChain
+from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.phases import HELD
+from activator.data_plane.proxy.guarded_wrapper import GuardedWrapper
+from activator.data_plane.request import HOLD_MAX_S, BodyWatcher
+
+if TYPE_CHECKING:  # parts of one thing
+    from activator.data_plane.proxy.exchange import ProxiedExchange
+
+# The kind of hook that is being called.
+_NO_HOOK: Final = 0
+_ON_REQUEST: Final = 1
+_EDITS: Final = 2
+
+_BEHIND_ALL: Final = 1 << 30  # the place after the last filter
+
+
+@final
+class FilterRun:
+    """One request on its way through its filters.
+
+    `chain`: the filters that meet it now, those of all requests at first and those of its revision later.
+    """
+
+    def __init__(self, exchange: ProxiedExchange, chain: FilterChain | None) -> None:
+        self.chain = chain
+        self.is_held: bool = False  # by the filter before `_at`
+        self.is_broken: bool = False  # an object of a filter has raised an error: the request is to end
+        self._exchange = exchange
+        self._hook: i64 = _NO_HOOK
+        self._at: i64 = 0  # the index of the filter that acts, or acts next
+        self._holds: int = 0  # how often it was held
+        self._wrapper: ClientWrapper | None = None  # the outermost between the request and its client
+        self._watchers: list[BodyWatcher] | None = None
+
+    # --- hooks, in the order of a request's life ---
+
+    def arrive(self) -> None:
+        """Call `on_arrival`, until a filter has ended the request."""
+        exchange = self._exchange
+        chain = self.chain
+        if chain is not None:
+            for one in chain.on_arrival:
+                one.on_arrival(exchange)
+                if exchange.over:
+                    return
+
+    def route(self, chain: FilterChain | None) -> None:
+        """Call `on_routed` of the filters of a revision, which meet the request from now on."""
+        self.chain = chain
+        self._at = 0
+        if chain is None:
+            return
+        self._hook = _EDITS
+        try:
+            for one in chain.on_routed:
+                one.on_routed(self._exchange)
+        finally:
+            self._hook = _NO_HOOK
+
+    def meet(self) -> bool:
+        """Call `on_request`, from the filter on whose turn it is.
+
+        Return False if one of them has ended the request, holds it, or waits for its body. If a filter has held it and
+        let it go on at once, the next one is met in another turn all the same.
+        """
+        exchange = self._exchange
+        chain = self.chain
+        if chain is not None:
+            filters, at = chain.on_request, self._at
+            fallbacks, holds = exchange.fallbacks, self._holds
+            while at < len(filters):
+                self._at = at
+                self._hook = _ON_REQUEST
+                try:
+                    filters[at].on_request(exchange)
+                finally:
+                    self._hook = _NO_HOOK
+                if exchange.over or exchange.is_gathering or self._holds != holds or exchange.fallbacks != fallbacks:
+                    return False
+                at += 1
+        self._at = _BEHIND_ALL
+        return True
+
+    def edit_attempt(self, edits: HeadEdits) -> None:
+        """Call `on_attempt`."""
+        chain = self.chain
+        if chain is None:
+            return
+        self._hook = _EDITS
+        try:
+            for one in chain.on_attempt:
+                one.on_attempt(self._exchange, edits)
+        finally:
+            self._hook = _NO_HOOK
+
+    def edits_attempts(self) -> bool:
+        """Return True if a filter has an `on_attempt`."""
+        return self.chain is not None and len(self.chain.on_attempt) != 0
+
+    def edit_response(self, head: ResponseHead) -> None:
+        """Call `on_response`."""
+        chain = self.chain
+        if chain is None or not chain.on_response:
+            return
+        self._hook = _EDITS
+        try:
+            for one in chain.on_response:
+                one.on_response(self._exchange, head)
+        finally:
+            self._hook = _NO_HOOK
+
+    def take_over(self, failure: Failure) -> bool:
+        """Call `on_failure`; return True if a filter has responded, or another revision takes the request."""
+        exchange = self._exchange
+        chain = self.chain
+        if chain is None:
+            return False
+        fallbacks = exchange.fallbacks
+        for one in chain.on_failure:
+            try:
+                one.on_failure(exchange, failure)
+                failure.check()
+            except Exception as error:  # the refusal stands
+                exchange.context.on_error(error)
+            if exchange.over or exchange.fallbacks != fallbacks:
+                return True
+        return False
+
+    def end(self) -> None:
+        """Call `on_end`."""
+        exchange = self._exchange
+        chain = self.chain
+        if chain is None:
+            return
+        for one in chain.on_end:
+            try:
+                one.on_end(exchange)
+            except Exception as error:  # the others are notified all the same
+                exchange.context.on_error(error)
+
+    # --- what filters ask for ---
+
+    def hold(self, timeout_s: float) -> int:
+        """Hold the request; see `RequestRecord.hold`."""
+        if not 0.0 <= timeout_s <= HOLD_MAX_S:
+            raise ValueError(f"a request is held for 0 to {HOLD_MAX_S:g} s, not {timeout_s}")
+        self._refuse_outside("hold")
+        exchange = self._exchange
+        if not self.is_held and not exchange.over and (exchange.phase == HELD or exchange.enter(HELD)):
+            self.is_held = True
+            self._holds += 1
+            self._at += 1
+            until_s = exchange.time() + timeout_s
+            if exchange.grpc_timeout_s > 0.0:
+                until_s = min(until_s, exchange.arrived_s + exchange.grpc_timeout_s)
+            exchange.context.wheel.arm(exchange, until_s)
+        return self._holds
+
+    def proceed(self, hold: int) -> None:
+        """Let the request go on if it is still held by that number."""
+        if self.is_held and hold == self._holds:
+            self.is_held = False
+            self._exchange.context.wheel.cancel(self._exchange)
+            self._exchange.go_on_soon()
+
+    def take_back(self) -> None:
+        """Cancel a hold: `proceed` has no effect on it any more."""
+        if self.is_held:
+            self.is_held = False
+            self._holds += 1
+
+    def may_gather(self) -> None:
+        """Raise RuntimeError if a filter may not ask for the body now."""
+        self._refuse_outside("gather")
+        if self.is_held:
+            raise RuntimeError("`gather` cannot be called by a filter that holds the request")
+
+    def may_end(self, call: str) -> None:
+        """Raise RuntimeError if the hook that is being called may only edit."""
+        if self._hook == _EDITS:
+            raise RuntimeError(f"`{call}` cannot be called in `on_routed`, `on_attempt` and `on_response`")
+
+    def guard(self, wrapper: ClientWrapper) -> ClientStream:
+        """Return the client behind `wrapper`, an error of which ends the request."""
+        guarded = GuardedWrapper(wrapper, self._break)
+        self._wrapper = guarded
+        return guarded
+
+    def watch(self, watcher: BodyWatcher) -> None:
+        """Call `watcher` with the bytes that pass from now on."""
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append(watcher)
+
+    def tell_watchers(self, data: bytes, is_of_pod: bool) -> None:
+        """Call the watchers with bytes from the pod, or from the client of a tunnel."""
+        watchers = self._watchers
+        if watchers is None:
+            return
+        try:
+            for watcher in watchers:
+                if is_of_pod:
+                    watcher.pod_sent(data)
+                else:
+                    watcher.client_sent(data)
+        except Exception as error:
+            self._stop_watchers()
+            self._break(error)
+
+    def continued(self, exchange: ProxiedExchange) -> FilterRun:
+        """Return the run of an exchange that continues this one's request, after the filter that is acting."""
+        run = FilterRun(exchange, self.chain)
+        run._at = self._at + 1
+        return run
+
+    def stop(self) -> None:
+        """Stop the wrapper and the watchers: the request is over."""
+        wrapper, self._wrapper = self._wrapper, None
+        if wrapper is not None:
+            wrapper.stop()
+        self._stop_watchers()
+
+    # --- within ---
+
+    def _stop_watchers(self) -> None:
+        watchers, self._watchers = self._watchers, None
+        if watchers is None:
+            return
+        for watcher in watchers:
+            try:
+                watcher.stop()
+            except Exception as error:  # the others are stopped all the same
+                self._exchange.context.on_error(error)
+
+    def _break(self, error: Exception) -> None:
+        """End the request, in another turn, since an object of a filter has raised `error`."""
+        self._exchange.context.on_error(error)
+        self.is_broken = True
+        self._exchange.go_on_soon()
+
+    def _refuse_outside(self, call: str) -> None:
+        if self._hook != _ON_REQUEST:
+            raise RuntimeError(f"`{call}` can be called in `on_request` only")

@@ -1,0 +1,94 @@
+"""How a request leaves its revision: it ends, falls back to another one, or is continued by another exchange."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64
+
+from activator.data_plane.exchange import ClientStream
+from activator.data_plane.phases import CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
+from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.reasons import Reason
+
+if TYPE_CHECKING:  # parts of one thing
+    from activator.data_plane.proxy.exchange import ProxiedExchange
+
+
+def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
+    """Let the revision `key` take a request that its own one cannot serve; return False if that cannot be done."""
+    context = exchange.context
+    first = exchange.throttler
+    second = context.router.named(key)
+    if first is None or second is None or second is first or not may_fall_back(exchange, exchange.upload, reason):
+        return False
+    _leave(exchange, first)
+    context.count_left(exchange, first, second.key, context.now())
+    forget_revision(exchange)
+    exchange.fallbacks += 1
+    if exchange.first_throttler is None:
+        exchange.first_throttler = first
+    if exchange.phase <= ROUTING or exchange.phase == WAITING or exchange.enter(WAITING):
+        exchange.asked_for_slot_s = context.now()
+        try:
+            exchange.routed(second)
+        except Exception as error:  # a policy or a filter has raised it
+            exchange.broke(error)
+    return True
+
+
+def _leave(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
+    """Give back all that the request has of its revision, whose pods may be sent it again."""
+    if exchange.filters is not None:
+        exchange.filters.take_back()
+    exchange.gathered_max = 0
+    exchange.context.wheel.cancel(exchange)
+    if exchange.upload is not None:
+        exchange.upload.pod_failed()
+    give_up(exchange, throttler, exchange.phase, exchange.context.now(), False)
+
+
+def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64, now_s: float, succeeded: bool) -> None:
+    """Give back the place in the queue or the slot that a request had in `phase`."""
+    pod, exchange.pod = exchange.pod, None
+    attempt, exchange.attempt = exchange.attempt, None
+    lease = exchange.lease
+    if exchange.in_line:
+        throttler.cancel(exchange)
+    elif exchange.is_gathering:
+        exchange.is_gathering = False
+        throttler.gathering -= 1
+    elif phase == DELIVERING:
+        throttler.delivering -= 1
+    if lease is not None and attempt is not None:
+        if phase == CONNECTING:
+            attempt.stop_waiting(lease)
+        # The duration of a tunnel is not a latency.
+        latency_s = 0.0 if phase >= TUNNEL else now_s - exchange.granted_s
+        attempt.give_back(throttler, lease, pod, latency_s, succeeded)
+    elif pod is not None:
+        pod.abort()
+
+
+def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientStream) -> None:
+    """Move a request to `other`, which continues it for `client`."""
+    other.is_detached = True
+    other.throttler = exchange.throttler
+    other.arrived_s = exchange.arrived_s
+    other.pick_key = exchange.pick_key
+    other.request_bytes = exchange.request_bytes
+    other.request_done = True
+    other.trace, exchange.trace = exchange.trace, None
+    other.upgrade = exchange.upgrade
+    other.edits = exchange.edits
+    other.fallbacks = exchange.fallbacks
+    other.first_throttler = exchange.first_throttler
+    other.gathered_max = exchange.gathered_max
+    if exchange.filters is not None:
+        other.filters = exchange.filters.continued(other)
+    other.upload = body = exchange.upload
+    if body is not None:
+        body.hand_over(client)
+        exchange.upload = None
+    exchange.is_handed_over = True
