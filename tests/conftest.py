@@ -15,7 +15,7 @@ import asyncio
 import os
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,6 +25,15 @@ from tests.shuffled_loop import ShuffledLoop
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 CI = os.environ.get("ACTIVATOR_CI") == "1"
+
+STORMS = 3  # of each kind, by default
+
+
+def storms(seeds: Iterable[int]) -> list[int]:
+    """Return the seeds of a kind of storm: the first STORMS, or in `make deep` all of them."""
+    every = list(seeds)
+    return every if DEEP else every[:STORMS]
+
 
 settings.register_profile(
     "default",

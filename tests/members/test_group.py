@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from activator.members.group import HELD_S, STUCK_S, GroupRules
 from activator.members.messages import Accept
 from activator.members.numbers import seat_of, unmet
+from tests.conftest import storms
 from tests.members.group_world import GroupWorld, storm
 
 FAST = GroupRules()
@@ -15,7 +16,7 @@ RELEASING = GroupRules(release_s=5.0, releases_silent=True)
 ALONE = GroupRules(grants_alone=True)
 
 
-@pytest.mark.parametrize("seed", [*range(24), 1016])
+@pytest.mark.parametrize("seed", storms([1016, *range(24)]))
 def test_nobody_who_may_act_is_taken_for_ended(seed: int) -> None:
     """1016: a coordinator that was stopped proposed an epoch that the others had left behind, again and again."""
     assert storm(seed).events > 100
@@ -28,7 +29,7 @@ def test_nobody_who_may_act_is_taken_for_ended_for_long(block: int) -> None:
         storm(seed, acts=120)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", storms(range(12)))
 def test_it_calms_down_where_the_operator_lets_silent_members_go(seed: int) -> None:
     storm(seed, RELEASING)
 

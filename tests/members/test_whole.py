@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.members.group import GroupRules
+from tests.conftest import storms
 from tests.members.whole_storm import ALONE, CLOSES, PROMPT, STRICT, storm
 from tests.members.whole_world import WholeNode, WholeWorld, ask_somewhere
 
@@ -12,22 +13,22 @@ KEY = "ns/a"
 ENDS = {"served", "left", "killed", "revision_removed", "no_route"}
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", storms(range(24)))
 def test_limits_are_kept_and_nobody_is_lost_whatever_fails(seed: int) -> None:
     assert storm(seed, STRICT).ends.keys() <= ENDS
 
 
-@pytest.mark.parametrize("seed", [*range(100, 110), 138, 331])
+@pytest.mark.parametrize("seed", storms([138, 331, *range(100, 110)]))
 def test_limits_are_exceeded_only_by_what_released_members_had(seed: int) -> None:
     assert storm(seed, PROMPT).ends.keys() <= ENDS
 
 
-@pytest.mark.parametrize("seed", range(200, 210))
+@pytest.mark.parametrize("seed", storms(range(200, 210)))
 def test_limits_are_kept_where_parts_go_on_alone(seed: int) -> None:
     assert storm(seed, ALONE).ends.keys() <= ENDS
 
 
-@pytest.mark.parametrize("seed", range(300, 316))
+@pytest.mark.parametrize("seed", storms(range(300, 316)))
 def test_limits_are_kept_where_somebody_on_the_way_closes_links_in_order(seed: int) -> None:
     assert storm(seed, STRICT, faults=CLOSES).ends.keys() <= ENDS
 
@@ -117,7 +118,7 @@ def test_whoever_starts_while_a_revision_is_gone_means_the_same_one_when_it_come
     world.check_calm()
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", storms(range(6)))
 def test_what_a_former_owner_has_in_use_of_a_dropped_revision_counts_for_the_next_owner(seed: int) -> None:
     """The drop reaches the former owner first, which drains before the drop reaches the next one."""
     world = WholeWorld(seed, 2, {KEY: (1, 1)})

@@ -7,6 +7,7 @@ project had a leaked mock that hid its detection of reused addresses.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def modules_named_in(tree: ast.AST) -> set[str]:
     return names
 
 
+@functools.cache
 def is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import storms
 from tests.simulation.corner_scenarios import CORNERS
 from tests.simulation.night import plan_of, run_seed, shrunk
 from tests.simulation.scenarios import SCENARIOS
@@ -21,50 +22,50 @@ from tests.simulation.storm import (
 )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", storms(range(8)))
 def test_limits_are_used_and_kept_where_nothing_fails(seed: int) -> None:
     world = storm(seed, 3, 3.0, 0.0)
     assert world.ends.keys() <= {"served", "left"}
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", storms(range(8)))
 def test_the_line_keeps_its_order_while_members_join_and_leave(seed: int) -> None:
     world = storm(seed, 4, 4.0, 5.0, IN_ORDER)
     assert world.ends.keys() <= {"served", "left"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", storms(range(20)))
 def test_limits_are_kept_and_nobody_is_lost_through_faults(seed: int) -> None:
     world = storm(seed, 2 + seed % 4, 4.0, 6.0)
     assert world.ends.keys() <= {"served", "left", "killed"}
     assert world.ends["served"] + world.ends.get("killed", 0) > 0.5 * world.requests
 
 
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("seed", storms(range(100, 112)))
 def test_pods_that_take_no_connections_are_left_alone_by_all(seed: int) -> None:
     world = storm(seed, 2 + seed % 4, 4.0, 4.0, suspicions=0.5)
     assert world.ends.keys() <= {"served", "left", "killed"}
 
 
-@pytest.mark.parametrize("seed", range(200, 212))
+@pytest.mark.parametrize("seed", storms(range(200, 212)))
 def test_revisions_that_go_and_come_back_leave_nothing_behind(seed: int) -> None:
     world = storm(seed, 2 + seed % 4, 4.0, 6.0, REVISIONS_COME)
     assert world.ends.keys() <= {"served", "left", "killed", "revision_removed", "no_route"}
 
 
-@pytest.mark.parametrize("seed", range(300, 312))
+@pytest.mark.parametrize("seed", storms(range(300, 312)))
 def test_limits_that_go_and_come_back_hold_again(seed: int) -> None:
     world = storm(seed, 2 + seed % 4, 4.0, 6.0, LIMITS_COME)
     assert world.ends.keys() <= {"served", "left", "killed"}
 
 
-@pytest.mark.parametrize("seed", range(400, 408))
+@pytest.mark.parametrize("seed", storms(range(400, 408)))
 def test_the_line_keeps_its_order_while_members_drain(seed: int) -> None:
     world = storm(seed, 4, 4.0, 5.0, DRAINS_IN_ORDER)
     assert world.ends.keys() <= {"served", "left"}
 
 
-@pytest.mark.parametrize("seed", range(500, 512))
+@pytest.mark.parametrize("seed", storms(range(500, 512)))
 def test_limits_are_kept_while_members_drain_and_fail(seed: int) -> None:
     world = storm(seed, 2 + seed % 4, 4.0, 6.0, DRAINS_COME)
     assert world.ends.keys() <= {"served", "left", "killed"}

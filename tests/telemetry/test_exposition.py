@@ -35,6 +35,7 @@ from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILI
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
+from tests.conftest import storms
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 from tests.sources import ROOT
 from tests.telemetry.revision_figures import a_throttler, of_world, read_from, throttlers
@@ -347,7 +348,7 @@ class Dropping:
         return found[0] if found else 0.0
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", storms(range(5)))
 def test_what_is_counted_together_never_falls(seed: int) -> None:
     """Revisions come, go and come again while two read at once: a later reading never shows less in `_other`."""
     rng = random.Random(seed)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mypy_extensions import mypyc_attr
-
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.request_body import BodyBudgets
@@ -16,7 +14,6 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now, TimingWheel
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
 class ProxyContext(Accounting):
     """Shared by the exchanges of one worker.
 

@@ -1,12 +1,12 @@
 """Raises at every line of the state worker, `reduce`, `apply`, the auditor and so on in turn, and looks what is left.
 
-    ACTIVATOR_COMPILE=0 python -m tests.control_plane.state.fault_harness
+    ACTIVATOR_COMPILE=0 python -m tests.control_plane.state.fault_harness [STEP]
 
 Run as a program, in plain Python. For each line that the story executes, in the order of execution, the story is told
-once with an exception at that line. Nobody repeats anything by himself: sources say again what they know when they are
-asked, probes answer until they are stopped, the auditor looks every few seconds, and a worker that raised is run again.
-Within RECOVERY_S, nothing that was in flight may have been disturbed, nobody may be lost, the other revision may not
-have noticed, and the table must be that of a world without the exception.
+once with an exception at that line; with a STEP, for each STEPth line. Nobody repeats anything by himself: sources say
+again what they know when they are asked, probes answer until they are stopped, the auditor looks every few seconds, and
+a worker that raised is run again. Within RECOVERY_S, nothing that was in flight may have been disturbed, nobody may be
+lost, the other revision may not have noticed, and the table must be that of a world without the exception.
 """
 
 from __future__ import annotations
@@ -329,14 +329,14 @@ def check(story: Story, calm: Story) -> None:
     assert story.drained() == [], "a slot was never freed"
 
 
-def main() -> int:
+def main(step: int) -> int:
     logging.disable(logging.CRITICAL)
     calm, counter = told(0)
     lines = counter.lines
     check(told(0, calm)[0], calm)
     failed = 0
     longest_s = 0.0
-    for at in range(1, lines + 1):
+    for at in range(1, lines + 1, step):
         story, injector = told(at, calm)
         assert injector.where, f"nothing was raised at {at}"
         try:
@@ -351,4 +351,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1))

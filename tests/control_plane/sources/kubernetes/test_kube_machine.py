@@ -13,6 +13,7 @@ from activator.control_plane.sources.kubernetes.reflector import KUBE_STEADY_S, 
 from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, Selection
 from lb.rng import Rng
+from tests.conftest import storms
 from tests.control_plane.sources.kubernetes.fake_cluster import Cluster, fake_cluster, on_a_loop, running, until
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.control_plane.sources.kubernetes.kube_samples import Recorder, config_map
@@ -90,7 +91,7 @@ class Life:
         await until(lambda: ("default", "last") in self.reflector.store)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", storms(range(12)))
 @on_a_loop
 async def test_in_the_end_the_store_is_what_the_server_has(tmp_path: Path, seed: int) -> None:
     async with fake_cluster(tmp_path) as cluster:

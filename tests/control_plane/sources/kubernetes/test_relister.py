@@ -23,6 +23,7 @@ from activator.control_plane.sources.kubernetes.relister import (
 )
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, Scope, Selection
 from lb.rng import Rng
+from tests.conftest import storms
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_cluster import (
     Cluster,
@@ -182,7 +183,7 @@ async def test_a_round_that_fails_midway_repairs_the_next_time(tmp_path: Path) -
             assert {thing.data["x"] for thing in reflector.store.values()} == {"2"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", storms(range(20)))
 def test_whatever_is_lost_the_store_is_the_cluster_after_a_comparison(tmp_path: Path, seed: int) -> None:
     """Events are dropped by chance, objects come, change, go and are replaced, and the store itself loses some."""
 
