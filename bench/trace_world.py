@@ -222,7 +222,8 @@ class TraceWorld:
             return guest
         self._must(before < throttler.spec.queue_depth, "a full line took one more")
         self._must(
-            self.process.held_requests <= PROCESS_MAX + sum(throttler.retries.values()), "the process holds too many"
+            self.process.held_requests <= PROCESS_MAX + sum(throttler.counters.retries.values()),
+            "the process holds too many",
         )
         self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong place")
         self.model.join(guest)

@@ -551,16 +551,16 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     """The revision's load now."""
     seconds = 0.0
     concurrency = 0
-    if throttler.has_traffic():
-        traffic = throttler.traffic
+    if throttler.counters.has_traffic():
+        traffic = throttler.counters.traffic
         seconds = traffic.request_seconds_at(now_s)
         concurrency = traffic.concurrency
     first = throttler.line.first() if throttler.line.length != 0 else None
     return Load(
         throttler.key,
-        max(throttler.in_flight() - throttler.quiet, 0),
+        max(throttler.in_flight() - throttler.counters.quiet, 0),
         throttler.waiting() + throttler.gathering,
-        throttler.requests_total - throttler.quiet_total,
+        throttler.counters.requests_total - throttler.counters.quiet_total,
         concurrency,
         seconds,
         now_s,

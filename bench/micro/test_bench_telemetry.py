@@ -60,7 +60,7 @@ def _defer(callback: Callable[[], None]) -> None:
 def test_counting_a_request(benchmark: BenchmarkFixture, histograms: bool) -> None:
     drill = Drill(make(0))
     in_rounds(benchmark, lambda: drill.count(TIMES, histograms), beside={"histograms": histograms})
-    assert drill.throttler.requests_total >= TIMES
+    assert drill.throttler.counters.requests_total >= TIMES
 
 
 @pytest.mark.benchmark(group="telemetry")
@@ -71,7 +71,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
     for number in range(REVISIONS):
         throttler = make(number)
         Drill(throttler).count(10 + number % 7, True)
-        throttler.codes[200] = 10
+        throttler.counters.codes[200] = 10
         throttlers[throttler.key] = throttler
     families = [one for one in REVISION_FAMILIES if histograms or one.kind is not Kind.HISTOGRAM]
     roster = Roster(tuple(families), REVISIONS)

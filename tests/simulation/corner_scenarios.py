@@ -645,7 +645,7 @@ def what_is_asked_twice_is_one_request(seed: int) -> None:
     for _ in range(3):
         hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
     expect(hand.throttler.line.length == 1, f"{hand.throttler.line.length} wait")
-    total = hand.throttler.queued_total
+    total = hand.throttler.counters.queued_total
     expect(total == 0, f"{total} have waited here")
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(2),)))
     expect(hand.throttler.line.length == 1, f"{hand.throttler.line.length} wait")
@@ -843,8 +843,10 @@ def an_exempt_request_of_another_member_is_counted_there(seed: int) -> None:
         hand.member.receive(2, Want(1, NAME, WaitingRequest(number, exempt=exempt)))
         (said,) = hand.taken()
         expect(isinstance(said, Granted), f"{said} was said")
-        expect(hand.throttler.exempted_total == 0, f"{hand.throttler.exempted_total} are counted here")
-        expect(hand.throttler.granted_total == 0, f"{hand.throttler.granted_total} are counted here")
+        expect(
+            hand.throttler.counters.exempted_total == 0, f"{hand.throttler.counters.exempted_total} are counted here"
+        )
+        expect(hand.throttler.counters.granted_total == 0, f"{hand.throttler.counters.granted_total} are counted here")
 
 
 def where_policies_want_keys_nothing_is_lent(seed: int) -> None:

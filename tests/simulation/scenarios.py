@@ -166,12 +166,14 @@ def what_a_member_counts_is_its_own(seed: int) -> None:
         at_pods = sum(one.pod is not None for one in own)
         expect(throttler.in_flight() == at_pods, f"{node.name}: in flight {throttler.in_flight()}, not {at_pods}")
         expect(throttler.waiting() == len(own) - at_pods, f"{node.name}: waiting {throttler.waiting()}")
-        expect(throttler.granted_total == at_pods, f"{node.name}: granted {throttler.granted_total}")
+        expect(throttler.counters.granted_total == at_pods, f"{node.name}: granted {throttler.counters.granted_total}")
     calm(world)
     for node in (borrower, owner):
         throttler = node.throttlers[KEY]
         count = len([one for one in asked if one.node is node])
-        expect(throttler.granted_total == count and throttler.queued_total <= count, "totals are its own")
+        expect(
+            throttler.counters.granted_total == count and throttler.counters.queued_total <= count, "totals are its own"
+        )
 
 
 def a_pod_that_goes_ends_what_it_has_too_long(seed: int) -> None:

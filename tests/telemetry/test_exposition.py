@@ -208,9 +208,9 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
     shown = {}
     for (name, requests), throttler in zip(named.items(), throttlers(3).values(), strict=False):
         throttler.key = f"ns/{name}"
-        throttler.requests_total = requests
-        throttler.traffic.duration.observe(requests / 7.0)
-        throttler.failed_totals[Reason.QUEUE_FULL] = requests
+        throttler.counters.requests_total = requests
+        throttler.counters.traffic.duration.observe(requests / 7.0)
+        throttler.counters.failed_totals[Reason.QUEUE_FULL] = requests
         shown[throttler.key] = throttler
     written = list(text_string_to_metric_families(text_of(Exposition(read_from(shown), lambda: program(World())))))
     for family in REVISION_FAMILIES:
@@ -334,7 +334,7 @@ class Dropping:
             self.exposition.ended(statistics.revision(ended))
         for throttler in [*self.shown.values(), *self.dropped]:
             more = rng.randrange(3)
-            throttler.requests_total += more
+            throttler.counters.requests_total += more
             self.counted += more
 
     def others(self, text: str) -> float:

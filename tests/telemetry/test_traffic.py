@@ -22,20 +22,20 @@ def seen(histogram: Histogram) -> tuple[int, float]:
 def test_a_warm_request() -> None:
     world = World()
     world.pod()
-    assert not world.throttler.has_traffic()
+    assert not world.throttler.counters.has_traffic()
     exchange, _ = world.begin()
     world.clock.pass_time(0.25)
     exchange.response_head(response_head())
     exchange.response_body(b"hello")
     world.clock.pass_time(0.5)
     exchange.response_end([])
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert seen(traffic.first_byte) == (1, 0.25)
     assert seen(traffic.duration) == (1, 0.75)
     assert seen(traffic.wait) == (0, 0.0)
     assert (traffic.request_bytes, traffic.response_bytes) == (0, 5)
     assert traffic.cold == {}
-    assert world.throttler.cold_starts_total == 0
+    assert world.throttler.counters.cold_starts_total == 0
 
 
 def test_bytes_of_the_body() -> None:
@@ -46,7 +46,7 @@ def test_bytes_of_the_body() -> None:
     exchange.request_body(b"def")
     exchange.request_end([])
     world.answer(exchange)
-    assert (world.throttler.traffic.request_bytes, world.throttler.traffic.response_bytes) == (6, 5)
+    assert (world.throttler.counters.traffic.request_bytes, world.throttler.counters.traffic.response_bytes) == (6, 5)
 
 
 def test_a_wait_for_a_slot_is_no_cold_start() -> None:
@@ -58,7 +58,7 @@ def test_a_wait_for_a_slot_is_no_cold_start() -> None:
     world.clock.pass_time(2.0)
     world.answer(first)
     world.answer(second)
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert seen(traffic.wait) == (1, 2.0)
     assert traffic.cold == {}
 
@@ -68,9 +68,9 @@ def test_a_wait_in_vain_counts_too() -> None:
     _, client = world.begin()
     world.clock.pass_time(4.0)
     assert client.reason == Reason.QUEUE_TIMEOUT.value
-    count, total = seen(world.throttler.traffic.wait)
+    count, total = seen(world.throttler.counters.traffic.wait)
     assert count == 1 and total == pytest.approx(3.0, abs=0.1)
-    assert seen(world.throttler.traffic.first_byte) == (0, 0.0)
+    assert seen(world.throttler.counters.traffic.first_byte) == (0, 0.0)
     assert world.throttler.start is None, "nobody waits for it any more"
 
 
@@ -103,9 +103,9 @@ def answer_cold(world: World) -> tuple[Pool, Client]:
 def test_the_phases_of_a_cold_start() -> None:
     world = World()
     answer_cold(world)
-    cold = world.throttler.traffic.cold
+    cold = world.throttler.counters.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(1, 1.0), (1, 2.0), (1, 0.0), (1, 0.5), (1, 0.25)]
-    assert world.throttler.cold_starts_total == 1
+    assert world.throttler.counters.cold_starts_total == 1
     assert world.throttler.start is None
 
 
@@ -120,9 +120,9 @@ def test_who_comes_later_and_waits_longer() -> None:
     world.answer(first)
     pool.connect(second)
     world.answer(second)
-    cold = world.throttler.traffic.cold
+    cold = world.throttler.counters.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(2, 1.5), (2, 4.0), (2, 4.0), (2, 0.0), (2, 4.0)]
-    assert world.throttler.cold_starts_total == 1
+    assert world.throttler.counters.cold_starts_total == 1
 
 
 def test_a_pod_that_was_on_its_way_already() -> None:
@@ -141,7 +141,7 @@ def test_a_failed_start_is_no_cold_start() -> None:
     world.clock.pass_time(1.0)
     world.throttler.recover()
     world.throttler.pod_ready()
-    assert world.throttler.cold_starts_total == 0
+    assert world.throttler.counters.cold_starts_total == 0
 
 
 def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
@@ -156,7 +156,7 @@ def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     world.throttler.pump()
     pool.connect(exchange)
     world.answer(exchange)
-    count, total = seen(world.throttler.traffic.wait)
+    count, total = seen(world.throttler.counters.traffic.wait)
     assert (count, total) == (1, 2.0)
 
 

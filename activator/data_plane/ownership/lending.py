@@ -251,7 +251,7 @@ class Lending(LineObserver):
         if waiting.number == 0:
             refusal = throttler.enqueue(waiter)
             if refusal is None:
-                throttler.queued_total -= 1  # its own member counts it
+                throttler.counters.queued_total -= 1  # its own member counts it
         else:
             waiter.arrival = waiting.number
             refusal = throttler.rejoin(waiter)
@@ -347,9 +347,9 @@ class Lending(LineObserver):
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
         """A waiter has a slot; its own member counts the grant."""
         throttler = self.throttler
-        throttler.granted_total -= 1
+        throttler.counters.granted_total -= 1
         if lease.exempt:
-            throttler.exempted_total -= 1
+            throttler.counters.exempted_total -= 1
         borrower = waiter.borrower
         del borrower.waiters[waiter.request_number]
         slot = waiter.slot = self._lent.number()

@@ -1016,7 +1016,7 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         if self.throttler is not None:
-            self.throttler.client_gone_total += 1
+            self.throttler.counters.client_gone_total += 1
         self.reason = Reason.CLIENT_GONE
         if self.head.takes_trailers:
             self._grpc_failed(Reason.CLIENT_GONE)

@@ -28,6 +28,7 @@ from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
+from activator.data_plane.throttle.counters import Errors, RevisionCounters
 from activator.data_plane.throttle.disciplines import make_line
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lease import Lease, LeaseHolder
@@ -38,7 +39,6 @@ from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
 from activator.data_plane.throttle.starting import Start
-from activator.data_plane.throttle.traffic import Traffic
 from activator.data_plane.throttle.verdict import verdict_of
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
@@ -52,30 +52,6 @@ SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the pick
 # A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
 # own timeout begins a moment after the request arrived, and ends in a last look that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
-
-
-class Errors:
-    """Exceptions of waiters that were granted or rejected, and of policies that were asked.
-
-    An object of its own, so that its users do not refer to the throttler: revisions come and go, and a reference cycle
-    stays until the collector looks at all there is.
-    """
-
-    def __init__(self, key: str, events: SlotEvents) -> None:
-        self.total: int = 0
-        self._of_hooks: int = 0
-        self._key = key
-        self._events = events
-
-    def raised(self, error: Exception) -> None:
-        self.total += 1
-        self._events.failed(self._key, error)
-
-    def hook_raised(self, error: Exception) -> None:
-        self.total += 1
-        self._of_hooks += 1
-        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: reported less and less often
-            self._events.failed(self._key, error)
 
 
 class RevisionThrottler:
@@ -104,8 +80,7 @@ class RevisionThrottler:
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.filters: object | None = None  # its FilterChain (data_plane/filters/), if it has any
-        self.quiet: int = 0  # requests here that are no activity
-        self.quiet_total: int = 0
+        self.counters = RevisionCounters()
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases = Leases()  # every open lease
@@ -118,21 +93,9 @@ class RevisionThrottler:
         self.start: Start | None = None  # from zero, while requests wait for it
         self.gathering: int = 0  # requests whose bodies are received before they ask for a slot
         self.delivering: int = 0  # requests that pods have answered, and whose clients have yet to take the rest
-        # counters, read at scrape time
-        self.granted_total: int = 0
-        self.exempted_total: int = 0
-        self.queued_total: int = 0
-        self.requests_total: int = 0
-        self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
-        self.codes: dict[int, int] = {}
-        self.grpc_statuses: dict[int, int] = {}  # of gRPC calls that have ended, however they ended
-        self.client_gone_total: int = 0
-        self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
-        self._errors = Errors(spec.key, events)
+        self._errors = Errors(spec.key, events, self.counters)
         self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
-        self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
-        self._traffic: Traffic | None = None
         self._onlookers: Onlookers | None = None  # where there are any
         self._now = now
         self._defer = defer
@@ -203,7 +166,7 @@ class RevisionThrottler:
         if refusal is not None:
             return refusal
         self.line.join(waiter)
-        self.queued_total += 1
+        self.counters.queued_total += 1
         self._joined(waiter)
         return None
 
@@ -218,7 +181,8 @@ class RevisionThrottler:
         if refusal is not None:
             return refusal
         waiter.avoided = failed
-        self.retries[reason] = self.retries.get(reason, 0) + 1
+        retries = self.counters.retries
+        retries[reason] = retries.get(reason, 0) + 1
         if waiter.exempt and self.source is None:
             try:
                 lease = self._acquire_exempt(waiter, self._now())
@@ -398,7 +362,7 @@ class RevisionThrottler:
         start = self.start
         if start is not None:
             start.ready_s = self._now()
-            self.cold_starts_total += 1
+            self.counters.cold_starts_total += 1
             self.start = None  # the requests that waited for it keep it
 
     def pod_left(self, tracker: PodTracker) -> None:
@@ -554,14 +518,6 @@ class RevisionThrottler:
         return self.line.length - (0 if lending is None else lending.waiting())
 
     @property
-    def traffic(self) -> Traffic:
-        """What the revision has carried, to be added to."""
-        traffic = self._traffic
-        if traffic is None:
-            traffic = self._traffic = Traffic()
-        return traffic
-
-    @property
     def onlookers(self) -> Onlookers:
         """Those who are told how it gets on."""
         onlookers = self._onlookers
@@ -569,24 +525,9 @@ class RevisionThrottler:
             onlookers = self._onlookers = Onlookers()
         return onlookers
 
-    @property
-    def fallbacks(self) -> dict[str, int]:
-        """Requests that another revision took, by its key."""
-        return {} if self._traffic is None else self._traffic.fallbacks
-
-    def has_traffic(self) -> bool:
-        """Whether there is anything to read in `traffic`."""
-        return self._traffic is not None
-
     def has_requests(self) -> bool:
-        """Whether anything is at a pod, or a request is here that has been counted and has not ended."""
-        traffic = self._traffic
-        return self.leases.count != 0 or (traffic is not None and traffic.concurrency != 0)
-
-    @property
-    def errors_total(self) -> int:
-        """Exceptions of waiters that were granted or rejected, and of policies that were asked."""
-        return self._errors.total
+        """True if a lease is open, or a request has been counted that has not ended."""
+        return self.leases.count != 0 or self.counters.has_requests()
 
     def queue_timeout_s(self) -> float:
         """How long a request without a timeout of its own may stand in line, from its arrival."""
@@ -665,7 +606,7 @@ class RevisionThrottler:
             lease.trial = lease.bars_trials = True
             self.table.begin_trial(tracker)
         self.leases.open(lease, waiter)
-        self.granted_total += 1
+        self.counters.granted_total += 1
         if self._is_once:
             self._take(tracker, waiter)
         return lease
@@ -689,7 +630,7 @@ class RevisionThrottler:
             return None
         lease = self._reserve(waiter, tracker, now_s)
         lease.exempt = True
-        self.exempted_total += 1
+        self.counters.exempted_total += 1
         return lease
 
     def _grant(self, waiter: Waiter, lease: Lease) -> None:

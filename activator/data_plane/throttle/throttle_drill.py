@@ -61,8 +61,9 @@ class Drill:
         arrived_s = 1.0
         for _ in range(times):
             arrived_s += 0.00002
-            throttler.requests_total += 1
-            traffic = throttler.traffic
+            counters = throttler.counters
+            counters.requests_total += 1
+            traffic = counters.traffic
             traffic.begun(arrived_s)
             traffic.ended(arrived_s + 0.0012)
             traffic.request_bytes += 10

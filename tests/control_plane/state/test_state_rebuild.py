@@ -158,7 +158,7 @@ class Large(Program):
         throttler = self.throttler()
         throttler.table.check_invariants()
         assert self.wrong == []
-        assert throttler.errors_total == 0
+        assert throttler.counters.errors_total == 0
         assert self.view() == made_whole(self.worker.model)
         held = [request.lease for request in self.requests if request.lease is not None]
         assert throttler.table.in_flight == len(throttler.leases) == len(held)

@@ -352,7 +352,7 @@ def test_a_client_that_takes_nothing_is_cut_and_one_that_takes_a_little_is_not()
         assert not client.is_aborted(), "longer than the total timeout, which is the pod's"
     world.clock.pass_time(2 * SEND_TIMEOUT_S + 1.0)
     assert client.is_aborted() and exchange.reason is Reason.SEND_TIMEOUT
-    assert world.throttler.failed_totals == {Reason.SEND_TIMEOUT: 1}
+    assert world.throttler.counters.failed_totals == {Reason.SEND_TIMEOUT: 1}
     world.check_idle()
 
 
@@ -397,11 +397,11 @@ def test_what_a_pod_had_sent_before_it_broke_is_delivered_and_then_the_answer_is
     exchange.response_body(b"x" * 10)
     if why == "pod":
         exchange.pod_failed(Reason.POD_CLOSED, "", False)
-        assert world.throttler.failed_totals == {Reason.POD_CLOSED: 1}
+        assert world.throttler.counters.failed_totals == {Reason.POD_CLOSED: 1}
     else:
         world.clock.pass_time(5.1)
         assert pool.pods[0].aborted
-        assert world.throttler.failed_totals == {Reason.TOTAL_TIMEOUT: 1}
+        assert world.throttler.counters.failed_totals == {Reason.TOTAL_TIMEOUT: 1}
     assert exchange.phase == DELIVERING and world.table.in_flight == 0 and not client.is_aborted()
     exchange.client_drained()
     assert client.body == b"x" * 10 and client.is_aborted() and not client.has_ended()

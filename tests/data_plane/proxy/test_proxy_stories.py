@@ -101,7 +101,7 @@ def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
     while world.clock.turn():
         pass
     assert {(client.status, client.reason, client.ended) for client in clients} == {(504, "queue_timeout", True)}
-    assert world.throttler.failed_totals[Reason.QUEUE_TIMEOUT] == 1_000
+    assert world.throttler.counters.failed_totals[Reason.QUEUE_TIMEOUT] == 1_000
     world.check_idle()
 
 
@@ -192,7 +192,7 @@ def test_a_client_that_leaves_frees_its_place_or_slot_at_once() -> None:
     assert world.throttler.line.length == 0
     working.client_gone()
     assert pool.pods[0].aborted
-    assert world.throttler.client_gone_total == 2
+    assert world.throttler.counters.client_gone_total == 2
     world.check_idle()
 
 

@@ -72,9 +72,9 @@ def test_a_quiet_request_goes_to_a_pod_that_is_there_and_is_no_activity() -> Non
     world.answer(quiet)
     world.answer(other)
     assert told.status == 200
-    assert world.throttler.requests_total == 2, "it is a request all the same"
+    assert world.throttler.counters.requests_total == 2, "it is a request all the same"
     world.check_idle()
-    assert world.throttler.quiet == 0
+    assert world.throttler.counters.quiet == 0
 
 
 def test_a_quiet_request_whose_client_leaves() -> None:
@@ -83,7 +83,7 @@ def test_a_quiet_request_whose_client_leaves() -> None:
     quiet, _ = world.begin()
     quiet.client_gone()
     world.check_idle()
-    assert world.throttler.quiet == 0
+    assert world.throttler.counters.quiet == 0
 
 
 # --- the waiting page ---
@@ -207,7 +207,7 @@ def test_answers_of_our_own_are_no_durations_of_requests() -> None:
     assert browsed(world).reason == "starting"
     shown, told = world.begin(request_head(User_Agent="probe"))
     assert told.reason == "asleep"
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert Distribution.of(traffic.duration).buckets[-1][1] == 0
     shown.leave_exemplars("0" * 32, 1.0)
     world.pod()
@@ -237,7 +237,7 @@ def test_a_file_in_the_place_of_a_refusal() -> None:
     _, client = world.begin()
     assert (client.status, client.body, client.reason) == (503, b"<h1>Sorry</h1>", "queue_full")
     assert client.fields["content-type"] == "text/html" and client.retry_after == "1"
-    assert world.throttler.failed_totals == {Reason.QUEUE_FULL: 1}, "it is counted as what it is"
+    assert world.throttler.counters.failed_totals == {Reason.QUEUE_FULL: 1}, "it is counted as what it is"
     first.client_gone()
     world.check_idle()
 

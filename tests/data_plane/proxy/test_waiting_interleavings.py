@@ -102,9 +102,10 @@ class Everything(World):
         for throttler in (self.throttler, self.second):
             assert throttler.table.in_flight == 0 and not throttler.leases and throttler.line.length == 0
             assert (
-                throttler.held.held_bytes == 0 and throttler.gathering == throttler.delivering == throttler.quiet == 0
+                throttler.held.held_bytes == 0
+                and throttler.gathering == throttler.delivering == throttler.counters.quiet == 0
             )
-            assert not throttler.has_traffic() or throttler.traffic.concurrency == 0
+            assert not throttler.counters.has_traffic() or throttler.counters.traffic.concurrency == 0
         assert self.held.held_bytes == self.held.held_requests == 0
         assert self.proxy.active == 0 and self.wheel.armed == 0 and not self.errors
         for exchange, client in self.exchanges:

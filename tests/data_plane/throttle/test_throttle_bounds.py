@@ -80,7 +80,7 @@ def test_an_exempted_request_passes_when_all_is_full() -> None:
     assert room.ask().ends == ["queue_full"]
     health = room.ask("/healthz?deep=1")
     assert health.ends == ["granted"]
-    assert room.throttler.exempted_total == 1
+    assert room.throttler.counters.exempted_total == 1
     assert room.table.in_flight == 2
     working.release()
     assert waiting.ends == [], "the pod still bears as much as it may"
@@ -106,7 +106,7 @@ def test_without_a_pod_that_could_take_it_an_exempted_request_waits_like_others(
     assert room.ask("/healthz").ends == ["queue_full"]
     room.pod("p1", 2)
     assert (first.ends, health.ends) == (["granted"], ["granted"])
-    assert room.throttler.exempted_total == 0
+    assert room.throttler.counters.exempted_total == 0
 
 
 def test_who_may_not_be_overfilled() -> None:
@@ -348,7 +348,7 @@ def test_a_waiter_that_raises_costs_nobody_else_anything() -> None:
     throttler.pump()
     assert [request.ends for request in line] == [["granted", "internal"], ["granted"]] * 2
     assert len(throttler.leases) == table.in_flight == 2
-    assert throttler.errors_total == 4
+    assert throttler.counters.errors_total == 4
     assert next(event for event in heard.events if event[0] == "failed")[1] == "RuntimeError('granted')"
 
 
@@ -359,7 +359,7 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
         request.ask(clock.now())
     throttler.fail("x")
     assert [request.ends for request in line] == [["revision_failed"]] * 2
-    assert throttler.errors_total == 1
+    assert throttler.counters.errors_total == 1
 
 
 def test_retry_after_names_the_next_attempt_to_start() -> None:
