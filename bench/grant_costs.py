@@ -86,7 +86,7 @@ class _Side:
         lease = self.throttler.try_acquire(request, time.monotonic())
         if lease is not None:
             request.granted(lease)
-        elif (reason := self.throttler.enqueue(request)) is not None:
+        elif (reason := self.throttler.queue.enqueue(request)) is not None:
             request.refused(reason, "")
 
     def turn(self) -> bool:

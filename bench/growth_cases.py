@@ -267,7 +267,7 @@ def rebuild_turn(size: int) -> Measure:
         world.tables.distrust(KEY, "told so")
         world.loop.defer(world.turn_worker)
         longest_ns = world.loop.longest_turn_ns()
-        assert throttler.table is not before and throttler.failure is None
+        assert throttler.table is not before and throttler.queue.failure is None
         assert (throttler.table.used, throttler.table.in_flight) == (size, size)
         return longest_ns
 

@@ -33,7 +33,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
     return RevisionStatistics(
         key=throttler.key,
         incarnation=throttler.incarnation,
-        dropped=throttler.removed,
+        dropped=throttler.queue.removed,
         knative_service=spec.knative_service,
         knative_configuration=spec.knative_configuration,
         policy=spec.policy,
@@ -53,7 +53,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         exempted_total=counters.exempted_total,
         errors_total=counters.errors_total,
         cold_starts_total=counters.cold_starts_total,
-        cannot_start=throttler.failure is not None,
+        cannot_start=throttler.queue.failure is not None,
         traffic=_traffic(counters.traffic) if counters.has_traffic() else None,
         table=_table(throttler.table, throttler.in_flight()),
     )

@@ -327,7 +327,7 @@ class Dropping:
         if key not in self.shown:
             self.shown[key] = a_throttler(key)
         elif chance < 0.3:
-            self.shown[key].removed = True
+            self.shown[key].queue.removed = True
             self.dropped.append(self.shown.pop(key))
         if self.dropped and rng.random() < 0.3:
             ended = self.dropped.pop(rng.randrange(len(self.dropped)))
@@ -391,7 +391,7 @@ def test_one_that_leaves_gives_its_name_away_when_it_has_ended() -> None:
     world.shown = {first.key: first}
     names = {"revision": "r0"}
     assert value(list(text_string_to_metric_families(text_of(world.exposition))), "activator_requests_total", **names)
-    first.removed = True
+    first.queue.removed = True
     world.shown, world.dropped = {second.key: second}, [first]
     assert world.others(text_of(world.exposition)) == 2.0, "its place is taken until it has ended"
     world.exposition.ended(statistics.revision(first))

@@ -253,15 +253,14 @@ def a_revision() -> Any:
     return Of(
         key="ns/app",
         incarnation=1,
-        removed=False,
         counters=counters,
+        queue=Of(removed=False, failure="it cannot start"),
         waiting=lambda: 14,
         in_flight=lambda: 21,
         spec=Of(queue_depth=15, policy="ewma", knative_service="", knative_configuration=""),
         held=Of(held_bytes=16),
         gathering=61,
         delivering=62,
-        failure="it cannot start",
         table=Of(
             slots=[*slots, beyond],
             length=len(slots),
@@ -461,7 +460,7 @@ def test_what_is_not_there_is_not_shown() -> None:
     for name in ("state_worker_last_panic_seconds", "push_reports", "push_validations"):
         assert rows[f"activator_{name}"] == []
     revision = a_revision()
-    revision.table.capacity, revision.failure = UNLIMITED, None
+    revision.table.capacity, revision.queue.failure = UNLIMITED, None
     figures = {one.name: list(one.read(statistics.revision(revision))) for one in REVISION_FAMILIES}
     assert figures["activator_capacity"] == [((), float("inf"))]
     assert figures["activator_revision_failed"] == [((), 0.0)]

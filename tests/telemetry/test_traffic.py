@@ -52,7 +52,7 @@ def test_bytes_of_the_body() -> None:
 def test_a_wait_for_a_slot_is_no_cold_start() -> None:
     world = World()
     world.pod()
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     first, _ = world.begin()
     second, _ = world.begin()
     world.clock.pass_time(2.0)
@@ -71,7 +71,7 @@ def test_a_wait_in_vain_counts_too() -> None:
     count, total = seen(world.throttler.counters.traffic.wait)
     assert count == 1 and total == pytest.approx(3.0, abs=0.1)
     assert seen(world.throttler.counters.traffic.first_byte) == (0, 0.0)
-    assert world.throttler.start is None, "nobody waits for it any more"
+    assert world.throttler.queue.start is None, "nobody waits for it any more"
 
 
 def start_pod(world: World, pending_s: float, ready_s: float) -> Pool:
@@ -81,10 +81,10 @@ def start_pod(world: World, pending_s: float, ready_s: float) -> Pool:
     assert tracker is not None
     pool = Pool(connects=False)
     tracker.attachment = pool
-    world.throttler.pod_placed()
+    world.throttler.queue.pod_placed()
     world.clock.pass_time(ready_s)
     world.table.set_state(tracker, READY)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     world.throttler.pump()
     return pool
 
@@ -106,7 +106,7 @@ def test_the_phases_of_a_cold_start() -> None:
     cold = world.throttler.counters.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(1, 1.0), (1, 2.0), (1, 0.0), (1, 0.5), (1, 0.25)]
     assert world.throttler.counters.cold_starts_total == 1
-    assert world.throttler.start is None
+    assert world.throttler.queue.start is None
 
 
 def test_who_comes_later_and_waits_longer() -> None:
@@ -129,25 +129,25 @@ def test_a_pod_that_was_on_its_way_already() -> None:
     world = World()
     world.table.add("p1", "10.0.0.1:80", 1, PENDING)
     world.begin()
-    start = world.throttler.start
+    start = world.throttler.queue.start
     assert start is not None and start.placed_s == start.wanted_s
 
 
 def test_a_failed_start_is_no_cold_start() -> None:
     world = World()
     world.begin()
-    world.throttler.fail("exit code 1")
-    assert world.throttler.start is None
+    world.throttler.queue.fail("exit code 1")
+    assert world.throttler.queue.start is None
     world.clock.pass_time(1.0)
     world.throttler.recover()
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     assert world.throttler.counters.cold_starts_total == 0
 
 
 def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     world = World()
     pool = world.pod(connects=False)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     exchange, _ = world.begin()
     exchange.connect_failed(Reason.CONNECT_FAILED)  # nobody else has room: in line until the same is picked again
     assert isinstance(exchange, Exchange)

@@ -379,7 +379,7 @@ class ProxiedExchange(RequestRecord):
         if lease is not None:
             self.granted(lease)
             return
-        refusal = throttler.enqueue(self)
+        refusal = throttler.queue.enqueue(self)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail())
         elif self.phase == WAITING or self._enter(WAITING):  # for another revision than before
@@ -532,7 +532,7 @@ class ProxiedExchange(RequestRecord):
         if self.queued_s == 0.0:
             self.queued_s = self._time()
         if self.start is None:
-            self.start = throttler.start
+            self.start = throttler.queue.start
         self._proxy.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
@@ -698,7 +698,7 @@ class ProxiedExchange(RequestRecord):
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
         """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
         bytes_max = throttler.spec.buffer_request_bytes
-        if bytes_max <= self._gathered_max or throttler.failure is not None:
+        if bytes_max <= self._gathered_max or throttler.queue.failure is not None:
             return False
         if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
             return False

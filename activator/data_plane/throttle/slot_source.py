@@ -6,6 +6,8 @@ only this member's requests, so it grants nothing by itself: each slot comes fro
 
 from __future__ import annotations
 
+from typing import final
+
 from mypy_extensions import mypyc_attr
 
 from activator.data_plane.throttle.lease import Lease
@@ -81,3 +83,12 @@ class LineObserver:
     def waiting(self) -> int:
         """Requests in the line that wait at other members."""
         raise NotImplementedError
+
+
+@final
+class Sharing:
+    """How the members of a group share the slots of one revision; ownership/ sets it."""
+
+    def __init__(self) -> None:
+        self.source: SlotSource | None = None  # the source of the slots where another member owns the revision
+        self.lending: LineObserver | None = None  # set where this member owns it and there are others

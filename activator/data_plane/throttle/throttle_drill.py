@@ -78,7 +78,7 @@ class Drill:
         waiters = [DrilledWaiter(self, heads[number % len(heads)]) for number in range(count)]
         for waiter in waiters:
             assert self.throttler.try_acquire(waiter, 1.0) is None
-            assert self.throttler.enqueue(waiter) is None
+            assert self.throttler.queue.enqueue(waiter) is None
         return waiters
 
     def hand_over(self, times: i64) -> i64:

@@ -16,7 +16,8 @@ from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
 from activator.data_plane.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     PodGone,
     PodStatus,

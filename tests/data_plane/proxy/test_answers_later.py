@@ -185,7 +185,7 @@ def test_upgrades_and_revisions_that_cannot_start_are_answered_at_once() -> None
     exchange, client = world.begin(request_head(Prefer="respond-async", Upgrade="websocket", Connection="Upgrade"))
     assert client.silent()
     exchange.client_gone()
-    world.throttler.fail("no model")
+    world.throttler.queue.fail("no model")
     client = world.post()
     assert (client.status, client.reason) == (503, "revision_failed") and b"no model" in client.body
     world.check_nothing_kept()
@@ -523,7 +523,7 @@ def test_a_refusal_that_is_kept_is_the_same_from_everywhere() -> None:
     two = Two()
     one, other = two.worlds[1], two.worlds[2]
     place = place_of(one.post())
-    one.throttler.fail("no model")
+    one.throttler.queue.fail("no model")
     one.clock.turn()
     client = other.ask(place)
     two.talk()

@@ -240,7 +240,7 @@ def test_every_end_of_a_request_whose_body_comes(end: str) -> None:
         world.clock.turn()
         assert client.reason == "revision_removed"
     elif end == "failed":
-        world.throttler.fail("no image")
+        world.throttler.queue.fail("no image")
         exchange.request_end([])
         world.clock.turn()
         assert client.reason == "revision_failed"
@@ -671,7 +671,7 @@ def test_both_directions_have_one_share_a_turn_between_them() -> None:
 
 def test_a_revision_that_cannot_start_refuses_before_the_body_comes() -> None:
     world = world_of()
-    world.throttler.fail("no image")
+    world.throttler.queue.fail("no image")
     exchange, client = world.begin(request_head("POST", length=1000, Expect="100-continue"))
     assert client.reason == "revision_failed" and exchange.over and not client.asked_for_body
     world.check_idle()

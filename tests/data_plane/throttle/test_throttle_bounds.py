@@ -357,7 +357,7 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
     line = [Clumsy(throttler), Request(throttler)]
     for request in line:
         request.ask(clock.now())
-    throttler.fail("x")
+    throttler.queue.fail("x")
     assert [request.ends for request in line] == [["revision_failed"]] * 2
     assert throttler.counters.errors_total == 1
 
@@ -365,12 +365,12 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
 def test_retry_after_names_the_next_attempt_to_start() -> None:
     throttler, _, _, clock = make(depth=10)
     waiting = asking(throttler, clock.now())
-    throttler.fail("exited", clock.now() + 6.3)
+    throttler.queue.fail("exited", clock.now() + 6.3)
     assert waiting.ends == ["revision_failed"]
     assert throttler.retry_after_s() == 7
     clock.now_s += 6.0
     assert throttler.retry_after_s() == 1
-    throttler.fail("exited", clock.now() + 1000.0)
+    throttler.queue.fail("exited", clock.now() + 1000.0)
     assert throttler.retry_after_s() == 120, "bounded"
     throttler.recover()
     assert throttler.retry_after_s() == 1
@@ -386,10 +386,10 @@ def many(throttler: RevisionThrottler, count: int) -> list[Request]:
 def test_a_failed_revision_tells_a_bounded_number_in_each_turn() -> None:
     throttler, _, _, clock = make(depth=10_000)
     line = many(throttler, 10_000)
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"], "a newcomer hears at once"
-    assert throttler.line.length == 0
+    assert throttler.queue.line.length == 0
     told = [REFUSALS_PER_TURN_MAX]
     while clock.turn():
         told.append(sum(bool(request.ends) for request in line))
@@ -408,7 +408,7 @@ def test_a_turn_ends_early_when_telling_is_slow() -> None:
     line = [Slow(throttler) for _ in range(200)]
     for request in line:
         request.ask(clock.now())
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     assert sum(bool(request.ends) for request in line) <= 16
     while clock.turn():
         pass
@@ -418,7 +418,7 @@ def test_a_turn_ends_early_when_telling_is_slow() -> None:
 def test_who_leaves_before_being_told_is_not_told() -> None:
     throttler, _, _, clock = make(depth=10_000)
     line = many(throttler, 1_000)
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     line[-1].leave()
     throttler.recover()
     while clock.turn():
@@ -449,8 +449,8 @@ def test_another_discipline_takes_everybody_over() -> None:
     spec = room.throttler.spec
     priority = RevisionSpec(key=spec.key, discipline=DisciplineSpec("priority", "X-Priority", 10.0))
     room.throttler.reconfigure(priority)
-    assert room.throttler.line.waiters() == requests
-    assert room.throttler.line.first() is requests[1]
+    assert room.throttler.queue.line.waiters() == requests
+    assert room.throttler.queue.line.first() is requests[1]
     room.throttler.reconfigure(RevisionSpec(key=spec.key, discipline=DisciplineSpec("fair", "X-Tenant")))
     first, second, third = requests
     room.pod("p1", 1)
@@ -476,4 +476,4 @@ def test_a_waiter_that_was_never_sorted_has_no_limits_of_its_own() -> None:
     throttler = make()[0]
     request = Request(throttler)
     assert (request.own_timeout_s, request.own_deadline_s) == (NEVER, NEVER)
-    assert throttler.wait_limit_s(request) == throttler.queue_timeout_s()
+    assert throttler.wait_limit_s(request) == throttler.queue.queue_timeout_s()

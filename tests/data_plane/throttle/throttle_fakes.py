@@ -80,7 +80,7 @@ class Request(Waiter):
         if lease is not None:
             self.granted(lease)
             return
-        refusal = self.throttler.enqueue(self)
+        refusal = self.throttler.queue.enqueue(self)
         if refusal is not None:
             self.refused(refusal, "")
 
