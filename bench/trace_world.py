@@ -15,9 +15,9 @@ from collections.abc import Callable
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason

@@ -26,8 +26,8 @@ from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     DropRevision,

@@ -42,8 +42,8 @@ from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool

@@ -1,6 +1,6 @@
 """What telling of requests costs where no sockets hide it: counting them, and the text of /metrics.
 
-Counting is measured in place, by a compiled caller (data_plane/throttle/throttle_drill.py): that of one warm request.
+Counting is measured in place, by a compiled caller (data_plane/throttle/drill.py): that of one warm request.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane import statistics
+from activator.data_plane.throttle.drill import Drill
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.throttle_drill import Drill
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, samples_of
 from activator.telemetry.metrics.families import Kind
 from activator.telemetry.metrics.named import Roster

@@ -1,6 +1,6 @@
 """What a request costs the throttler: with room, handed over from line to slot, cancelled with ten thousand others.
 
-"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/throttle_drill.py).
+"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/drill.py).
 A hand-over is a release, the choice of the next, its reservation and its grant.
 """
 
@@ -17,9 +17,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec
+from activator.data_plane.throttle.drill import Drill, DrilledWaiter
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.throttle_drill import Drill, DrilledWaiter
 from activator.runtime.clock import TICK_S, WHEEL_SLOTS, TimingWheel
 from lb.registry import create
 from lb.rng import Rng

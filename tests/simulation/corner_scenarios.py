@@ -30,7 +30,7 @@ from activator.data_plane.ownership.messages import (
 )
 from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
 from activator.data_plane.snapshot import waits_for
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from activator.runtime.rendezvous import hash_of, score

@@ -16,9 +16,9 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.rebuild import Rebuild, highest_generation
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PlacePod

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import final
 
 from activator.data_plane.request import RequestRecord
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel

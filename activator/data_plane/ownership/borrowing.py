@@ -31,9 +31,9 @@ from activator.data_plane.ownership.messages import (
     WaitingRequest,
     Want,
 )
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotSource
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_source import SlotSource
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason

@@ -28,10 +28,10 @@ from activator.data_plane.ownership.messages import (
     Revoked,
     WaitingRequest,
 )
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import LineObserver, SlotSource
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.queue import ARRIVAL_STEP
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason

@@ -77,8 +77,8 @@ from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client, after_end_of_pod, tunnel_phase
 from activator.data_plane.request import HOLD_MAX_S, BodyWatcher, RequestRecord
-from activator.data_plane.throttle.body_buffer import BodyBuffer
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.held_bodies import BodyBuffer
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted

@@ -12,7 +12,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.starting import PHASES, ColdPhases
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason

@@ -6,11 +6,12 @@ Rules
      that is tried again on another pod is let back in: at most as many as are in flight come on top.
   3. A waiter that leaves the line without a slot is taken out by its owner, or is rejected: in this turn, or in one of
      the next (rejection.py).
-  4. A line at a revision without capacity waits for a start from zero: what is known of it stands here.
+  4. A line at a revision without capacity waits for a start from zero, and the queue records that start.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Final, final
 
@@ -21,10 +22,8 @@ from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.counters import RevisionCounters
 from activator.data_plane.throttle.disciplines import make_line
 from activator.data_plane.throttle.forecast import Forecast
-from activator.data_plane.throttle.positions import Onlookers
+from activator.data_plane.throttle.interfaces import Sharing, SlotEvents
 from activator.data_plane.throttle.rejection import Refusals
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.slot_source import Sharing
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
@@ -34,9 +33,47 @@ from lb.tracker import PodTracker
 
 ARRIVAL_STEP: Final = 1 << 20  # between two arrivals: a new owner of the line finds a place for those it knows late
 
+POSITIONS_AGE_S: Final = 0.5
+
 # A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
 # own timeout begins a moment after the request arrived, and ends in a last look that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
+
+
+class Positions:
+    """The positions of a line's waiters.
+
+    A line does not know how many stand before one of its waiters; to count them costs a walk. So the arrivals of a line
+    are read at most every POSITIONS_AGE_S, and each question costs a search among them: 10,000 clients that ask all the
+    time cost one walk in that time. By arrival: with priorities or fair shares others may be served first.
+    """
+
+    def __init__(self) -> None:
+        self._arrivals: list[int] = []
+        self._read_s: float = 0.0
+
+    def of(self, line: WaitingLine, waiter: Waiter, now_s: float) -> int:
+        """Return where the waiter stands; 1: it is the next.
+
+        Waiters that have left since the line was read may still be counted; one that has come since is taken as the
+        last, as it is when it joins.
+        """
+        if now_s - self._read_s >= POSITIONS_AGE_S or len(self._arrivals) == 0:
+            self._arrivals = [one.arrival for one in line.waiters()]
+            self._read_s = now_s
+        arrivals = self._arrivals
+        if len(arrivals) == 0 or waiter.arrival > arrivals[-1]:
+            return max(line.length, 1)
+        return min(bisect_left(arrivals, waiter.arrival) + 1, max(line.length, 1))
+
+
+class Onlookers:
+    """The observers of the progress of one revision; made for the first of them."""
+
+    def __init__(self) -> None:
+        self.ticket: Waiter | None = None  # waits for a start in the place of others (filters/start_ticket.py)
+        self.output: tuple[str, ...] = ()  # what its program has written since its start began, to be shown there
+        self.positions = Positions()
 
 
 @final
@@ -91,7 +128,7 @@ class RevisionQueue:
         waiter.asked_s = self._asked_s
 
     def enqueue(self, waiter: Waiter) -> Reason | None:
-        """Stand in line; a reason (and `admission.detail`) says that the waiter was rejected instead."""
+        """Add the waiter to the line; return a reason (and set `admission.detail`) if it is rejected instead."""
         refusal = self.refusal()
         if refusal is None:
             if self.line.length >= self._spec.queue_depth:
@@ -111,7 +148,7 @@ class RevisionQueue:
         return None
 
     def rejoin(self, waiter: Waiter) -> None:
-        """Stand in line again, in the old place."""
+        """Add the waiter to the line again, in its old place."""
         self.line.rejoin(waiter)
         self._joined(waiter)
 
@@ -233,7 +270,7 @@ class RevisionQueue:
         self._refusals.reject(waiter, reason, detail)
 
     def line_up(self, waiters: list[Waiter]) -> None:
-        """Give the line this order, by their `line_number`; all that stand in it must be among them."""
+        """Give the line this order, by their `line_number`; `waiters` must be all that wait."""
         for waiter in waiters:
             self.line.leave(waiter)
         for waiter in waiters:
@@ -251,20 +288,20 @@ class RevisionQueue:
 
     @property
     def onlookers(self) -> Onlookers:
-        """Those who are told how the revision gets on."""
+        """The observers of the revision's progress."""
         onlookers = self._onlookers
         if onlookers is None:
             onlookers = self._onlookers = Onlookers()
         return onlookers
 
     def queue_timeout_s(self) -> float:
-        """Return how long a request without a timeout of its own may stand in line, from its arrival."""
+        """Return how long a request without a timeout of its own may wait, in seconds from its arrival."""
         if self._spec.queue_timeout_s is not None:
             return self._spec.queue_timeout_s
         return QUEUE_TIMEOUT_S if self.was_ready else self._spec.startup_timeout_s + _STARTUP_SLACK_S
 
     def wait_limit_s(self, waiter: Waiter) -> float:
-        """Return how long this waiter may stand in line, from its arrival."""
+        """Return how long this waiter may wait, in seconds from its arrival."""
         return self.admission.limit_s(waiter, self.queue_timeout_s())
 
     def start_progress(self, now_s: float) -> tuple[float, float]:
@@ -276,7 +313,7 @@ class RevisionQueue:
         return self.onlookers.positions.of(self.line, waiter, self._now())
 
     def expected_s(self, position: int) -> int:
-        """Return how long the one at this place has to wait still, as far as the line's past says it."""
+        """Return how long the waiter at this place has to wait still, in seconds, by the line's past."""
         return self.forecast.retry_after_s(max(position - 1, 0), self._now())
 
     def retry_after_s(self) -> int:

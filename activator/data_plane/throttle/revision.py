@@ -1,7 +1,7 @@
 """The throttler of one revision: which request gets which slot.
 
-The queue (queue.py) says which requests wait and which is next, the verdicts (verdict.py) what requests show about
-their pods. This module reserves slots, hands them over and takes them back.
+The queue (queue.py) decides which requests wait and which is next, the verdicts (verdict.py) judge pods by how their
+requests end. This module reserves slots, hands them over and takes them back.
 
 Invariants (the auditor and the property tests check them)
   1. No grant is made to a pod with in_flight >= limit.
@@ -27,18 +27,15 @@ from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.counters import Errors, RevisionCounters
-from activator.data_plane.throttle.lease import Lease, LeaseHolder
-from activator.data_plane.throttle.leases import Leases, leave_pod
-from activator.data_plane.throttle.overflow import least_loaded
+from activator.data_plane.throttle.interfaces import Sharing, SlotEvents, SlotSource
+from activator.data_plane.throttle.leases import Lease, LeaseHolder, Leases, leave_pod
 from activator.data_plane.throttle.queue import RevisionQueue
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.slot_source import Sharing, SlotSource
 from activator.data_plane.throttle.verdict import PodVerdicts
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Defer, Now
 from activator.runtime.reasons import Reason
 from lb.table import DRAINED, TrackerTable
-from lb.tracker import DRAINING, FOREVER, RECOVERING, PodTracker
+from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
 
 
 class RevisionThrottler:
@@ -134,7 +131,7 @@ class RevisionThrottler:
             self._events.activated(self.key)
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
-        """Stand in line again, in the old place: the request `failed` for `reason` and is tried on another pod.
+        """Add a request to the line again, in its old place: it `failed` for `reason` and is tried on another pod.
 
         No bound rejects it. Where no other pod has room, the same one will do.
         """
@@ -171,7 +168,7 @@ class RevisionThrottler:
     # --- giving a slot back ---
 
     def release(self, lease: Lease, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Free the slot: the request is over at the pod, after `latency_s`; 0.0: that says nothing. Once per lease."""
+        """Free the slot: the request is over at the pod, after `latency_s`; 0.0: not measured. Once per lease."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
         self.leases.close(lease)
@@ -344,7 +341,7 @@ class RevisionThrottler:
         return lease
 
     def rejoin(self, waiter: Waiter) -> Reason | None:
-        """Let a waiter of another member stand in line again, at the place that its `arrival` gives; as `requeue`."""
+        """Add a waiter of another member to the line again, at the place that its `arrival` gives; as `requeue`."""
         refusal = self.queue.refusal()
         if refusal is None:
             self.queue.rejoin(waiter)
@@ -367,7 +364,7 @@ class RevisionThrottler:
         return self.leases.count != 0 or self.counters.has_requests()
 
     def wait_limit_s(self, waiter: Waiter) -> float:
-        """Return how long this waiter may stand in line, from its arrival."""
+        """Return how long this waiter may wait, in seconds from its arrival."""
         return self.queue.wait_limit_s(waiter)
 
     def retry_after_s(self) -> int:
@@ -451,3 +448,18 @@ class RevisionThrottler:
     def _pump_now(self) -> None:
         self._pump_deferred = False
         self.pump()
+
+
+def least_loaded(table: TrackerTable) -> PodTracker | None:
+    """The ready pod with the least load for its limit; None where no pod is ready.
+
+    Walks the table: some nanoseconds a slot, and only for exempted requests that find every pod full. A pod that is
+    being tried, suspected or not ours to use (limit 0) is left out.
+    """
+    best: PodTracker | None = None
+    for tracker in table.slots[: table.length]:
+        if tracker.state != READY or tracker.own_limit == 0 or tracker.suspect_until_s != 0.0:
+            continue
+        if best is None or tracker.in_flight * best.own_limit < best.in_flight * tracker.own_limit:
+            best = tracker
+    return best

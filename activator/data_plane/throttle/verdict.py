@@ -23,9 +23,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.slot_source import Sharing
+from activator.data_plane.throttle.interfaces import Sharing, SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason, Verdict
 from lb.table import TrackerTable
@@ -45,7 +44,7 @@ def verdict_of(reason: Reason, on_trial: bool) -> Verdict:
 class PodVerdicts:
     """The verdicts on the pods of one revision: trials, strikes and suspicion.
 
-    They take a pod out of the picks for a moment at most: the state worker decides, on what is reported here.
+    They take a pod out of the picks for a moment at most; the state worker decides, by these reports.
     """
 
     def __init__(
@@ -155,7 +154,7 @@ class PodVerdicts:
 def _is_in_service(lease: Lease) -> bool:
     """True if the pod is still where the lease was granted, and requests are sent to it.
 
-    Of a pod that leaves, has moved, or is out of service already, the lease says nothing more.
+    The end of a request is no evidence about a pod that leaves, has moved, or is out of service already.
     """
     tracker = lease.tracker
     return tracker.generation == lease.generation and (tracker.state == READY or tracker.state == RECOVERING)

@@ -15,7 +15,7 @@ from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S, StateWorker
 from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, LOOK_STEPS
 from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.messages import (
     Change,
     Effect,

@@ -19,7 +19,7 @@ from activator.control_plane.state.tally import Tally
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S
 from activator.data_plane.audit import AUDIT_INTERVAL_S
 from activator.data_plane.empty_tables import GIVE_BACK_AFTER_S
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Effect,

@@ -15,7 +15,7 @@ from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.pool import PodPool

@@ -11,7 +11,7 @@ from activator.data_plane.buffering import is_request_streamed, is_response_stre
 from activator.data_plane.phases import DELIVERING, GATHERING, SENT, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.request_body import SHARE_BYTES
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
+from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES
 from activator.runtime.reasons import Reason
 from activator.runtime.units import MIB
 from lb.rng import Rng

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
+from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, READY
 from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, pool_of, request_head, response_head

@@ -11,9 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine
-from activator.data_plane.throttle.priority import PriorityLine
+from activator.data_plane.throttle.disciplines import FairLine, FifoLine, PriorityLine
 from activator.data_plane.throttle.queue import RevisionQueue
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Lane

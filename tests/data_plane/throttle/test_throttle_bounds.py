@@ -9,11 +9,10 @@ import pytest
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
+from activator.data_plane.throttle.admission import make_classifier
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.disciplines import make_classifier
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.overflow import least_loaded
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler, least_loaded
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 from lb.registry import create
