@@ -22,9 +22,9 @@ from typing import NamedTuple
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import MemberName, View
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.reasons import Reason
 from activator.runtime.wire import Wire, pair
@@ -86,7 +86,7 @@ class _Side:
         lease = self.throttler.try_acquire(request, time.monotonic())
         if lease is not None:
             request.granted(lease)
-        elif (reason := self.throttler.enqueue(request)) is not None:
+        elif (reason := self.throttler.queue.enqueue(request)) is not None:
             request.refused(reason, "")
 
     def turn(self) -> bool:

@@ -17,7 +17,7 @@ from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Revision
 from activator.control_plane.state.queue import ChangeQueue
-from activator.data_plane.throttle.lines import FifoLine
+from activator.data_plane.throttle.disciplines import FifoLine
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PodGone, PodRefused, PodStatus, Probed, RevisionSet, SlotDrained
 from bench.growth import Case, Measure, each
@@ -267,7 +267,7 @@ def rebuild_turn(size: int) -> Measure:
         world.tables.distrust(KEY, "told so")
         world.loop.defer(world.turn_worker)
         longest_ns = world.loop.longest_turn_ns()
-        assert throttler.table is not before and throttler.failure is None
+        assert throttler.table is not before and throttler.queue.failure is None
         assert (throttler.table.used, throttler.table.in_flight) == (size, size)
         return longest_ns
 

@@ -10,9 +10,9 @@ from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.apply import RevisionTables, TableHooks
 from activator.data_plane.audit import Auditor
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import Change, Effect, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
 from activator.runtime.clock import TimingWheel

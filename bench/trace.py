@@ -97,7 +97,7 @@ class Trace:
         world.pod_drains(self._pod())
 
     def _fail_or_recover(self, world: TraceWorld) -> None:
-        if world.throttler.failure is not None:
+        if world.throttler.queue.failure is not None:
             world.recover()
         elif self.chance.random() < 0.1:
             world.fail()

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
@@ -213,8 +213,8 @@ class TraceWorld:
             self.granted(guest, lease, direct=True)
             self._asking = None
             return guest
-        before = throttler.line.length
-        reason = throttler.enqueue(guest)
+        before = throttler.queue.line.length
+        reason = throttler.queue.enqueue(guest)
         self._asking = None
         if reason is not None:
             self._judge_refusal(reason, before)
@@ -222,7 +222,8 @@ class TraceWorld:
             return guest
         self._must(before < throttler.spec.queue_depth, "a full line took one more")
         self._must(
-            self.process.held_requests <= PROCESS_MAX + sum(throttler.retries.values()), "the process holds too many"
+            self.process.held_requests <= PROCESS_MAX + sum(throttler.counters.retries.values()),
+            "the process holds too many",
         )
         self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong place")
         self.model.join(guest)
@@ -273,7 +274,7 @@ class TraceWorld:
 
     def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
         # The throttler may grant before it returns: the model must have the guest back by then.
-        if self.throttler.failure is None and not self._passes(guest):
+        if self.throttler.queue.failure is None and not self._passes(guest):
             if not guest.sorted:
                 guest.level, guest.share, guest.charge = self._place_of(guest)
             self.model.rejoin(guest)
@@ -291,7 +292,7 @@ class TraceWorld:
     def _passes(self, guest: Guest) -> bool:
         """Whether an exempted request will be taken by some pod at once."""
         ready = [pod for pod in self.pods() if pod.state == READY and pod.suspect_until_s == 0.0 and pod.limit]
-        return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.line.length == 0))
+        return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.queue.line.length == 0))
 
     # --- what the throttler says ---
 
@@ -357,7 +358,9 @@ class TraceWorld:
         elif reason is Reason.HELD_REQUESTS_FULL:
             self._must(self.process.held_requests >= PROCESS_MAX, "refused though the process may hold more")
         else:
-            self._must(reason is Reason.REVISION_FAILED and throttler.failure is not None, f"refused with {reason}")
+            self._must(
+                reason is Reason.REVISION_FAILED and throttler.queue.failure is not None, f"refused with {reason}"
+            )
         self._must(1 <= throttler.retry_after_s() <= 120, "a Retry-After that helps nobody")
 
     # --- pods and configuration ---
@@ -408,7 +411,7 @@ class TraceWorld:
             self.told_later[waiter] = Reason.REVISION_FAILED
         self.model = self._make_model()
         self.counts["failures"] += 1
-        self.throttler.fail("it broke")
+        self.throttler.queue.fail("it broke")
 
     def recover(self) -> None:
         self.throttler.recover()
@@ -439,7 +442,7 @@ class TraceWorld:
         """Everything that must hold between two events."""
         throttler, table = self.throttler, self.table
         self.counts["checks"] += 1
-        line = throttler.line
+        line = throttler.queue.line
         if self._raised:
             self._must(all(guest.ends for guest in self._raised), "who raised at its grant keeps its slot")
             self._raised = []
@@ -459,7 +462,9 @@ class TraceWorld:
         """What walks everything."""
         self.check()
         self.table.check_invariants()
-        self._must(self.throttler.line.waiters() == sorted(self.model.waiting, key=lambda one: one.arrival), "order")
+        self._must(
+            self.throttler.queue.line.waiters() == sorted(self.model.waiting, key=lambda one: one.arrival), "order"
+        )
         held: Counter[tuple[str, int]] = Counter()
         for lease in self.throttler.leases:
             waiter = lease.holder

@@ -26,8 +26,9 @@ from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     DropRevision,
     Effect,
@@ -169,7 +170,7 @@ class RevisionTables:
         throttler = self.throttlers.get(key)
         if throttler is not None:
             self.distrusted[key] = cause
-            throttler.fail(f"its table is made anew after an internal error ({cause})")
+            throttler.queue.fail(f"its table is made anew after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
 
     def is_rebuilding(self, key: str) -> bool:
@@ -234,7 +235,7 @@ class RevisionTables:
 
     def suspicion_ended(self, throttler: RevisionThrottler, tracker: PodTracker, generation: int, now_s: float) -> None:
         """Its time is up."""
-        if throttler.removed or throttler.key in self.distrusted:
+        if throttler.queue.removed or throttler.key in self.distrusted:
             return
         if throttler.table.end_suspicion(tracker, generation, now_s):
             throttler.pump()
@@ -292,7 +293,7 @@ class RevisionTables:
             if throttler.key in self.distrusted:
                 return None  # it fails until it is made anew, and then as the model says
             if effect.cause:
-                throttler.fail(effect.cause, effect.retry_s)
+                throttler.queue.fail(effect.cause, effect.retry_s)
             else:
                 throttler.recover()
         elif type(effect) is DropRevision:
@@ -395,7 +396,7 @@ class RevisionTables:
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
                 self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
         self.distrusted.pop(throttler.key, None)
-        throttler.take_over_failure(rebuild.failure, rebuild.retry_s)
+        throttler.queue.take_over_failure(rebuild.failure, rebuild.retry_s)
         self._abandoned.append(removal.table)
         if not self._disposing:
             self._dispose()
@@ -461,7 +462,7 @@ class RevisionTables:
         table.set_weight(tracker, effect.weight)
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
-        throttler.pod_placed(tracker)
+        throttler.queue.pod_placed(tracker)
         return self._noticed(throttler, effect.state, effect.limit)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
@@ -477,7 +478,7 @@ class RevisionTables:
 
     def _noticed(self, throttler: RevisionThrottler, state: int, limit: int) -> RevisionThrottler | None:
         if limit > 0 and state in {READY, RECOVERING}:
-            throttler.pod_ready()
+            throttler.queue.pod_ready()
             return throttler
         return None
 
@@ -491,7 +492,7 @@ class RevisionTables:
             return
         self._drain(throttler, tracker, effect.drain_timeout_s)
         if table.capacity == 0 and table.placed == 0:
-            throttler.was_ready = False  # at zero again: what waits next waits for a start
+            throttler.queue.was_ready = False  # at zero again: what waits next waits for a start
 
     def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
         identity = tracker.identity
@@ -503,7 +504,7 @@ class RevisionTables:
         if freed:
             self._slot_freed(throttler, tracker, identity)
             return
-        if throttler.removed and tracker.in_flight == 0:
+        if throttler.queue.removed and tracker.in_flight == 0:
             return  # all that it carried waited for a connection, and has left as the pool was closed
         self._drains.begin(throttler, tracker, timeout_s)
 
@@ -523,13 +524,13 @@ class RevisionTables:
 
     def _slot_freed(self, throttler: RevisionThrottler, tracker: PodTracker, identity: str) -> None:
         self._moved(DRAINING, EMPTY)
-        throttler.pod_left(tracker)
+        throttler.verdicts.pod_left(tracker)
         self._empty.slot_freed(throttler)
         self._hooks.pod_drained(throttler.key, identity)
 
     def _drain_expired(self, throttler: RevisionThrottler, tracker: PodTracker) -> None:
         """Its drain has taken too long, and its requests have been ended: the slot is to be freed."""
-        if not throttler.removed:  # else the slot goes with its table
+        if not throttler.queue.removed:  # else the slot goes with its table
             self._hooks.drain_expired(throttler.key, tracker.slot, tracker.generation)
 
 
@@ -551,16 +552,16 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     """The revision's load now."""
     seconds = 0.0
     concurrency = 0
-    if throttler.has_traffic():
-        traffic = throttler.traffic
+    if throttler.counters.has_traffic():
+        traffic = throttler.counters.traffic
         seconds = traffic.request_seconds_at(now_s)
         concurrency = traffic.concurrency
-    first = throttler.line.first() if throttler.line.length != 0 else None
+    first = throttler.queue.line.first() if throttler.queue.line.length != 0 else None
     return Load(
         throttler.key,
-        max(throttler.in_flight() - throttler.quiet, 0),
+        max(throttler.in_flight() - throttler.counters.quiet, 0),
         throttler.waiting() + throttler.gathering,
-        throttler.requests_total - throttler.quiet_total,
+        throttler.counters.requests_total - throttler.counters.quiet_total,
         concurrency,
         seconds,
         now_s,

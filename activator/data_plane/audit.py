@@ -23,7 +23,8 @@ from typing import Final, final
 
 from activator.data_plane.apply import RevisionTables
 from activator.data_plane.throttle.leases import newest_of, next_older
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Change,
     LeasesForsaken,
@@ -144,7 +145,7 @@ class Auditor(Periodic):
     def _go_on(self, look: Look) -> Look | None:
         """With a revision, until the turn has been long enough; None when it is done."""
         throttler = look.throttler
-        if throttler.table is not look.table or throttler.removed or not self._may_look_at(throttler):
+        if throttler.table is not look.table or throttler.queue.removed or not self._may_look_at(throttler):
             return None  # what it is now is looked at the next time
         try:
             while look.slot < look.table.length:

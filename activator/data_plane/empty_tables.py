@@ -38,7 +38,7 @@ class EmptyTables:
 
     def slot_freed(self, throttler: RevisionThrottler) -> None:
         """To be called when a slot was freed: it may have been the last."""
-        if throttler.table.used != 0 or throttler.removed:
+        if throttler.table.used != 0 or throttler.queue.removed:
             return
         entry = self._armed.get(throttler.incarnation)
         if entry is None:
@@ -47,5 +47,5 @@ class EmptyTables:
 
     def time_is_up(self, throttler: RevisionThrottler) -> None:
         del self._armed[throttler.incarnation]
-        if not throttler.removed:  # else the table goes with it
+        if not throttler.queue.removed:  # else the table goes with it
             throttler.table.drop_slots()

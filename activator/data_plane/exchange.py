@@ -19,7 +19,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.throttle.lease import LeaseHolder
+from activator.data_plane.throttle.leases import LeaseHolder
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.reasons import Reason
 

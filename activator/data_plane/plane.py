@@ -42,8 +42,8 @@ from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
@@ -226,7 +226,7 @@ class DataPlane:
         elif isinstance(command, ShowOutput):
             throttler = self.tables.throttlers.get(command.key)
             if throttler is not None:
-                throttler.onlookers.output = command.lines
+                throttler.queue.onlookers.output = command.lines
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:
@@ -321,7 +321,7 @@ class DataPlane:
 
     def _refuse_queued(self) -> int:
         """Answer 503 to the requests that are still queued when the time of a drain is over."""
-        count = sum(throttler.drain_queue() for throttler in self.tables.throttlers.values())
+        count = sum(throttler.queue.drain() for throttler in self.tables.throttlers.values())
         count += sum(connection.refuse_unsent() for connection in list(self.registry.connections))
         if count:
             log.warning("%d queued requests are answered with 503, because `shutdown.timeout` is over", count)

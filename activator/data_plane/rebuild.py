@@ -16,7 +16,7 @@ Rules
 from __future__ import annotations
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import PlacePod
 from lb.sizing import SLOTS_MAX, is_known

@@ -22,7 +22,7 @@ from activator.data_plane.headers.grpc import NO_STATUS, is_grpc, timeout_of
 from activator.data_plane.headers.trace_context import TraceContext
 from activator.data_plane.phases import ARRIVED
 from activator.data_plane.refusals import PHRASES
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Deadline

@@ -23,8 +23,10 @@ def revisions(tables: RevisionTables, only: str = "") -> dict[str, dict[str, Any
 def revision(throttler: RevisionThrottler) -> dict[str, Any]:
     """One revision."""
     table = throttler.table
+    counters = throttler.counters
+    sharing = throttler.sharing
     held = [tracker for tracker in table.slots[: table.length] if tracker.state != EMPTY]
-    lent = {} if throttler.lending is None else throttler.lending.lent_of()
+    lent = {} if sharing.lending is None else sharing.lending.lent_of()
     namespace, _, name = throttler.key.partition("/")
     return {
         "namespace": namespace,
@@ -32,9 +34,9 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "hosts": list(throttler.spec.hosts),
         "policy": throttler.spec.policy,
         "protocol": throttler.spec.protocol,
-        "owner": throttler.lending is not None or throttler.source is None,
+        "owner": sharing.lending is not None or sharing.source is None,
         "container_concurrency": throttler.spec.container_concurrency,
-        "requests": throttler.requests_total,
+        "requests": counters.requests_total,
         "in_flight": throttler.in_flight(),
         "queued": throttler.waiting(),
         "gathering": throttler.gathering,
@@ -42,10 +44,10 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "queue_depth": throttler.spec.queue_depth,
         "queue": queue(throttler),
         "capacity": table.capacity,
-        "failure": throttler.failure,
-        "failed": {reason.value: count for reason, count in throttler.failed_totals.items()},
-        "client_gone": throttler.client_gone_total,
-        "retries": {reason.value: count for reason, count in throttler.retries.items()},
+        "failure": throttler.queue.failure,
+        "failed": {reason.value: count for reason, count in counters.failed_totals.items()},
+        "client_gone": counters.client_gone_total,
+        "retries": {reason.value: count for reason, count in counters.retries.items()},
         "waits_for": waits_for(throttler),
         "table": {
             "length": table.length,
@@ -65,12 +67,12 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     return {
         "discipline": throttler.spec.discipline.name,
         "waiting": throttler.waiting(),
-        **throttler.line.shares(),
+        **throttler.queue.line.shares(),
         "held_bytes": throttler.held.held_bytes,
-        "granted": throttler.granted_total,
-        "queued": throttler.queued_total,
-        "exempted": throttler.exempted_total,
-        "errors": throttler.errors_total,
+        "granted": throttler.counters.granted_total,
+        "queued": throttler.counters.queued_total,
+        "exempted": throttler.counters.exempted_total,
+        "errors": throttler.counters.errors_total,
         "retry_after_s": throttler.retry_after_s(),
     }
 
@@ -96,11 +98,11 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
 
 def waits_for(throttler: RevisionThrottler) -> str:
     """Why requests wait, in a few words; empty when none does."""
-    if throttler.line.length == 0:
+    if throttler.queue.line.length == 0:
         return ""
     if throttler.table.capacity == 0:
         return "a pod to become ready"
-    source = throttler.source
+    source = throttler.sharing.source
     if source is NOTHING_YET or (isinstance(source, Borrowing) and source.epoch == 0):
         return "the other members of the group"
     return "a slot to come free"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from activator.data_plane.apply import RevisionTables
+from activator.data_plane.throttle.counters import Traffic
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.traffic import Traffic
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import RevisionStatistics, TableStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
@@ -29,31 +29,32 @@ def revisions(tables: RevisionTables) -> Iterator[RevisionStatistics]:
 def revision(throttler: RevisionThrottler) -> RevisionStatistics:
     """One revision."""
     spec = throttler.spec
+    counters = throttler.counters
     return RevisionStatistics(
         key=throttler.key,
         incarnation=throttler.incarnation,
-        dropped=throttler.removed,
+        dropped=throttler.queue.removed,
         knative_service=spec.knative_service,
         knative_configuration=spec.knative_configuration,
         policy=spec.policy,
-        requests_total=throttler.requests_total,
-        responses=dict(throttler.codes),
-        grpc_statuses=dict(throttler.grpc_statuses),
-        failures={reason.value: count for reason, count in throttler.failed_totals.items()},
-        retries={reason.value: count for reason, count in throttler.retries.items()},
-        fallbacks=dict(throttler.fallbacks),
-        client_gone_total=throttler.client_gone_total,
+        requests_total=counters.requests_total,
+        responses=dict(counters.codes),
+        grpc_statuses=dict(counters.grpc_statuses),
+        failures={reason.value: count for reason, count in counters.failed_totals.items()},
+        retries={reason.value: count for reason, count in counters.retries.items()},
+        fallbacks=dict(counters.fallbacks),
+        client_gone_total=counters.client_gone_total,
         queued=throttler.waiting(),
         queue_limit=spec.queue_depth,
         gathering=throttler.gathering,
         delivering=throttler.delivering,
         held_bytes=throttler.held.held_bytes,
-        granted_total=throttler.granted_total,
-        exempted_total=throttler.exempted_total,
-        errors_total=throttler.errors_total,
-        cold_starts_total=throttler.cold_starts_total,
-        cannot_start=throttler.failure is not None,
-        traffic=_traffic(throttler.traffic) if throttler.has_traffic() else None,
+        granted_total=counters.granted_total,
+        exempted_total=counters.exempted_total,
+        errors_total=counters.errors_total,
+        cold_starts_total=counters.cold_starts_total,
+        cannot_start=throttler.queue.failure is not None,
+        traffic=_traffic(counters.traffic) if counters.has_traffic() else None,
         table=_table(throttler.table, throttler.in_flight()),
     )
 

@@ -364,7 +364,7 @@ class Serving:
         known, self._reported = self._reported, {}
         for throttler in self.data.throttlers():
             incarnation = throttler.incarnation
-            counted = (throttler.requests_total, throttler.granted_total)
+            counted = (throttler.counters.requests_total, throttler.counters.granted_total)
             if not throttler.has_requests():
                 self._reported[incarnation] = counted
                 if not everything and known.get(incarnation) == counted:

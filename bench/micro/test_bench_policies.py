@@ -3,7 +3,7 @@
     pytest bench/micro --benchmark-enable
 
 `caller` says who calls. "in_place" is the caller that counts: the throttler, which is compiled beside the table
-(lb/drill.py); "lease" is the same with the lease that each request gets (data_plane/throttle/lease_drill.py). "Python"
+(lb/drill.py); "lease" is the same with the lease that each request gets (data_plane/throttle/drill.py). "Python"
 is an interpreted caller: three calls from the interpreter cost more than what they call, and `floor_ns` beside them is
 three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all are the same
 code, interpreted. "scan" is what a pick costs that looks at every slot: the oracle, and what any policy would cost
@@ -20,7 +20,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
-from activator.data_plane.throttle.lease_drill import cycle_with_lease
+from activator.data_plane.throttle.drill import cycle_with_lease
 from bench.micro.drills import LOADS, POLICIES, SIZES, TIMES, Beside, best_ns, in_rounds, make_table
 from lb.drill import cycle, cycle_scanning, idle
 from lb.table import TrackerTable

@@ -12,8 +12,8 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.apply import RevisionTables, TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.messages import Listed, PodSeen, PodStatus, RevisionSet
 from activator.runtime.clock import TimingWheel
 from bench.micro.drills import in_rounds

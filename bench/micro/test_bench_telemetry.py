@@ -1,6 +1,6 @@
 """What telling of requests costs where no sockets hide it: counting them, and the text of /metrics.
 
-Counting is measured in place, by a compiled caller (data_plane/throttle/throttle_drill.py): that of one warm request.
+Counting is measured in place, by a compiled caller (data_plane/throttle/drill.py): that of one warm request.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane import statistics
+from activator.data_plane.throttle.drill import Drill
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.throttle_drill import Drill
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, samples_of
 from activator.telemetry.metrics.families import Kind
 from activator.telemetry.metrics.named import Roster
@@ -60,7 +60,7 @@ def _defer(callback: Callable[[], None]) -> None:
 def test_counting_a_request(benchmark: BenchmarkFixture, histograms: bool) -> None:
     drill = Drill(make(0))
     in_rounds(benchmark, lambda: drill.count(TIMES, histograms), beside={"histograms": histograms})
-    assert drill.throttler.requests_total >= TIMES
+    assert drill.throttler.counters.requests_total >= TIMES
 
 
 @pytest.mark.benchmark(group="telemetry")
@@ -71,7 +71,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
     for number in range(REVISIONS):
         throttler = make(number)
         Drill(throttler).count(10 + number % 7, True)
-        throttler.codes[200] = 10
+        throttler.counters.codes[200] = 10
         throttlers[throttler.key] = throttler
     families = [one for one in REVISION_FAMILIES if histograms or one.kind is not Kind.HISTOGRAM]
     roster = Roster(tuple(families), REVISIONS)

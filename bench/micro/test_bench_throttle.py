@@ -1,6 +1,6 @@
 """What a request costs the throttler: with room, handed over from line to slot, cancelled with ten thousand others.
 
-"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/throttle_drill.py).
+"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/drill.py).
 A hand-over is a release, the choice of the next, its reservation and its grant.
 """
 
@@ -17,9 +17,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec
+from activator.data_plane.throttle.drill import Drill, DrilledWaiter
+from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.throttle_drill import Drill, DrilledWaiter
 from activator.runtime.clock import TICK_S, WHEEL_SLOTS, TimingWheel
 from lb.registry import create
 from lb.rng import Rng
@@ -111,7 +111,7 @@ def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discip
         return int(drills[-1].hand_over(times))
 
     assert rounds_of(benchmark)(hand_over, setup=setup, rounds=20) == WAITERS
-    assert drills[-1].throttler.line.length == 0
+    assert drills[-1].throttler.queue.line.length == 0
     note(benchmark)
 
 
@@ -133,7 +133,7 @@ def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
         drills[-1].line_up(asked, count)
 
     rounds_of(benchmark)(line_up, setup=setup, rounds=10)
-    assert drills[-1].throttler.line.length == WAITERS
+    assert drills[-1].throttler.queue.line.length == WAITERS
     note(benchmark)
 
 
@@ -151,7 +151,7 @@ def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> No
         lines[-1][0].cancel_all(waiters)
 
     rounds_of(benchmark)(cancel_all, setup=setup, rounds=10)
-    assert lines[-1][0].throttler.line.length == 0
+    assert lines[-1][0].throttler.queue.line.length == 0
     note(benchmark, WAITERS)
     if benchmark.stats is not None:
         benchmark.extra_info["all_ms"] = round(benchmark.stats.stats.min * 1e3, 2)
@@ -172,7 +172,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
             wheel.advance()
 
     rounds_of(benchmark)(rotation, rounds=5)
-    assert wheel.armed == drill.throttler.line.length == WAITERS
+    assert wheel.armed == drill.throttler.queue.line.length == WAITERS
     note(benchmark, WAITERS)
     if benchmark.stats is not None:
         benchmark.extra_info["share_of_a_core"] = round(benchmark.stats.stats.min / (WHEEL_SLOTS * TICK_S), 6)

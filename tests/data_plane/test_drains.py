@@ -79,7 +79,7 @@ def test_a_request_that_keeps_its_slot_delays_no_other_and_its_release_is_late(k
     (expired,) = joined.hooks.expired
     joined.do(SlotDrained(*expired, forced=True))
     assert joined.slots() == {}
-    assert joined.throttler().errors_total == (4 if kind is Broken else 0)
+    assert joined.throttler().counters.errors_total == (4 if kind is Broken else 0)
     joined.do(seen("p2"))
     for request in requests:
         request.release()

@@ -286,7 +286,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(index=indexes)
     def reserve_exempted(self, index: int) -> None:
         slot, pod = self._one(index)
-        if pod.state != DRAINING:  # such a request goes to a ready pod (throttle/overflow.py)
+        if pod.state != DRAINING:  # such a request goes to a ready pod (throttle/revision.py)
             self._reserve(self.table.slots[slot])
 
     @precondition(lambda self: self.leases)

@@ -34,7 +34,9 @@ def check_left(member: Member, throttlers: Mapping[str, RevisionThrottler]) -> N
 
 def _check_owned(member: Member, lending: Lending) -> None:
     throttler = lending.throttler
-    expect(throttler.source is None and throttler.lending is lending, "an owner does not grant by itself")
+    expect(
+        throttler.sharing.source is None and throttler.sharing.lending is lending, "an owner does not grant by itself"
+    )
     expect(lending.borrowers.keys() <= member.peers.keys(), "a borrower is known that has ended")
     expect(not lending._unplaced, "slots of unknown pods are kept for ever")
     for borrower in lending.borrowers.values():
@@ -44,7 +46,10 @@ def _check_owned(member: Member, lending: Lending) -> None:
 def _check_borrowed(member: Member, one: BorrowedRevision) -> None:
     borrowing = one.borrowing
     expect(not one.is_dropped, "a revision that was dropped is kept for ever")
-    expect(borrowing.throttler.source is borrowing and borrowing.throttler.lending is None, "it grants by itself")
+    expect(
+        borrowing.throttler.sharing.source is borrowing and borrowing.throttler.sharing.lending is None,
+        "it grants by itself",
+    )
     expect(one.owner == member.view.owner_of(borrowing.key), "it asks somebody who is not the owner")
     expect(borrowing.epoch == member.view.epoch, "it has not registered")
     expect(not (borrowing.idle or borrowing.in_use or borrowing.wanted), "something is borrowed for ever")

@@ -30,7 +30,7 @@ from activator.data_plane.ownership.messages import (
 )
 from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
 from activator.data_plane.snapshot import waits_for
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from activator.runtime.rendezvous import hash_of, score
@@ -84,7 +84,7 @@ class Hand:
         return [message for _, message in said]
 
     def grants(self) -> bool:
-        return NAME in self.member.owned and self.member.owned[NAME].complete and self.throttler.source is None
+        return NAME in self.member.owned and self.member.owned[NAME].complete and self.throttler.sharing.source is None
 
     def pod(self) -> Pod:
         return self.world.here[KEY][0]
@@ -337,8 +337,8 @@ def requests_that_wait_are_served_when_the_limit_goes(seed: int) -> None:
     hand.world.ask(hand.node, KEY, 0.1)
     hand.member.receive(2, Want(1, NAME, WaitingRequest(5)))
     hand.member.limit_removed(NAME)
-    expect(hand.throttler.lending is None and hand.throttler.source is None, "it lends without a limit")
-    expect(hand.throttler.line.length == 0, "the other member's request waits here for ever")
+    expect(hand.throttler.sharing.lending is None and hand.throttler.sharing.source is None, "it lends without a limit")
+    expect(hand.throttler.queue.line.length == 0, "the other member's request waits here for ever")
 
 
 def a_limit_that_went_at_the_owner_alone(seed: int) -> None:
@@ -630,7 +630,7 @@ def while_one_registers_nothing_is_granted(seed: int) -> None:
     assert isinstance(queued, Queued)
     later = hand.world.ask(hand.node, KEY, 1.0)
     hand.member.unlinked(2)
-    expect(hand.throttler.line.length == 1, "what waits there has no place until it registers")
+    expect(hand.throttler.queue.line.length == 1, "what waits there has no place until it registers")
     hand.member.linked(2)
     hand.taken()
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(2, queued.number, 0.1),)))
@@ -644,13 +644,13 @@ def what_is_asked_twice_is_one_request(seed: int) -> None:
     hand.world.ask(hand.node, KEY, 9.0)
     for _ in range(3):
         hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
-    expect(hand.throttler.line.length == 1, f"{hand.throttler.line.length} wait")
-    total = hand.throttler.queued_total
+    expect(hand.throttler.queue.line.length == 1, f"{hand.throttler.queue.line.length} wait")
+    total = hand.throttler.counters.queued_total
     expect(total == 0, f"{total} have waited here")
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(2),)))
-    expect(hand.throttler.line.length == 1, f"{hand.throttler.line.length} wait")
+    expect(hand.throttler.queue.line.length == 1, f"{hand.throttler.queue.line.length} wait")
     hand.member.receive(2, Register(1, NAME, (), ()))
-    expect(hand.throttler.line.length == 0, "what it did not register waits")
+    expect(hand.throttler.queue.line.length == 0, "what it did not register waits")
 
 
 def who_leaves_takes_its_requests_along(seed: int) -> None:
@@ -666,7 +666,7 @@ def who_leaves_takes_its_requests_along(seed: int) -> None:
         hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
         lending = hand.member.owned[NAME].lending
         leave(hand)
-        expect(hand.throttler.line.length == 0, "its request is in the line")
+        expect(hand.throttler.queue.line.length == 0, "its request is in the line")
         expect(not any(one.waiters for one in lending.borrowers.values()), "its request is known")
 
 
@@ -679,11 +679,11 @@ def who_is_lent_slots_is_told_once_that_they_are_recalled(seed: int) -> None:
         hand.world.ask(hand.node, KEY, 9.0)
     recalls = [one for one in hand.taken() if isinstance(one, Recall)]
     expect(len(recalls) == 1, f"{len(recalls)} recalls")
-    for waiter in hand.throttler.line.waiters():
+    for waiter in hand.throttler.queue.line.waiters():
         assert isinstance(waiter, Request)
         waiter.leave()
     hand.world.ask(hand.node, KEY, 9.0)
-    expect(hand.throttler.line.length == 1, "another line has formed")
+    expect(hand.throttler.queue.line.length == 1, "another line has formed")
     expect(not [one for one in hand.taken() if isinstance(one, Recall)], "it is told again")
 
 
@@ -716,7 +716,7 @@ def places_stand_between_those_that_were_given(seed: int) -> None:
     hand.taken()
     hand.member.receive(2, Registered(1, ""))
     expect(hand.grants(), "it grants")
-    numbers = [one.arrival for one in hand.throttler.line.waiters()]
+    numbers = [one.arrival for one in hand.throttler.queue.line.waiters()]
     expect(numbers == sorted(set(numbers)) and len(numbers) == 5, f"the places are {numbers}")
     expect(numbers[1::2] == [8_000, 9_000] and 0 < asked.arrival < 8_000, f"the places are {numbers}")
     told = [(one.request, one.number) for one in hand.taken() if isinstance(one, Queued)]
@@ -732,12 +732,12 @@ def what_a_request_wants_is_in_its_place_at_the_owner(seed: int) -> None:
         hand.world.ask(hand.node, KEY, 9.0)
     waiting = WaitingRequest(5, 7_777, 1.0, exempt=True, failed_at=pods[1].identity)
     hand.member.receive(2, Want(1, NAME, waiting))
-    (waiter,) = hand.throttler.line.waiters()
+    (waiter,) = hand.throttler.queue.line.waiters()
     expect(waiter.exempt and waiter.sorted, "it is an exempt one")
     expect(waiter.line_number == waiter.arrival == 7_777, "it has its place")
     expect(waiter.avoided is not None and waiter.avoided.identity == pods[1].identity, "it avoids the pod")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(6, 7_778, 1.0)))
-    expect(hand.throttler.line.waiters()[1].avoided is None, "and the next one none")
+    expect(hand.throttler.queue.line.waiters()[1].avoided is None, "and the next one none")
 
 
 def a_request_that_is_told_its_place_at_once_is_not_told_again(seed: int) -> None:
@@ -843,8 +843,10 @@ def an_exempt_request_of_another_member_is_counted_there(seed: int) -> None:
         hand.member.receive(2, Want(1, NAME, WaitingRequest(number, exempt=exempt)))
         (said,) = hand.taken()
         expect(isinstance(said, Granted), f"{said} was said")
-        expect(hand.throttler.exempted_total == 0, f"{hand.throttler.exempted_total} are counted here")
-        expect(hand.throttler.granted_total == 0, f"{hand.throttler.granted_total} are counted here")
+        expect(
+            hand.throttler.counters.exempted_total == 0, f"{hand.throttler.counters.exempted_total} are counted here"
+        )
+        expect(hand.throttler.counters.granted_total == 0, f"{hand.throttler.counters.granted_total} are counted here")
 
 
 def where_policies_want_keys_nothing_is_lent(seed: int) -> None:
@@ -907,7 +909,7 @@ def what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner(seed:
     (register, _) = hand.taken()
     assert isinstance(register, Register)
     expect(len(register.slots) == 1 and not register.waiting, f"{register} was said")
-    expect(hand.throttler.lending is None, "it lends no more")
+    expect(hand.throttler.sharing.lending is None, "it lends no more")
     hand.world.run(1.0)
     expect(asked.end == "served", f"it is {asked.end}")
     (released,) = [one for one in hand.taken() if isinstance(one, Released)]
@@ -1013,7 +1015,7 @@ def what_a_member_has_said_of_it_goes_with_the_member(seed: int) -> None:
         hand.member.revision_set(hand.throttler)
         expect(hand.member._unknown_count == 0, f"{hand.member._unknown_count} are counted")
         is_of_this_view = leave is ways[0]
-        expect(hand.throttler.line.length == is_of_this_view, "what is left of it is not heard")
+        expect(hand.throttler.queue.line.length == is_of_this_view, "what is left of it is not heard")
         hand.member.revision_dropped(other)
         expect(not hand.member._unknown_since_s, "nothing is kept")
 
@@ -1121,7 +1123,7 @@ def a_link_that_ends_takes_what_was_said_along(seed: int) -> None:
     peer = hand.member.peers[2]
     expect((peer.begun, peer.registered, len(peer.early)) == (0, 0, 0), "it has said something")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(9)))
-    expect(hand.throttler.line.length == 0 and not hand.said, "what comes over no link is heard")
+    expect(hand.throttler.queue.line.length == 0 and not hand.said, "what comes over no link is heard")
     hand.member.linked(2)
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(1),)))
     granted = [one for one in hand.taken() if isinstance(one, Granted)]
@@ -1138,12 +1140,12 @@ def what_was_said_in_a_view_before_the_owner_began_is_void(seed: int) -> None:
     hand.member.linked(2)
     hand.view(3, MemberName(2, OTHERS[0]))
     hand.member.receive(2, Want(2, NAME, WaitingRequest(8)))
-    expect(hand.throttler.line.length == 0, "it is asked for again in the next registration")
+    expect(hand.throttler.queue.line.length == 0, "it is asked for again in the next registration")
     hand.member.receive(2, Register(3, NAME, (), ()))
     hand.member.receive(2, Registered(2, ""))
     expect(not hand.grants(), "a registration of before counts")
     hand.member.receive(2, Want(2, NAME, WaitingRequest(8)))
-    expect(hand.throttler.line.length == 0, "what is older than its registration is heard")
+    expect(hand.throttler.queue.line.length == 0, "what is older than its registration is heard")
     hand.member.receive(2, Registered(3, ""))
     expect(hand.grants(), "all have registered")
 
@@ -1153,7 +1155,7 @@ def what_is_older_than_what_a_member_said_last_is_void(seed: int) -> None:
     hand.view(2, MemberName(2, OTHERS[0]))
     hand.member.receive(2, Want(2, NAME, WaitingRequest(1)))
     hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
-    expect(hand.throttler.line.length == 0, "it is heard")
+    expect(hand.throttler.queue.line.length == 0, "it is heard")
 
 
 def of_a_revision_that_is_gone_slots_come_back_with_the_link(seed: int) -> None:
@@ -1322,7 +1324,7 @@ def who_borrows_from_somebody_that_is_not_there_registers_later(seed: int) -> No
 def a_limit_that_comes_makes_what_is_at_pods_borrowed(seed: int) -> None:
     hand = Hand(seed, False)
     hand.node.set_limit(KEY, 0)
-    hand.throttler.source = hand.throttler.lending = None
+    hand.throttler.sharing.source = hand.throttler.sharing.lending = None
     hand.view(1, MemberName(2, OWNER))
     hand.member.linked(2)
     asked = hand.world.ask(hand.node, KEY, 0.5)
@@ -1380,10 +1382,10 @@ def who_hands_over_grants_no_more(seed: int) -> None:
     hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
     asked = hand.world.ask(hand.node, KEY, 1.0)
     hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
-    expect(asked.pod is None and hand.throttler.lending is None, "it grants")
+    expect(asked.pod is None and hand.throttler.sharing.lending is None, "it grants")
     hand.view(3, MemberName(2, OTHERS[0]))
-    expect(NAME not in hand.member.borrowed and hand.throttler.source is NOTHING_YET, "it borrows, and owns")
-    expect(hand.throttler.lending is hand.member.owned[NAME].lending, "it lends")
+    expect(NAME not in hand.member.borrowed and hand.throttler.sharing.source is NOTHING_YET, "it borrows, and owns")
+    expect(hand.throttler.sharing.lending is hand.member.owned[NAME].lending, "it lends")
 
 
 def a_limit_that_goes_grants_nothing_to_others(seed: int) -> None:
@@ -1401,7 +1403,7 @@ def a_limit_that_goes_grants_nothing_to_others(seed: int) -> None:
     hand.taken()
     hand.member.limit_removed(NAME)
     expect(not hand.taken(), "another member is granted a slot")
-    expect(own.pod is not None and hand.throttler.source is None, "its own request still waits")
+    expect(own.pod is not None and hand.throttler.sharing.source is None, "its own request still waits")
 
 
 def a_view_without_members_is_nobodys(seed: int) -> None:

@@ -144,11 +144,11 @@ def a_client_that_goes_frees_its_place(seed: int) -> None:
     world.run(0.05)
     gone = [world.ask(borrower, KEY) for _ in range(5)]
     world.run(0.1)
-    expect(owner.throttlers[KEY].line.length == 5, "they stand in the owner's line")
+    expect(owner.throttlers[KEY].queue.line.length == 5, "they stand in the owner's line")
     for one in gone:
         one.leave()
     world.run(0.1)
-    expect(owner.throttlers[KEY].line.length == 0, "they stand there no more")
+    expect(owner.throttlers[KEY].queue.line.length == 0, "they stand there no more")
     expect(owner.throttlers[KEY].waiting() == 0 and owner.throttlers[KEY].in_flight() == 1, "what is its own")
     calm(world)
 
@@ -166,12 +166,14 @@ def what_a_member_counts_is_its_own(seed: int) -> None:
         at_pods = sum(one.pod is not None for one in own)
         expect(throttler.in_flight() == at_pods, f"{node.name}: in flight {throttler.in_flight()}, not {at_pods}")
         expect(throttler.waiting() == len(own) - at_pods, f"{node.name}: waiting {throttler.waiting()}")
-        expect(throttler.granted_total == at_pods, f"{node.name}: granted {throttler.granted_total}")
+        expect(throttler.counters.granted_total == at_pods, f"{node.name}: granted {throttler.counters.granted_total}")
     calm(world)
     for node in (borrower, owner):
         throttler = node.throttlers[KEY]
         count = len([one for one in asked if one.node is node])
-        expect(throttler.granted_total == count and throttler.queued_total <= count, "totals are its own")
+        expect(
+            throttler.counters.granted_total == count and throttler.counters.queued_total <= count, "totals are its own"
+        )
 
 
 def a_pod_that_goes_ends_what_it_has_too_long(seed: int) -> None:
@@ -224,7 +226,7 @@ def what_a_request_wants_is_known_to_the_owner(seed: int) -> None:
     wants = Wants(borrower, KEY)
     wants.stand_in_line()
     world.run(0.1)
-    (waiter,) = owner.throttlers[KEY].line.waiters()
+    (waiter,) = owner.throttlers[KEY].queue.line.waiters()
     for name in ("pick_key", "level", "share", "charge", "own_timeout_s", "own_deadline_s", "sorted"):
         expect(getattr(waiter, name) == getattr(wants, name), f"{name} is {getattr(waiter, name)} at the owner")
     expect(abs(waiter.asked_s - owner.now() + borrower.now() - wants.asked_s) < 0.05, "it has waited for as long")
@@ -270,7 +272,7 @@ def a_revision_that_fails_refuses_requests_of_all(seed: int) -> None:
     world.run(0.1)
     waiting = world.ask(borrower, KEY)
     world.run(0.1)
-    owner.throttlers[KEY].fail("no such program")
+    owner.throttlers[KEY].queue.fail("no such program")
     world.run(0.1)
     later = world.ask(borrower, KEY)
     world.run(0.1)
@@ -395,12 +397,12 @@ def before_the_first_view_nothing_is_granted(seed: int) -> None:
     throttler = node.throttlers[KEY]
     fresh = Member(77, lambda number, message: None, lambda number: None, world.now, node.later)
     fresh.revision_set(throttler)
-    expect(throttler.source is not None, "it could grant")
+    expect(throttler.sharing.source is not None, "it could grant")
     fresh.limit_removed(NAME)
-    expect(throttler.source is None, "it has no limit, and waits")
+    expect(throttler.sharing.source is None, "it has no limit, and waits")
     fresh.revision_set(throttler)
     fresh.adopt(View(1, (MemberName(77, 0),)))
-    expect(throttler.source is None and NAME in fresh.owned, "it does not grant in its view")
+    expect(throttler.sharing.source is None and NAME in fresh.owned, "it does not grant in its view")
 
 
 def an_owner_that_drains_hands_over_at_once(seed: int) -> None:

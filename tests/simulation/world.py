@@ -16,9 +16,10 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.rebuild import Rebuild, highest_generation
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PlacePod
 from activator.runtime.reasons import Reason
@@ -92,7 +93,7 @@ class Request(Waiter):
         if lease is not None:
             self.granted(lease)
             return
-        refusal = throttler.enqueue(self)
+        refusal = throttler.queue.enqueue(self)
         if refusal is not None:
             self.refused(refusal, "")
 
@@ -383,8 +384,8 @@ class Node:
         if throttler is None or pod not in self.world.here[key]:
             return  # it is told of all pods when it has its first view
         limit = throttler.spec.container_concurrency or UNLIMITED
-        throttler.pod_placed(throttler.table.add(pod.identity, pod.address, limit, READY))
-        throttler.pod_ready()
+        throttler.queue.pod_placed(throttler.table.add(pod.identity, pod.address, limit, READY))
+        throttler.queue.pod_ready()
         throttler.pump()
 
     def remove_pod(self, key: str, pod: Pod) -> None:
@@ -721,13 +722,13 @@ class World:
             for node in self.live():
                 throttler = node.throttlers[key]
                 throttler.table.check_invariants()
-                left = (throttler.line.length, len(throttler.leases), int(throttler.table.in_flight))
+                left = (throttler.queue.line.length, len(throttler.leases), int(throttler.table.in_flight))
                 if left != (0, 0, 0):
                     raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
         for node in self.live():
             check_left(node.member, node.throttlers)
             for throttler in node.dropped:
-                if throttler.has_requests() or throttler.line.length:
+                if throttler.has_requests() or throttler.queue.line.length:
                     raise RuleError(
                         f"{throttler.key} was dropped at {node.name}, and has {len(throttler.leases)} leases"
                     )

@@ -35,9 +35,9 @@ def a_throttler(key: str, requests: int = 0) -> RevisionThrottler:
     table = TrackerTable(create("round-robin", Rng(1)), 8, 0.5)
     throttler = RevisionThrottler(RevisionSpec(key=key), table, clock.now, clock.defer, Heard(), 256, HeldBudget())
     throttler.incarnation = next(_INCARNATIONS)
-    throttler.requests_total = requests
+    throttler.counters.requests_total = requests
     for _ in range(requests):
-        throttler.traffic.duration.observe(0.002)
+        throttler.counters.traffic.duration.observe(0.002)
     return throttler
 
 

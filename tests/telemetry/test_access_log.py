@@ -170,9 +170,9 @@ def test_a_cold_request_and_its_phases() -> None:
     world = logged.world
     exchange, _ = world.begin()
     world.clock.pass_time(2.0)
-    world.throttler.pod_placed()
+    world.throttler.queue.pod_placed()
     world.clock.pass_time(1.0)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     world.pod()
     world.clock.pass_time(0.5)
     world.answer(exchange)

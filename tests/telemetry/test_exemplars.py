@@ -18,8 +18,8 @@ from activator.codec.message import RequestHead
 from activator.data_plane import statistics
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.exchange import ProxiedExchange
+from activator.data_plane.throttle.counters import REQUEST_BOUNDS_S
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.traffic import REQUEST_BOUNDS_S
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason
@@ -140,7 +140,7 @@ def test_promtool_finds_nothing_to_say_where_there_are_exemplars(collector: Coll
 def test_who_is_not_traced_leaves_nothing(collector: Collector) -> None:
     traced = Traced(collector, rate=0.0)
     a_cold_request(traced.world, request_head(TraceParent=f"00-{TRACE}-{PARENT}-01"))
-    traffic = traced.world.throttler.traffic
+    traffic = traced.world.throttler.counters.traffic
     assert traffic.duration.buckets()[-1][1] == 1
     assert traffic.duration.exemplars() == traffic.first_byte.exemplars() == traffic.wait.exemplars() == {}
     assert traced.received() == shown(read(traced.world)) == {}
@@ -226,7 +226,7 @@ def test_every_end(
         world.clock.pass_time(0.25)
     end(world, exchange)
     assert exchange.over
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     found = shown(read(world))
     assert set(found) == counted
     for name, histogram in ((DURATION, traffic.duration), (FIRST_BYTE, traffic.first_byte), (WAIT, traffic.wait)):
@@ -248,7 +248,7 @@ def test_where_histograms_are_not_wanted_nothing_is_kept(collector: Collector) -
     traced = Traced(collector)
     traced.world.proxy.histograms = False
     a_cold_request(traced.world)
-    assert traced.world.throttler.traffic.duration.exemplars() == {}
+    assert traced.world.throttler.counters.traffic.duration.exemplars() == {}
     assert len(traced.received()) == 3
 
 
@@ -290,8 +290,8 @@ def test_what_was_read_does_not_change_any_more() -> None:
 
 
 def _leave(throttler: RevisionThrottler, value: float, trace_id: str, time_s: float) -> None:
-    throttler.traffic.duration.observe(value)
-    throttler.traffic.duration.exemplify(value, trace_id, time_s)
+    throttler.counters.traffic.duration.observe(value)
+    throttler.counters.traffic.duration.exemplify(value, trace_id, time_s)
 
 
 def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:

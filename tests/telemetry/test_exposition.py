@@ -209,9 +209,9 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
     shown = {}
     for (name, requests), throttler in zip(named.items(), throttlers(3).values(), strict=False):
         throttler.key = f"ns/{name}"
-        throttler.requests_total = requests
-        throttler.traffic.duration.observe(requests / 7.0)
-        throttler.failed_totals[Reason.QUEUE_FULL] = requests
+        throttler.counters.requests_total = requests
+        throttler.counters.traffic.duration.observe(requests / 7.0)
+        throttler.counters.failed_totals[Reason.QUEUE_FULL] = requests
         shown[throttler.key] = throttler
     written = list(text_string_to_metric_families(text_of(Exposition(read_from(shown), lambda: program(World())))))
     for family in REVISION_FAMILIES:
@@ -328,14 +328,14 @@ class Dropping:
         if key not in self.shown:
             self.shown[key] = a_throttler(key)
         elif chance < 0.3:
-            self.shown[key].removed = True
+            self.shown[key].queue.removed = True
             self.dropped.append(self.shown.pop(key))
         if self.dropped and rng.random() < 0.3:
             ended = self.dropped.pop(rng.randrange(len(self.dropped)))
             self.exposition.ended(statistics.revision(ended))
         for throttler in [*self.shown.values(), *self.dropped]:
             more = rng.randrange(3)
-            throttler.requests_total += more
+            throttler.counters.requests_total += more
             self.counted += more
 
     def others(self, text: str) -> float:
@@ -392,7 +392,7 @@ def test_one_that_leaves_gives_its_name_away_when_it_has_ended() -> None:
     world.shown = {first.key: first}
     names = {"revision": "r0"}
     assert value(list(text_string_to_metric_families(text_of(world.exposition))), "activator_requests_total", **names)
-    first.removed = True
+    first.queue.removed = True
     world.shown, world.dropped = {second.key: second}, [first]
     assert world.others(text_of(world.exposition)) == 2.0, "its place is taken until it has ended"
     world.exposition.ended(statistics.revision(first))

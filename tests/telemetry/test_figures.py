@@ -18,7 +18,7 @@ from activator.control_plane.sources.push.intake import Verdict
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
-from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.data_plane.throttle.counters import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
@@ -235,10 +235,7 @@ def a_revision() -> Any:
         tunnels_total=8,
         tunnels=9,
     )
-    return Of(
-        key="ns/app",
-        incarnation=1,
-        removed=False,
+    counters = Of(
         requests_total=10,
         codes={101: 1, 200: 2, 204: 3, 404: 4, 503: 5, 799: 6},
         grpc_statuses={0: 71, 14: 72},
@@ -246,19 +243,24 @@ def a_revision() -> Any:
         retries={Reason.CONNECT_FAILED: 12},
         fallbacks={"ns/other": 95},
         client_gone_total=13,
+        granted_total=17,
+        exempted_total=18,
+        errors_total=19,
+        cold_starts_total=20,
+        has_traffic=lambda: True,
+        traffic=traffic,
+    )
+    return Of(
+        key="ns/app",
+        incarnation=1,
+        counters=counters,
+        queue=Of(removed=False, failure="it cannot start"),
         waiting=lambda: 14,
         in_flight=lambda: 21,
         spec=Of(queue_depth=15, policy="ewma", knative_service="", knative_configuration=""),
         held=Of(held_bytes=16),
         gathering=61,
         delivering=62,
-        granted_total=17,
-        exempted_total=18,
-        errors_total=19,
-        cold_starts_total=20,
-        failure="it cannot start",
-        has_traffic=lambda: True,
-        traffic=traffic,
         table=Of(
             slots=[*slots, beyond],
             length=len(slots),
@@ -458,7 +460,7 @@ def test_what_is_not_there_is_not_shown() -> None:
     for name in ("state_worker_last_panic_seconds", "push_reports", "push_validations"):
         assert rows[f"activator_{name}"] == []
     revision = a_revision()
-    revision.table.capacity, revision.failure = UNLIMITED, None
+    revision.table.capacity, revision.queue.failure = UNLIMITED, None
     figures = {one.name: list(one.read(statistics.revision(revision))) for one in REVISION_FAMILIES}
     assert figures["activator_capacity"] == [((), float("inf"))]
     assert figures["activator_revision_failed"] == [((), 0.0)]

@@ -38,10 +38,10 @@ def test_a_sample_is_the_difference_between_two_looks() -> None:
     history = History(read_from({KEY: one}), clock.now)
     looked(history, clock)
     assert history.shown() == {KEY: {}}, "one look makes no difference"
-    one.requests_total += 50
-    one.codes[503] = one.codes.get(503, 0) + 20
+    one.counters.requests_total += 50
+    one.counters.codes[503] = one.counters.codes.get(503, 0) + 20
     for _ in range(50):
-        one.traffic.duration.observe(0.002)
+        one.counters.traffic.duration.observe(0.002)
     looked(history, clock, 2)
     shown = history.shown([KEY, "ns/unknown"])[KEY]
     assert shown["age_s"] == [20.0, 10.0]
@@ -95,7 +95,7 @@ def test_those_that_did_something_last_are_kept() -> None:
     kept = history.shown()
     assert len(kept) == HISTORY_REVISIONS_MAX
     assert KEY not in kept and f"ns/r{HISTORY_REVISIONS_MAX + 2}" in kept
-    known[KEY].requests_total += 1
+    known[KEY].counters.requests_total += 1
     looked(history, clock)
     assert KEY in history.shown() and len(history.shown()) == HISTORY_REVISIONS_MAX
 

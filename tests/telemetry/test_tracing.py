@@ -234,9 +234,9 @@ def test_the_spans_of_a_cold_request_nest_and_add_up(collector: Collector) -> No
     head.target = b"/a/path?secret=1"
     exchange, _ = world.begin(head)
     world.clock.pass_time(2.0)
-    world.throttler.pod_placed()
+    world.throttler.queue.pod_placed()
     world.clock.pass_time(1.0)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     pool = world.pod(connects=False)
     world.clock.pass_time(0.25)
     pool.connect(at_pod(exchange))

@@ -22,20 +22,20 @@ def seen(histogram: Histogram) -> tuple[int, float]:
 def test_a_warm_request() -> None:
     world = World()
     world.pod()
-    assert not world.throttler.has_traffic()
+    assert not world.throttler.counters.has_traffic()
     exchange, _ = world.begin()
     world.clock.pass_time(0.25)
     at_pod(exchange).response_head(response_head())
     at_pod(exchange).response_body(b"hello")
     world.clock.pass_time(0.5)
     at_pod(exchange).response_end([])
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert seen(traffic.first_byte) == (1, 0.25)
     assert seen(traffic.duration) == (1, 0.75)
     assert seen(traffic.wait) == (0, 0.0)
     assert (traffic.request_bytes, traffic.response_bytes) == (0, 5)
     assert traffic.cold == {}
-    assert world.throttler.cold_starts_total == 0
+    assert world.throttler.counters.cold_starts_total == 0
 
 
 def test_bytes_of_the_body() -> None:
@@ -46,19 +46,19 @@ def test_bytes_of_the_body() -> None:
     exchange.request_body(b"def")
     exchange.request_end([])
     world.answer(exchange)
-    assert (world.throttler.traffic.request_bytes, world.throttler.traffic.response_bytes) == (6, 5)
+    assert (world.throttler.counters.traffic.request_bytes, world.throttler.counters.traffic.response_bytes) == (6, 5)
 
 
 def test_a_wait_for_a_slot_is_no_cold_start() -> None:
     world = World()
     world.pod()
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     first, _ = world.begin()
     second, _ = world.begin()
     world.clock.pass_time(2.0)
     world.answer(first)
     world.answer(second)
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert seen(traffic.wait) == (1, 2.0)
     assert traffic.cold == {}
 
@@ -68,10 +68,10 @@ def test_a_wait_in_vain_counts_too() -> None:
     _, client = world.begin()
     world.clock.pass_time(4.0)
     assert client.reason == Reason.QUEUE_TIMEOUT.value
-    count, total = seen(world.throttler.traffic.wait)
+    count, total = seen(world.throttler.counters.traffic.wait)
     assert count == 1 and total == pytest.approx(3.0, abs=0.1)
-    assert seen(world.throttler.traffic.first_byte) == (0, 0.0)
-    assert world.throttler.start is None, "nobody waits for it any more"
+    assert seen(world.throttler.counters.traffic.first_byte) == (0, 0.0)
+    assert world.throttler.queue.start is None, "nobody waits for it any more"
 
 
 def start_pod(world: World, pending_s: float, ready_s: float) -> Pool:
@@ -81,10 +81,10 @@ def start_pod(world: World, pending_s: float, ready_s: float) -> Pool:
     assert tracker is not None
     pool = Pool(connects=False)
     tracker.attachment = pool
-    world.throttler.pod_placed()
+    world.throttler.queue.pod_placed()
     world.clock.pass_time(ready_s)
     world.table.set_state(tracker, READY)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     world.throttler.pump()
     return pool
 
@@ -103,10 +103,10 @@ def answer_cold(world: World) -> tuple[Pool, Client]:
 def test_the_phases_of_a_cold_start() -> None:
     world = World()
     answer_cold(world)
-    cold = world.throttler.traffic.cold
+    cold = world.throttler.counters.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(1, 1.0), (1, 2.0), (1, 0.0), (1, 0.5), (1, 0.25)]
-    assert world.throttler.cold_starts_total == 1
-    assert world.throttler.start is None
+    assert world.throttler.counters.cold_starts_total == 1
+    assert world.throttler.queue.start is None
 
 
 def test_who_comes_later_and_waits_longer() -> None:
@@ -120,34 +120,34 @@ def test_who_comes_later_and_waits_longer() -> None:
     world.answer(first)
     pool.connect(at_pod(second))
     world.answer(second)
-    cold = world.throttler.traffic.cold
+    cold = world.throttler.counters.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(2, 1.5), (2, 4.0), (2, 4.0), (2, 0.0), (2, 4.0)]
-    assert world.throttler.cold_starts_total == 1
+    assert world.throttler.counters.cold_starts_total == 1
 
 
 def test_a_pod_that_was_on_its_way_already() -> None:
     world = World()
     world.table.add("p1", "10.0.0.1:80", 1, PENDING)
     world.begin()
-    start = world.throttler.start
+    start = world.throttler.queue.start
     assert start is not None and start.placed_s == start.wanted_s
 
 
 def test_a_failed_start_is_no_cold_start() -> None:
     world = World()
     world.begin()
-    world.throttler.fail("exit code 1")
-    assert world.throttler.start is None
+    world.throttler.queue.fail("exit code 1")
+    assert world.throttler.queue.start is None
     world.clock.pass_time(1.0)
     world.throttler.recover()
-    world.throttler.pod_ready()
-    assert world.throttler.cold_starts_total == 0
+    world.throttler.queue.pod_ready()
+    assert world.throttler.counters.cold_starts_total == 0
 
 
 def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     world = World()
     pool = world.pod(connects=False)
-    world.throttler.pod_ready()
+    world.throttler.queue.pod_ready()
     exchange, _ = world.begin()
     at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)  # in line until the same pod is picked again
     assert isinstance(exchange, Exchange)
@@ -156,7 +156,7 @@ def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     world.throttler.pump()
     pool.connect(at_pod(exchange))
     world.answer(exchange)
-    count, total = seen(world.throttler.traffic.wait)
+    count, total = seen(world.throttler.counters.traffic.wait)
     assert (count, total) == (1, 2.0)
 
 

@@ -151,8 +151,8 @@ class AnswerStore(AnswerKeeper):
         ]
         retry_after_s = 1
         if exchange.in_line:
-            position = throttler.position_of(exchange)
-            retry_after_s = throttler.expected_s(position)
+            position = throttler.queue.position_of(exchange)
+            retry_after_s = throttler.queue.expected_s(position)
             starting = throttler.table.capacity == 0
             shown["state"] = "starting" if starting else "waiting"
             shown["position"] = position

@@ -151,8 +151,8 @@ class ActivityWatch(BodyWatcher):
         elif not self._is_dormant and now_s - self._carried_s >= self._quiet_s:
             self._is_dormant = True
             it.is_quiet = True
-            self._throttler.quiet += 1
-            self._throttler.traffic.ended(now_s)
+            self._throttler.counters.quiet += 1
+            self._throttler.counters.traffic.ended(now_s)
         if self._is_dormant and _leaves(it):
             it.revoked(Reason.POD_REMOVED, "")
             return
@@ -161,8 +161,8 @@ class ActivityWatch(BodyWatcher):
     def _wake(self, it: RequestRecord, now_s: float) -> None:
         self._is_dormant = False
         it.is_quiet = False
-        self._throttler.quiet -= 1
-        self._throttler.traffic.begun(now_s)
+        self._throttler.counters.quiet -= 1
+        self._throttler.counters.traffic.begun(now_s)
         self._throttler.activate()
 
     def stop(self) -> None:

@@ -60,7 +60,7 @@ class FallbackRevision(Filter):
             return
         ticket = ticket_for(request, throttler, self._wheel)
         if ticket is not None:
-            ticket.wait_until(self._now() + throttler.queue_timeout_s())
+            ticket.wait_until(self._now() + throttler.queue.queue_timeout_s())
             request.fall_back(self._key, Reason.STARTING)
 
     def on_failure(self, request: RequestRecord, failure: Failure) -> None:

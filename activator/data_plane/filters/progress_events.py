@@ -174,9 +174,9 @@ def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
     throttler = exchange.throttler
     if throttler is None or not exchange.in_line:
         return b": running waited_s=%d\n\n" % int(waited_s)
-    position = throttler.position_of(exchange)
+    position = throttler.queue.position_of(exchange)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"
-    said = (state, position, throttler.waiting(), int(waited_s), throttler.expected_s(position))
+    said = (state, position, throttler.waiting(), int(waited_s), throttler.queue.expected_s(position))
     return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % said
 
 

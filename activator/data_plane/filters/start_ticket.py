@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import final
 
 from activator.data_plane.request import RequestRecord
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
@@ -50,7 +50,7 @@ class StartTicket(Waiter):
 
     def _over(self) -> None:
         self._wheel.cancel(self)
-        onlookers = self._throttler.onlookers
+        onlookers = self._throttler.queue.onlookers
         if onlookers.ticket is self:
             onlookers.ticket = None
 
@@ -59,15 +59,15 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     """Return the ticket of the request's revision, a new one if there is none. None: the request has been refused,
     because nothing may join the queue.
     """
-    ticket = throttler.onlookers.ticket
+    ticket = throttler.queue.onlookers.ticket
     if isinstance(ticket, StartTicket):
         throttler.activate()
         return ticket
     ticket = StartTicket(throttler, wheel)
-    throttler.arrive(ticket, request.asked_for_slot_s)
-    refusal = throttler.enqueue(ticket)
+    throttler.queue.arrive(ticket, request.asked_for_slot_s)
+    refusal = throttler.queue.enqueue(ticket)
     if refusal is not None:
         request.refused(refusal, throttler.refusal_detail())
         return None
-    throttler.onlookers.ticket = ticket
+    throttler.queue.onlookers.ticket = ticket
     return ticket

@@ -29,7 +29,7 @@ class StoredAnswers(Filter):
         head = request.head
         if throttler is None or request.is_detached or request.upgrade or request.is_grpc or request.is_quiet:
             return
-        if throttler.failure is not None or not prefers_async(head):
+        if throttler.queue.failure is not None or not prefers_async(head):
             return
         if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored without that
             return

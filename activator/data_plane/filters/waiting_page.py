@@ -112,8 +112,8 @@ class WaitingPage(Filter):
         now_s = self._now()
         ticket.wait_until(now_s + self._open_s)
         request.reason = Reason.STARTING
-        waited_s, usual_s = throttler.start_progress(now_s)
-        request.respond(*self._page.page(waited_s, usual_s, throttler.waiting(), throttler.onlookers.output))
+        waited_s, usual_s = throttler.queue.start_progress(now_s)
+        request.respond(*self._page.page(waited_s, usual_s, throttler.waiting(), throttler.queue.onlookers.output))
 
 
 def wants_page(head: RequestHead) -> bool:

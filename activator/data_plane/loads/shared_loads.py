@@ -245,4 +245,4 @@ class SharedLoads(Deadline):
 
 def _is_shared(throttler: RevisionThrottler) -> bool:
     """Whether every data plane picks for it by itself."""
-    return throttler.spec.container_concurrency <= 0 and not throttler.removed
+    return throttler.spec.container_concurrency <= 0 and not throttler.queue.removed

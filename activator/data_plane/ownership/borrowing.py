@@ -31,9 +31,9 @@ from activator.data_plane.ownership.messages import (
     WaitingRequest,
     Want,
 )
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotSource
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_source import SlotSource
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
@@ -96,7 +96,7 @@ class Borrowing(SlotSource):
         """
         for lease in self.throttler.leases:
             self.in_use[lease] = self._lent.number()
-        for waiter in self.throttler.line.waiters():
+        for waiter in self.throttler.queue.line.waiters():
             if numbered:
                 waiter.line_number = waiter.arrival
             self.wanted[waiter.arrival] = waiter
@@ -142,7 +142,7 @@ class Borrowing(SlotSource):
         if waiter is not None:
             waiter.line_number = message.number
             if len(self.wanted) == 1:
-                self.throttler.must_wait()
+                self.throttler.queue.must_wait()
 
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)
@@ -166,7 +166,7 @@ class Borrowing(SlotSource):
     def refused(self, message: Refused) -> None:
         waiter = self.wanted.pop(message.request, None)
         if waiter is not None:
-            self.throttler.refuse_lent(waiter, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
+            self.throttler.queue.refuse_lent(waiter, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
 
     def recall(self) -> None:
         self._set_lends(False)

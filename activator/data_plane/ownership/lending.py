@@ -28,9 +28,10 @@ from activator.data_plane.ownership.messages import (
     Revoked,
     WaitingRequest,
 )
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.revision import ARRIVAL_STEP, RevisionThrottler
-from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
+from activator.data_plane.throttle.interfaces import LineObserver, SlotSource
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.queue import ARRIVAL_STEP
+from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
@@ -166,7 +167,7 @@ class Lending(LineObserver):
     def register(self, member: int, message: Register) -> None:
         """All that this member has and wants: of a borrower that was registered before, or of one that was not."""
         throttler = self.throttler
-        throttler.source = NOTHING_YET  # while requests of this member are not in their places in the line
+        throttler.sharing.source = NOTHING_YET  # while requests of this member are not in their places in the line
         try:
             self._exchange(self._borrower(member), message)
         finally:
@@ -178,11 +179,11 @@ class Lending(LineObserver):
         if allowed:
             self._go_on()
         elif self._begun:
-            self.throttler.source = NOTHING_YET
+            self.throttler.sharing.source = NOTHING_YET
 
     def _go_on(self) -> None:
         if self._begun and self._is_allowed:
-            self.throttler.source = None
+            self.throttler.sharing.source = None
             self.throttler.pump()
 
     def _exchange(self, borrower: Borrower, message: Register) -> None:
@@ -210,7 +211,7 @@ class Lending(LineObserver):
         while the members changed again and again, for longer: such requests come before all that asked after them.
         """
         throttler = self.throttler
-        waiters = throttler.line.waiters()
+        waiters = throttler.queue.line.waiters()
         numbered = sorted([one for one in waiters if one.line_number], key=lambda one: one.line_number)
         others = deque(sorted([one for one in waiters if not one.line_number], key=lambda one: one.asked_s))
         order: list[Waiter] = []
@@ -222,10 +223,10 @@ class Lending(LineObserver):
             _number_between(before, last, one.line_number)
             last = one.line_number
             order.extend([*before, one])
-        _number_between(list(others), last, max(last, throttler.arrivals) + ARRIVAL_STEP * (len(others) + 1))
+        _number_between(list(others), last, max(last, throttler.queue.arrivals) + ARRIVAL_STEP * (len(others) + 1))
         order.extend(others)
         self._begun = True
-        throttler.line_up(order)
+        throttler.queue.line_up(order)
         for one in order:
             if isinstance(one, RemoteWaiter) and not one.is_numbered:
                 self._send_queued(one)
@@ -249,9 +250,9 @@ class Lending(LineObserver):
         if not self._begun:
             waiter.asked_s = asked_s  # it has its place by that when this begins
         if waiting.number == 0:
-            refusal = throttler.enqueue(waiter)
+            refusal = throttler.queue.enqueue(waiter)
             if refusal is None:
-                throttler.queued_total -= 1  # its own member counts it
+                throttler.counters.queued_total -= 1  # its own member counts it
         else:
             waiter.arrival = waiting.number
             refusal = throttler.rejoin(waiter)
@@ -274,7 +275,7 @@ class Lending(LineObserver):
     def suspected(self, member: int, slot: int) -> None:
         waiter = self._borrower(member).slots.get(slot)
         if waiter is not None and waiter.lease is not None:
-            self.throttler.suspect(waiter.lease)
+            self.throttler.verdicts.suspect(waiter.lease)
 
     # --- what becomes of members ---
 
@@ -347,9 +348,9 @@ class Lending(LineObserver):
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
         """A waiter has a slot; its own member counts the grant."""
         throttler = self.throttler
-        throttler.granted_total -= 1
+        throttler.counters.granted_total -= 1
         if lease.exempt:
-            throttler.exempted_total -= 1
+            throttler.counters.exempted_total -= 1
         borrower = waiter.borrower
         del borrower.waiters[waiter.request_number]
         slot = waiter.slot = self._lent.number()
@@ -466,7 +467,7 @@ class Lending(LineObserver):
     def _may_lend(self) -> bool:
         throttler = self.throttler
         table = throttler.table
-        if throttler.line.length != 0 or table.policy.wants_key:
+        if throttler.queue.line.length != 0 or table.policy.wants_key:
             return False
         if throttler.spec.is_once:  # a slot that has been used is none
             return False

@@ -165,16 +165,16 @@ class Member:
         borrowed = self.borrowed.pop(key, None)
         if owned is not None:
             throttler = owned.lending.throttler
-            throttler.lending = None
-            throttler.source = NOTHING_YET  # first: what comes back now is granted to no other member
+            throttler.sharing.lending = None
+            throttler.sharing.source = NOTHING_YET  # first: what comes back now is granted to no other member
             self._forgotten[key] = owned.lending.members()
             owned.lending.hand_over()
-            throttler.source = None
+            throttler.sharing.source = None
             throttler.pump()
         elif borrowed is not None:
             throttler = borrowed.borrowing.throttler
             borrowed.borrowing.retire()
-            throttler.source = None
+            throttler.sharing.source = None
             throttler.pump()
 
     def allow_grants(self, allowed: bool) -> None:
@@ -396,7 +396,7 @@ class Member:
         elif owner != self.number:
             del self.owned[key]
             throttler = owned.lending.throttler
-            throttler.lending = None
+            throttler.sharing.lending = None
             self._borrow(throttler, owner)  # first: what comes back now is granted to nobody
             owned.lending.hand_over()
             self.borrowed[key].borrowing.begin(owned.complete)
@@ -416,7 +416,7 @@ class Member:
         if owner == self.number:
             self._retired.append(lending)
         else:
-            throttler.lending = None
+            throttler.sharing.lending = None
             self._borrow(throttler, owner)
             one = self.borrowed[key]
             one.is_dropped = True
@@ -425,10 +425,10 @@ class Member:
     def _own_anew(self, owned: OwnedRevision) -> None:
         """What others have is said again by themselves."""
         throttler = owned.lending.throttler
-        throttler.source = NOTHING_YET  # first: what comes back now is granted to nobody
+        throttler.sharing.source = NOTHING_YET  # first: what comes back now is granted to nobody
         owned.lending.hand_over()
         if owned.complete:
-            for waiter in throttler.line.waiters():
+            for waiter in throttler.queue.line.waiters():
                 waiter.line_number = waiter.arrival
         self._own(throttler)
 
@@ -439,13 +439,13 @@ class Member:
     def _own(self, throttler: RevisionThrottler) -> None:
         lending = Lending(throttler, self._lent, self._send, self._now)
         lending.allow(self.may_grant)
-        throttler.source = NOTHING_YET
-        throttler.lending = lending
+        throttler.sharing.source = NOTHING_YET
+        throttler.sharing.lending = lending
         self.owned[throttler.common_name] = OwnedRevision(lending, self.view.epoch)
 
     def _borrow(self, throttler: RevisionThrottler, owner: int) -> None:
         one = BorrowedRevision(throttler, owner, self._send, self._now, self._later, self._lent)
-        throttler.source = one.borrowing
+        throttler.sharing.source = one.borrowing
         self.borrowed[throttler.common_name] = one
 
     def _register_with(self, number: int) -> None:

@@ -47,35 +47,40 @@ class Accounting:
 
     def count_failed(self, throttler: RevisionThrottler, reason: Reason) -> None:
         """A request ends otherwise than with its pod's answer."""
-        throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
+        failed_totals = throttler.counters.failed_totals
+        failed_totals[reason] = failed_totals.get(reason, 0) + 1
 
     def count_routed(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
         """A request has a revision."""
-        throttler.requests_total += 1
+        counters = throttler.counters
+        counters.requests_total += 1
         if it.is_quiet:
-            throttler.quiet += 1
-            throttler.quiet_total += 1
+            counters.quiet += 1
+            counters.quiet_total += 1
         else:
-            throttler.traffic.begun(it.arrived_s)
+            counters.traffic.begun(it.arrived_s)
 
     def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
         """A request has gone on to another revision, which counts it from now on."""
-        fallbacks = throttler.traffic.fallbacks
-        fallbacks[to] = fallbacks.get(to, 0) + 1
+        counters = throttler.counters
+        traffic = counters.traffic
+        traffic.fallbacks[to] = traffic.fallbacks.get(to, 0) + 1
         if it.is_quiet:
-            throttler.quiet -= 1
+            counters.quiet -= 1
         else:
-            throttler.traffic.ended(now_s)
+            traffic.ended(now_s)
 
     def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
         """The head of a pod's answer has come."""
-        throttler.codes[status] = throttler.codes.get(status, 0) + 1
+        codes = throttler.counters.codes
+        codes[status] = codes.get(status, 0) + 1
 
     def count_tunnel(self, throttler: RevisionThrottler) -> None:
         """A tunnel begins."""
         self.tunnels += 1
-        throttler.traffic.tunnels += 1
-        throttler.traffic.tunnels_total += 1
+        traffic = throttler.counters.traffic
+        traffic.tunnels += 1
+        traffic.tunnels_total += 1
 
     def count_end(self, phase: i64) -> None:
         """A request has ended that was in `phase`."""
@@ -86,15 +91,17 @@ class Accounting:
 
     def add_to_traffic(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
         """Add a request that has ended to what its revision has carried."""
-        traffic = throttler.traffic
+        counters = throttler.counters
+        traffic = counters.traffic
         if it.is_quiet:
-            throttler.quiet -= 1
+            counters.quiet -= 1
         else:
             traffic.ended(it.done_s)
         traffic.request_bytes += it.request_bytes
         traffic.response_bytes += it.response_bytes
         if it.grpc_status >= 0:
-            throttler.grpc_statuses[it.grpc_status] = throttler.grpc_statuses.get(it.grpc_status, 0) + 1
+            statuses = counters.grpc_statuses
+            statuses[it.grpc_status] = statuses.get(it.grpc_status, 0) + 1
         tunnel = it.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1
@@ -124,7 +131,7 @@ class Accounting:
         throttler = it.throttler
         if throttler is None or not self.histograms or _is_own_answer(it):
             return
-        traffic = throttler.traffic
+        traffic = throttler.counters.traffic
         if not it.was_tunnel():
             traffic.duration.exemplify(it.done_s - it.arrived_s, trace_id, time_s)
         if it.first_byte_s > 0.0:

@@ -26,7 +26,7 @@ from activator.data_plane.proxy.retry_policy import (
 )
 from activator.data_plane.proxy.time_limits import pod_had_its_time
 from activator.data_plane.proxy.tunnel import after_end_of_pod, tunnel_phase
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted

@@ -20,7 +20,7 @@ from typing import Final, final
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import PodStream, PodUser
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason

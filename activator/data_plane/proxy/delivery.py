@@ -8,7 +8,7 @@ from activator.codec.message import Headers
 from activator.data_plane.buffering import is_response_streamed
 from activator.data_plane.phases import DELIVERING
 from activator.data_plane.proxy.request_body import SHARE_BYTES
-from activator.data_plane.throttle.body_buffer import BodyBuffer
+from activator.data_plane.throttle.held_bodies import BodyBuffer
 from activator.data_plane.throttle.revision import RevisionThrottler
 
 if TYPE_CHECKING:  # parts of one thing

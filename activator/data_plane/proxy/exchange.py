@@ -66,7 +66,7 @@ from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client
 from activator.data_plane.request import BodyWatcher, RequestRecord
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
@@ -209,7 +209,7 @@ class ProxiedExchange(RequestRecord):
         if lease is not None:
             self.granted(lease)
             return
-        refusal = throttler.enqueue(self)
+        refusal = throttler.queue.enqueue(self)
         if refusal is not None:
             self.fail(refusal, throttler.refusal_detail())
         elif self.phase == WAITING or self.enter(WAITING):  # for another revision than before
@@ -218,7 +218,7 @@ class ProxiedExchange(RequestRecord):
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
         """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
         bytes_max = throttler.spec.buffer_request_bytes
-        if bytes_max <= self.gathered_max or throttler.failure is not None:
+        if bytes_max <= self.gathered_max or throttler.queue.failure is not None:
             return False
         if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
             return False
@@ -249,7 +249,7 @@ class ProxiedExchange(RequestRecord):
         if self.queued_s == 0.0:
             self.queued_s = self.time()
         if self.start is None:
-            self.start = throttler.start
+            self.start = throttler.queue.start
         self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
@@ -376,7 +376,7 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         if self.throttler is not None:
-            self.throttler.client_gone_total += 1
+            self.throttler.counters.client_gone_total += 1
         self.note_reason(Reason.CLIENT_GONE)
         self.end(False, True)
 

@@ -18,9 +18,8 @@ from typing import Final
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.proxy.stalled import StalledResponses
-from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.held_body import HeldBody
+from activator.data_plane.throttle.held_bodies import BodyBuffer, HeldBody
 from activator.runtime.units import KIB
 
 SHARE_BYTES: Final = 128 * KIB  # of a buffer, that one request sends on in one turn

@@ -111,7 +111,7 @@ def _may_be_repeated(request: RequestRecord, body: RequestBody | None, evidence:
         return True
     if evidence == UNTOUCHED and not is_idempotent(request):
         return False
-    return request.phase == SENT and _is_held(body) and throttler.retry_budget.spend(throttler.requests_total)
+    return request.phase == SENT and _is_held(body) and throttler.retry_budget.spend(throttler.counters.requests_total)
 
 
 def _is_held(body: RequestBody | None) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 from activator.config.specs import RevisionSpec
 from activator.data_plane.phases import CONNECTING, DELIVERING, GATHERING, SENT, TUNNEL
 from activator.data_plane.request import RequestRecord
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 

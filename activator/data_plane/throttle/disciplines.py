@@ -1,4 +1,20 @@
-"""From the name of a discipline to the line that keeps it, and to what sorts requests into that line."""
+"""The lines of waiters by discipline: `fifo`, `priority` and `fair`.
+
+A request of level n goes ahead of requests of level 0 that arrived up to n x ageing before it: the priority line is
+ordered by (arrival time - level x ageing). That order never changes while requests wait, so ageing needs no work. The
+bound: a request of level n is never overtaken by one that arrives more than (highest level - n) x ageing after it.
+
+The fair line is a deficit round-robin: the keys that have requests waiting take turns; in its turn a key may spend
+quantum x weight, and a request costs its charge. What a key leaves over it keeps for its next turn, unless none of its
+requests waits any more. The quantum is the largest charge there is, so the key whose turn it is can be served: a step
+never searches.
+
+Rules of the fair line
+  1. A slot is always one slot; the charge only says how soon its key's next request follows.
+  2. A key exists while a request of it waits. At most `keys_max` exist at a time, the weighted ones always; the
+     requests of all others share one key.
+  3. A request that comes back gets its charge back; if no other request of its key waits, it is the key's turn.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +22,276 @@ from typing import Final
 
 from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
-from activator.data_plane.throttle.classifier import RequestClassifier
-from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine
-from activator.data_plane.throttle.priority import PriorityLine
-from activator.data_plane.throttle.waiters import WaitingLine
+from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
 
 FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
 
 
+class FifoLine(WaitingLine):
+    """First come, first served."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lane: Lane = Lane(self)
+
+    def first(self) -> Waiter | None:
+        return self._lane.first()
+
+    def join(self, waiter: Waiter) -> None:
+        self._lane.add(waiter)
+        self.length += 1
+
+    def rejoin(self, waiter: Waiter) -> None:
+        self._lane.add_again(waiter)
+        self.length += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        self._lane.remove(waiter)
+        self.length -= 1
+
+    def take(self, waiter: Waiter) -> None:
+        self._lane.remove(waiter)
+        self.length -= 1
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        return self.length
+
+    def waiters(self) -> list[Waiter]:
+        return by_arrival(self._lane.waiters())
+
+
+def by_arrival(waiters: list[Waiter]) -> list[Waiter]:
+    """In order of arrival."""
+    return sorted(waiters, key=arrival_of)
+
+
+def arrival_of(waiter: Waiter) -> int:
+    return waiter.arrival
+
+
+class Level(Lane):
+    """The requests of one level, and how far they are ahead of those of level 0."""
+
+    def __init__(self, line: WaitingLine, ahead_s: float) -> None:
+        super().__init__(line)
+        self.ahead_s = ahead_s
+
+
+class PriorityLine(WaitingLine):
+    """`levels` lanes; a waiter's level is 0 … levels - 1. Each step looks at one waiter per level at most."""
+
+    def __init__(self, levels: int, ageing_s: float) -> None:
+        super().__init__()
+        self._lanes: list[Level] = [Level(self, level * ageing_s) for level in range(levels)]
+
+    def first(self) -> Waiter | None:
+        chosen: Waiter | None = None
+        chosen_at_s = 0.0
+        for lane in self._lanes:
+            if lane.length == 0:
+                continue
+            waiter = lane.first()
+            assert waiter is not None
+            at_s = waiter.asked_s - lane.ahead_s
+            if chosen is None or at_s <= chosen_at_s:  # of equals the higher level goes first
+                chosen = waiter
+                chosen_at_s = at_s
+        return chosen
+
+    def join(self, waiter: Waiter) -> None:
+        self._lanes[waiter.level].add(waiter)
+        self.length += 1
+
+    def rejoin(self, waiter: Waiter) -> None:
+        self._lanes[waiter.level].add_again(waiter)
+        self.length += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        lane = waiter.lane
+        assert lane is not None
+        lane.remove(waiter)
+        self.length -= 1
+
+    def take(self, waiter: Waiter) -> None:
+        self.leave(waiter)
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        count = 0
+        for lane in self._lanes[waiter.level :]:
+            count += lane.length
+        return count
+
+    def shares(self) -> dict[str, object]:
+        return {"waiting_by_level": [lane.length for lane in self._lanes]}
+
+    def waiters(self) -> list[Waiter]:
+        found: list[Waiter] = []
+        for lane in self._lanes:
+            found.extend(lane.waiters())
+        return by_arrival(found)
+
+
+class KeyLane(Lane):
+    """The requests of one key, and its place in the round."""
+
+    def __init__(self, line: WaitingLine, key: bytes, weight: int, shared: bool) -> None:
+        super().__init__(line)
+        self.key = key
+        self.weight = weight
+        self.shared = shared
+        self.deficit: int = 0
+        self.in_turn: bool = False  # it has been given its quantum for this turn
+        self.round_next: KeyLane | None = None
+        self.round_prev: KeyLane | None = None
+
+
+class FairLine(WaitingLine):
+    """`weights`: of the keys whose weight is not 1; `charge_max`: the largest charge that a request has."""
+
+    def __init__(self, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
+        super().__init__()
+        self._weights = weights
+        self._quantum = charge_max
+        self._plain_keys_max: int = keys_max - len(weights)
+        self._plain_keys: int = 0
+        self._lanes: dict[bytes, KeyLane] = {}
+        self._shared: KeyLane = KeyLane(self, b"", 1, True)
+        self._turn: KeyLane | None = None  # the first of the round
+        self._last: KeyLane | None = None
+
+    @property
+    def keys(self) -> int:
+        """Keys that have requests waiting, the shared one included."""
+        return len(self._lanes) + (1 if self._shared.length else 0)
+
+    def first(self) -> Waiter | None:
+        while True:
+            lane = self._turn
+            if lane is None:
+                return None
+            if not lane.in_turn:
+                lane.in_turn = True
+                lane.deficit += self._quantum * lane.weight
+            waiter = lane.first()
+            assert waiter is not None, "a key without waiters has a turn"
+            if waiter.charge <= lane.deficit:
+                return waiter
+            lane.in_turn = False
+            self._drop(lane)
+            self._append(lane)
+
+    def join(self, waiter: Waiter) -> None:
+        if waiter.charge > self._quantum:
+            waiter.charge = self._quantum  # given by rules that have changed since
+        lane = self._lane_of(waiter.share)
+        if lane.length == 0:
+            self._append(lane)
+        lane.add(waiter)
+        self.length += 1
+
+    def rejoin(self, waiter: Waiter) -> None:
+        if waiter.charge > self._quantum:
+            waiter.charge = self._quantum
+        lane = self._lane_of(waiter.share)
+        if lane.length == 0:
+            lane.in_turn = True
+            self._prepend(lane)
+        lane.deficit += waiter.charge
+        lane.add_again(waiter)
+        self.length += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        lane = waiter.lane
+        assert isinstance(lane, KeyLane)
+        lane.remove(waiter)
+        self.length -= 1
+        if lane.length == 0:
+            self._forget(lane)
+
+    def take(self, waiter: Waiter) -> None:
+        lane = waiter.lane
+        assert isinstance(lane, KeyLane)
+        lane.deficit -= waiter.charge
+        self.leave(waiter)
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        lane = self._lanes.get(waiter.share)
+        return 0 if lane is None else lane.length
+
+    def shares(self) -> dict[str, object]:
+        return {"keys_waiting": self.keys, "sharing_one_key": self._shared.length}
+
+    def waiters(self) -> list[Waiter]:
+        found = self._shared.waiters()
+        for lane in self._lanes.values():
+            found.extend(lane.waiters())
+        return by_arrival(found)
+
+    # --- keys ---
+
+    def _lane_of(self, key: bytes) -> KeyLane:
+        lane = self._lanes.get(key)
+        if lane is not None:
+            return lane
+        weight = self._weights.get(key)
+        if weight is None:
+            if self._plain_keys >= self._plain_keys_max:
+                return self._shared
+            self._plain_keys += 1
+            weight = 1
+        lane = KeyLane(self, key, weight, False)
+        self._lanes[key] = lane
+        return lane
+
+    def _forget(self, lane: KeyLane) -> None:
+        self._drop(lane)
+        lane.deficit = 0
+        lane.in_turn = False
+        if lane.shared:
+            return
+        del self._lanes[lane.key]
+        if lane.key not in self._weights:
+            self._plain_keys -= 1
+
+    # --- the round ---
+
+    def _append(self, lane: KeyLane) -> None:
+        last = self._last
+        lane.round_prev = last
+        lane.round_next = None
+        if last is None:
+            self._turn = lane
+        else:
+            last.round_next = lane
+        self._last = lane
+
+    def _prepend(self, lane: KeyLane) -> None:
+        first = self._turn
+        lane.round_next = first
+        lane.round_prev = None
+        if first is None:
+            self._last = lane
+        else:
+            first.round_prev = lane
+        self._turn = lane
+
+    def _drop(self, lane: KeyLane) -> None:
+        before = lane.round_prev
+        after = lane.round_next
+        if before is None:
+            self._turn = after
+        else:
+            before.round_next = after
+        if after is None:
+            self._last = before
+        else:
+            after.round_prev = before
+        lane.round_next = None
+        lane.round_prev = None
+
+
 def make_line(spec: RevisionSpec) -> WaitingLine:
-    """An empty line as the revision wants it."""
+    """Return an empty line of the discipline that the revision has."""
     discipline = spec.discipline
     if discipline.name == "priority":
         return PriorityLine(PRIORITY_LEVELS, discipline.ageing_s)
@@ -26,10 +301,3 @@ def make_line(spec: RevisionSpec) -> WaitingLine:
         return FairLine(weights, charge_max, FAIR_KEYS_MAX)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoLine()
-
-
-def make_classifier(spec: RevisionSpec) -> RequestClassifier | None:
-    """None where a request's place does not depend on what it asks for."""
-    if spec.discipline.name == "fifo" and not spec.queue_rules and not spec.request_timeout:
-        return None
-    return RequestClassifier(spec)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from activator.data_plane.throttle.lines import FifoLine
+from activator.data_plane.throttle.disciplines import FifoLine
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
 from activator.runtime.reasons import Reason

@@ -1,11 +1,13 @@
-"""The throttler of one revision: which request gets which slot, which waits, which is rejected.
+"""The throttler of one revision: which request gets which slot.
+
+The queue (queue.py) decides which requests wait and which is next, the verdicts (verdict.py) judge pods by how their
+requests end. This module reserves slots, hands them over and takes them back.
 
 Invariants (the auditor and the property tests check them)
   1. No grant is made to a pod with in_flight >= limit.
   2. The first in line never waits while a pod that may be picked has room.
   3. Every lease is released exactly once; every waiter ends exactly once.
-  4. No request joins a line that is `queue_depth` long, or a process that holds as many requests as it may. A request
-     that is tried again on another pod is let back in: at most as many as are in flight come on top.
+  4. No request joins a queue beyond its bounds (queue.py).
 Requests that a rule exempts are outside of 1 and 2, and are counted apart.
 
 Rules
@@ -20,70 +22,28 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final
-
-from activator.config.model.queueing import QUEUE_TIMEOUT_S
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
-from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
-from activator.data_plane.throttle.disciplines import make_line
-from activator.data_plane.throttle.forecast import Forecast
-from activator.data_plane.throttle.lease import Lease, LeaseHolder
-from activator.data_plane.throttle.leases import Leases, leave_pod
-from activator.data_plane.throttle.overflow import least_loaded
-from activator.data_plane.throttle.positions import Onlookers
-from activator.data_plane.throttle.rejection import Refusals
-from activator.data_plane.throttle.slot_events import SlotEvents
-from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
-from activator.data_plane.throttle.starting import Start
-from activator.data_plane.throttle.traffic import Traffic
-from activator.data_plane.throttle.verdict import verdict_of
-from activator.data_plane.throttle.waiters import Waiter, WaitingLine
+from activator.data_plane.throttle.counters import Errors, RevisionCounters
+from activator.data_plane.throttle.interfaces import Sharing, SlotEvents, SlotSource
+from activator.data_plane.throttle.leases import Lease, LeaseHolder, Leases, leave_pod
+from activator.data_plane.throttle.queue import RevisionQueue
+from activator.data_plane.throttle.verdict import PodVerdicts
+from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Defer, Now
-from activator.runtime.reasons import Reason, Verdict
+from activator.runtime.reasons import Reason
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
-
-ARRIVAL_STEP: Final = 1 << 20  # between two arrivals: a new owner of the line finds a place for those it knows late
-SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
-
-# A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
-# own timeout begins a moment after the request arrived, and ends in a last look that takes a moment.
-_STARTUP_SLACK_S: Final = 5.0
-
-
-class Errors:
-    """Exceptions of waiters that were granted or rejected, and of policies that were asked.
-
-    An object of its own, so that its users do not refer to the throttler: revisions come and go, and a reference cycle
-    stays until the collector looks at all there is.
-    """
-
-    def __init__(self, key: str, events: SlotEvents) -> None:
-        self.total: int = 0
-        self._of_hooks: int = 0
-        self._key = key
-        self._events = events
-
-    def raised(self, error: Exception) -> None:
-        self.total += 1
-        self._events.failed(self._key, error)
-
-    def hook_raised(self, error: Exception) -> None:
-        self.total += 1
-        self._of_hooks += 1
-        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: reported less and less often
-            self._events.failed(self._key, error)
 
 
 class RevisionThrottler:
     """Grants slots of `table` to waiters.
 
     `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one pump makes,
-    `refusals_per_turn_max` how many waiters are rejected in one turn; `process` counts the waiting
-    requests of all revisions.
+    `refusals_per_turn_max` how many waiters are rejected in one turn; `process` counts the waiting requests of all
+    revisions.
     """
 
     def __init__(
@@ -97,6 +57,9 @@ class RevisionThrottler:
         process: HeldBudget | None = None,
         refusals_per_turn_max: int = REFUSALS_PER_TURN_MAX,
     ) -> None:
+        sharing = Sharing()
+        counters = RevisionCounters()
+        errors = Errors(spec.key, events, counters)
         self.spec = spec
         self.key: str = spec.key
         self.common_name: str = spec.key  # what members know it by: another one after it was dropped and came back
@@ -104,122 +67,84 @@ class RevisionThrottler:
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.filters: object | None = None  # its FilterChain (data_plane/filters/), if it has any
-        self.quiet: int = 0  # requests here that are no activity
-        self.quiet_total: int = 0
-        self.line: WaitingLine = make_line(spec)
+        self.counters = counters
+        self.sharing = sharing
+        self.queue = RevisionQueue(
+            spec,
+            table,
+            sharing,
+            counters,
+            events,
+            now,
+            defer,
+            HeldBudget() if process is None else process,
+            errors.raised,
+            refusals_per_turn_max,
+        )
+        self.verdicts = PodVerdicts(spec.key, table, sharing, events, now, spec.is_once)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases = Leases()  # every open lease
-        self.source: SlotSource | None = None  # of its slots, where another member owns the revision
-        self.lending: LineObserver | None = None  # where this one does, and there are others
-        self.failure: str | None = None  # why the revision cannot start, while it cannot
-        self.removed: bool = False
-        self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
+        self.retry_budget = RetryBudget()
         self.active: bool = False  # has carried something since its load was last reported
-        self.start: Start | None = None  # from zero, while requests wait for it
         self.gathering: int = 0  # requests whose bodies are received before they ask for a slot
         self.delivering: int = 0  # requests that pods have answered, and whose clients have yet to take the rest
-        # counters, read at scrape time
-        self.granted_total: int = 0
-        self.exempted_total: int = 0
-        self.queued_total: int = 0
-        self.requests_total: int = 0
-        self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
-        self.codes: dict[int, int] = {}
-        self.grpc_statuses: dict[int, int] = {}  # of gRPC calls that have ended, however they ended
-        self.client_gone_total: int = 0
-        self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
-        self.retry_budget = RetryBudget()
-        self._errors = Errors(spec.key, events)
-        self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
-        self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
-        self._traffic: Traffic | None = None
-        self._onlookers: Onlookers | None = None  # where there are any
+        self._errors = errors
         self._now = now
         self._defer = defer
         self._events = events
-        self._process: HeldBudget = HeldBudget() if process is None else process
-        self._forecast = Forecast()
-        self._admission = Admission(spec, self._forecast)
         self._is_once: bool = spec.is_once  # a pod takes one request in its life
-        self._refusals = Refusals(now, defer, self._process.request_left, self._errors.raised, refusals_per_turn_max)
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
         self._pump_deferred: bool = False
-        table.on_hook_error = self._errors.hook_raised
-        self.arrivals: int = 0  # the number of the last one
-        self._asked_s: float = 0.0
+        table.on_hook_error = errors.hook_raised
 
     # --- asking for a slot ---
 
     def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
-        """A slot at once, or None: then `enqueue`."""
-        self.arrive(waiter, now_s)
-        exempt = self._admission.exempts and self._admission.is_exempt(waiter)
-        if self.source is not None:
-            return self._acquire_lent(self.source, waiter, now_s)
+        """Return a lease of a slot that is free now; None: the request must wait (`queue.enqueue`)."""
+        queue = self.queue
+        queue.arrive(waiter, now_s)
+        if not self.active:
+            self.activate()
+        exempt = queue.admission.exempts and queue.admission.is_exempt(waiter)
+        source = self.sharing.source
+        if source is not None:
+            return self._acquire_lent(source, waiter, now_s)
         if exempt:
             return self._acquire_exempt(waiter, now_s)
-        if self.line.length != 0 or self.failure is not None:
+        if queue.line.length != 0 or queue.failure is not None:
             return None
         tracker = self.table.pick(waiter.pick_key, now_s)
         if tracker is None:
             return None
         return self._reserve(waiter, tracker, now_s)
 
-    def arrive(self, waiter: Waiter, now_s: float) -> None:
-        """Give a waiter its place in the order of arrival."""
-        self.arrivals += ARRIVAL_STEP
-        waiter.arrival = self.arrivals
-        if now_s > self._asked_s:
-            self._asked_s = now_s
-        waiter.asked_s = self._asked_s
-        if not self.active:
-            self.activate()
-
     def body_expected(self) -> None:
-        """A request will ask for a slot when its body is here: a revision at zero may start meanwhile."""
+        """Count a request that asks for a slot when its body is here: a revision at zero may start meanwhile."""
         self.gathering += 1
         self.activate()
 
     def activate(self) -> None:
-        """It has a load that is to be reported."""
+        """Report that the revision carries something, once after each silence."""
         if not self.active:
             self.active = True
             self._events.activated(self.key)
 
-    def enqueue(self, waiter: Waiter) -> Reason | None:
-        """Stand in line; a reason (and `refusal_detail`) says that the waiter was rejected instead."""
-        refusal = self._refusal()
-        if refusal is None:
-            if self.line.length >= self.spec.queue_depth:
-                refusal = Reason.QUEUE_FULL
-            elif self._process.is_full():
-                refusal = Reason.HELD_REQUESTS_FULL
-            else:
-                refusal = self._admission.sort(waiter)
-        if refusal is None and self._admission.predicts and self.source is None:
-            limit_s = self.wait_limit_s(waiter)
-            refusal = self._admission.predict(waiter, self.line, self.table.capacity, limit_s, self._now())
-        if refusal is not None:
-            return refusal
-        self.line.join(waiter)
-        self.queued_total += 1
-        self._joined(waiter)
-        return None
-
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
-        """Back into line in the old place, for a request that `failed` for `reason` and is tried on another pod.
+        """Add a request to the line again, in its old place: it `failed` for `reason` and is tried on another pod.
 
         No bound rejects it. Where no other pod has room, the same one will do.
         """
-        refusal = self._refusal()
+        queue = self.queue
+        refusal = queue.refusal()
         if refusal is None and not waiter.sorted:
-            refusal = self._admission.sort(waiter)
+            refusal = queue.admission.sort(waiter)
         if refusal is not None:
             return refusal
         waiter.avoided = failed
-        self.retries[reason] = self.retries.get(reason, 0) + 1
-        if waiter.exempt and self.source is None:
+        retries = self.counters.retries
+        retries[reason] = retries.get(reason, 0) + 1
+        if waiter.exempt and self.sharing.source is None:
             try:
                 lease = self._acquire_exempt(waiter, self._now())
             except Exception as error:  # of a policy: it ends this request, before it has joined anything
@@ -228,53 +153,49 @@ class RevisionThrottler:
             if lease is not None:
                 self._grant(waiter, lease)
                 return None
-        self.line.rejoin(waiter)
-        self._joined(waiter)
+        queue.rejoin(waiter)
         self.pump()
         return None
 
     def cancel(self, waiter: Waiter) -> None:
-        """The waiter's owner takes it out: its client has gone. Harmless for one that does not wait."""
-        if waiter.in_line:
-            self._leave(waiter)
-            self._process.request_left()
+        """Take the waiter out of the queue for its owner; harmless for one that does not wait."""
+        self.queue.cancel(waiter)
 
     def overdue(self, waiter: Waiter) -> None:
-        """The waiter's time in line is up: its place is free at once, and it is rejected in this turn or one of the
-        next.
-        """
-        lane = waiter.lane
-        if lane is not None and lane.line is self.line:  # else it is about to be granted or rejected already
-            self._leave(waiter)
-            self._refusals.reject(waiter, Reason.QUEUE_TIMEOUT, "")
+        """Reject a waiter whose time in line is up."""
+        self.queue.overdue(waiter)
 
     # --- giving a slot back ---
 
     def release(self, lease: Lease, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """The request is over at the pod, after `latency_s`; 0.0: that says nothing. Exactly once per lease."""
+        """Free the slot: the request is over at the pod, after `latency_s`; 0.0: not measured. Once per lease."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
         self.leases.close(lease)
         if lease.bars_trials:
-            self._end_trial(lease)
+            self.verdicts.end_trial(lease)
         observed_latency_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
         outcome = self.table.release(lease.tracker, lease.generation, observed_latency_s)
         if outcome == DRAINED:
-            if self.removed:
+            if self.queue.removed:
                 self._events.departed(self.key, lease.identity)
             else:
                 self._events.drained(self.key, lease.tracker.slot, lease.generation)
         if self._is_once and not unused:
             self._events.taken(self.key, lease.identity, True, "")
-        if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
-            self._forecast.served(latency_s, self._now())
-        if succeeded and self._struck and lease.tracker in self._struck:
-            self._served_after_strikes(lease)
-        if self.source is not None:
-            self.source.closed(lease, latency_s, succeeded)
-        elif self.line.length != 0:
+        queue = self.queue
+        if queue.admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
+            queue.forecast.served(latency_s, self._now())
+        if succeeded:
+            verdicts = self.verdicts
+            if verdicts.struck and lease.tracker in verdicts.struck:
+                verdicts.served(lease)
+        source = self.sharing.source
+        if source is not None:
+            source.closed(lease, latency_s, succeeded)
+        elif queue.line.length != 0:
             now_s = self._now()
-            self._forecast.slot_freed(now_s)
+            queue.forecast.slot_freed(now_s)
             self._pump_from(now_s)
 
     def give_back(self, lease: Lease) -> None:
@@ -283,63 +204,38 @@ class RevisionThrottler:
             self.table.end_suspicion(lease.tracker, lease.generation, FOREVER)
         self.release(lease, 0.0, False, True)
 
-    # --- what is found out of pods (verdict.py) ---
+    # --- what requests show about pods (verdict.py) ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """A request failed at the pod: judged, and reported where that is about the pod."""
-        tracker = lease.tracker
-        if self._is_once and verdict_of(reason, False) != Verdict.NOTHING:
-            self._events.taken(self.key, lease.identity, False, reason.value)
-        if not self._is_in_service(tracker, lease):
-            return
-        on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed meanwhile
-        verdict = verdict_of(reason, on_trial)
-        if verdict == Verdict.NOTHING or self._is_once:  # that one pod is gone all the same
-            return
-        if verdict == Verdict.STRUCK and on_trial:
-            self._trial_ended(lease, False)
-            return
-        if verdict == Verdict.STRUCK and tracker.state == RECOVERING:
-            return  # it is about the pod as it was before
-        if verdict != Verdict.STRUCK:
-            self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
-            if self.source is not None:
-                self.source.suspected(lease)
-        lease.trial = False
-        self._struck[tracker] = lease.generation
-        self._events.refused(self.key, lease.identity, tracker.epoch, verdict == Verdict.DEAD, reason.value)
+        """Judge a request that failed at the pod."""
+        self.verdicts.pod_failed(lease, reason)
 
     def trial_answered(self, lease: Lease) -> None:
-        """The head of an answer has come from a pod on trial."""
-        tracker = lease.tracker
-        if self._is_in_service(tracker, lease) and tracker.state == RECOVERING:
-            self._trial_ended(lease, True)
+        """Judge a pod on trial: the head of an answer has come."""
+        if self.verdicts.trial_answered(lease):
             self.pump()
-        else:
-            lease.trial = False  # another one has passed or failed meanwhile
 
     def trial_takes_long(self, lease: Lease) -> None:
-        """It is still a trial, but the next request is another one: it may be the request that is slow."""
-        if lease.bars_trials:
-            self._end_trial(lease)
+        """Let the next request be another trial of the pod: it may be this one that is slow."""
+        if self.verdicts.trial_takes_long(lease):
             self.pump()
 
     # --- handing over ---
 
     def pump(self) -> None:
         """Grant free slots to the line, in its order, at most `grants_per_turn_max` before the loop turns."""
-        if self.line.length != 0:
+        if self.queue.line.length != 0:
             self._pump_from(self._now())
 
     def _pump_from(self, now_s: float) -> None:
-        if self._pumping or self.source is not None:
+        if self._pumping or self.sharing.source is not None:
             return
+        queue = self.queue
         self._pumping = True
         try:
             grants = 0
             while self.table.room != 0:
-                line = self.line
-                waiter = line.first()
+                waiter = queue.line.first()
                 if waiter is None:
                     return
                 if grants >= self._grants_per_turn_max:  # before the pick: a policy remembers whose turn it was
@@ -350,74 +246,25 @@ class RevisionThrottler:
                     tracker = self._pick_for(waiter, now_s)
                 except Exception as error:  # of a policy: it ends only the request that it was asked for
                     self._errors.raised(error)
-                    self._leave(waiter)
-                    self._refusals.reject(waiter, Reason.INTERNAL, "")
+                    queue.refuse(waiter, Reason.INTERNAL)
                     continue
                 if tracker is None:
                     return
-                line.take(waiter)
-                self._process.request_left()
-                self._forecast.start_ended(now_s)
-                if line.length == 0:
-                    self._forecast.line_ended(now_s)
+                queue.take(waiter, now_s)
                 self._grant(waiter, self._reserve(waiter, tracker, now_s))
                 now_s = self._now()
         finally:
             self._pumping = False
 
-    def fail(self, cause: str, retry_s: float = 0.0) -> None:
-        """Reject all requests that wait with the cause, and new ones until `recover`.
-
-        `retry_s` is the time of the next attempt to start; 0: it is not known.
-        """
-        self.take_over_failure(cause, retry_s)
-        self.start = None
-        self._refuse_all(Reason.REVISION_FAILED, cause)
-
-    def take_over_failure(self, cause: str, retry_s: float) -> None:
-        """Set why the revision cannot start; empty: it can. No request is rejected by this."""
-        self.failure = cause or None
-        self._forecast.not_before_s = retry_s
-
     def recover(self) -> None:
-        """New requests may wait again. Those that waited at the failure are rejected all the same."""
-        self.take_over_failure("", 0.0)
+        """Let new requests wait again; those that waited at the failure are rejected all the same."""
+        self.queue.take_over_failure("", 0.0)
         self.pump()
 
-    def pod_placed(self, tracker: PodTracker | None = None) -> None:
-        """There is a pod, ready or not."""
-        if self.lending is not None and tracker is not None:
-            self.lending.pod_placed(tracker)
-        start = self.start
-        if start is not None and start.placed_s == 0.0:
-            start.placed_s = self._now()
-
-    def pod_ready(self) -> None:
-        """There is a pod that may be picked."""
-        self.was_ready = True
-        start = self.start
-        if start is not None:
-            start.ready_s = self._now()
-            self.cold_starts_total += 1
-            self.start = None  # the requests that waited for it keep it
-
-    def pod_left(self, tracker: PodTracker) -> None:
-        """Its slot is free."""
-        if self._struck:
-            self._struck.pop(tracker, None)
-
     def remove(self) -> None:
-        """The revision is gone: the line is rejected at once, running requests end in their own time."""
-        self.removed = True
-        self._struck.clear()
-        self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
-
-    def drain_queue(self) -> int:
-        """Refuse all requests that wait here, since the program ends. Return how many there are."""
-        count = self.line.length
-        if count:
-            self._refuse_all(Reason.DRAINING, "")
-        return count
+        """Reject all requests that wait: the revision is gone. Running requests end in their own time."""
+        self.verdicts.clear()
+        self.queue.remove()
 
     def revoke(self, lease: Lease, reason: Reason, detail: str) -> None:
         """End the request that holds this slot."""
@@ -429,7 +276,7 @@ class RevisionThrottler:
             leave_pod(lease)
 
     def forsaken(self) -> list[Lease]:
-        """Open leases whose request is neither at a pod nor on its way there: their holders have forgotten them."""
+        """Return the open leases whose holders have forgotten them: no request is at the pod or on its way there."""
         return [lease for lease in self.leases if not lease.holder.is_served(lease)]
 
     def reclaim(self) -> None:
@@ -441,42 +288,31 @@ class RevisionThrottler:
                 self.release(lease, 0.0, False)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
-        """New limits, rules or discipline for a live revision; all waiters stay in line and keep their arrival."""
-        old = self.spec
+        """Apply new limits, rules or another discipline to a live revision."""
         self.spec = spec
-        self._is_once = spec.is_once
+        self._is_once = self.verdicts.is_once = spec.is_once
         self.held.bytes_max = spec.queue_bytes or NO_LIMIT
-        self._admission.configure(spec)
-        if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
-            return
-        before = self.line
-        self.line = make_line(spec)
-        for waiter in before.waiters():
-            before.leave(waiter)
-            self._admission.sort(waiter)
-            self.line.join(waiter)
+        self.queue.reconfigure(spec)
 
     def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
-        """Another table in place of one that broke: each of the leases is counted there already, in its new home."""
+        """Use another table in place of one that broke; it counts each of the leases already, in its new home."""
         for lease, tracker in zip(leases, homes):
             self.leases.move(lease, tracker)
-        struck: dict[PodTracker, int] = {}
-        for old, generation in self._struck.items():
-            new = table.find_identity(old.identity) if old.generation == generation else None
-            if new is not None and new.address == old.address:
-                struck[new] = new.generation
-        self._struck = struck
+        self.verdicts.move(table)
+        self.queue.move(table)
         self.table = table
         table.on_hook_error = self._errors.hook_raised
-        if self.source is not None:
-            self.source.table_replaced()
-        if self.lending is not None:
-            self.lending.table_replaced()
+        sharing = self.sharing
+        if sharing.source is not None:
+            sharing.source.table_replaced()
+        if sharing.lending is not None:
+            sharing.lending.table_replaced()
 
     # --- with other members (ownership/) ---
 
     def _acquire_lent(self, source: SlotSource, waiter: Waiter, now_s: float) -> Lease | None:
-        if self.line.length != 0 or self.failure is not None:
+        queue = self.queue
+        if queue.line.length != 0 or queue.failure is not None:
             return None
         tracker = source.take(waiter)
         if tracker is None:
@@ -485,31 +321,13 @@ class RevisionThrottler:
         source.opened(lease)
         return lease
 
-    def must_wait(self) -> None:
-        """The owner has no slot for the waiter that stands in line: only now there is a line."""
-        self._events.wanted(self.key)
-
     def grant_lent(self, source: SlotSource, waiter: Waiter, tracker: PodTracker) -> None:
-        """The owner has granted the waiter, which stands in line, a slot of this pod."""
-        self._take_out(waiter)
-        self._process.request_left()
+        """Hand the waiter, which stands in line, a slot of this pod that the owner has granted."""
         now_s = self._now()
-        self._forecast.start_ended(now_s)
+        self.queue.take_lent(waiter, now_s)
         lease = self._reserve(waiter, tracker, now_s)
         source.opened(lease)  # first: the request may end in the next line
         self._grant(waiter, lease)
-
-    def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
-        """The owner has refused the waiter, which stands in line."""
-        self._take_out(waiter)
-        self._refusals.reject(waiter, reason, detail)
-
-    def suspect(self, lease: Lease) -> None:
-        """The member that has this slot has found that its pod takes no connections, and reports it."""
-        tracker = lease.tracker
-        if self._is_in_service(tracker, lease):
-            self.table.suspect(tracker, self._now() + SUSPECT_S)
-            self._events.suspected(self.key, lease.identity)
 
     def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
         """Count a slot that a member has had from a former owner, whatever the limit."""
@@ -523,134 +341,50 @@ class RevisionThrottler:
         return lease
 
     def rejoin(self, waiter: Waiter) -> Reason | None:
-        """A waiter of another member comes back into line, at the place that its `arrival` gives; as `requeue`."""
-        refusal = self._refusal()
+        """Add a waiter of another member to the line again, at the place that its `arrival` gives; as `requeue`."""
+        refusal = self.queue.refusal()
         if refusal is None:
-            self.line.rejoin(waiter)
-            self._joined(waiter)
+            self.queue.rejoin(waiter)
             self.pump()
         return refusal
-
-    def line_up(self, waiters: list[Waiter]) -> None:
-        """The line has this order from now on, by their `line_number`; all that stand in it must be there."""
-        for waiter in waiters:
-            self.line.leave(waiter)
-        for waiter in waiters:
-            waiter.arrival = waiter.line_number
-            self.line.join(waiter)
-        if waiters:
-            self.arrivals = max(self.arrivals, waiters[-1].arrival)
 
     # --- what others ask ---
 
     def in_flight(self) -> int:
-        """This member's requests at pods."""
-        lending = self.lending
+        """Return how many requests of this member are at pods."""
+        lending = self.sharing.lending
         return int(self.table.in_flight) - (0 if lending is None else lending.lent())
 
     def waiting(self) -> int:
-        """This member's requests in line."""
-        lending = self.lending
-        return self.line.length - (0 if lending is None else lending.waiting())
-
-    @property
-    def traffic(self) -> Traffic:
-        """What the revision has carried, to be added to."""
-        traffic = self._traffic
-        if traffic is None:
-            traffic = self._traffic = Traffic()
-        return traffic
-
-    @property
-    def onlookers(self) -> Onlookers:
-        """Those who are told how it gets on."""
-        onlookers = self._onlookers
-        if onlookers is None:
-            onlookers = self._onlookers = Onlookers()
-        return onlookers
-
-    @property
-    def fallbacks(self) -> dict[str, int]:
-        """Requests that another revision took, by its key."""
-        return {} if self._traffic is None else self._traffic.fallbacks
-
-    def has_traffic(self) -> bool:
-        """Whether there is anything to read in `traffic`."""
-        return self._traffic is not None
+        """Return how many requests of this member wait."""
+        return self.queue.waiting()
 
     def has_requests(self) -> bool:
-        """Whether anything is at a pod, or a request is here that has been counted and has not ended."""
-        traffic = self._traffic
-        return self.leases.count != 0 or (traffic is not None and traffic.concurrency != 0)
-
-    @property
-    def errors_total(self) -> int:
-        """Exceptions of waiters that were granted or rejected, and of policies that were asked."""
-        return self._errors.total
-
-    def queue_timeout_s(self) -> float:
-        """How long a request without a timeout of its own may stand in line, from its arrival."""
-        if self.spec.queue_timeout_s is not None:
-            return self.spec.queue_timeout_s
-        return QUEUE_TIMEOUT_S if self.was_ready else self.spec.startup_timeout_s + _STARTUP_SLACK_S
+        """True if a lease is open, or a request has been counted that has not ended."""
+        return self.leases.count != 0 or self.counters.has_requests()
 
     def wait_limit_s(self, waiter: Waiter) -> float:
-        """How long this waiter may, from its arrival."""
-        return self._admission.limit_s(waiter, self.queue_timeout_s())
-
-    def is_stuck(self) -> bool:
-        """Whether a request waits that could go, and nothing is about to look: that must not be."""
-        if self.line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
-            return False
-        if self.source is not None:
-            return False
-        return self.line.first() is not None
-
-    def refusal_detail(self) -> str:
-        """The text that goes with the reason that `enqueue` or `requeue` gave last."""
-        return self._admission.detail
-
-    def start_progress(self, now_s: float) -> tuple[float, float]:
-        """How long its start has taken so far, and how long the last one took, in seconds; 0.0: not known."""
-        return self._forecast.start_progress(now_s)
-
-    def position_of(self, waiter: Waiter) -> int:
-        """Where it stands in line, by arrival; 1: it is the next."""
-        return self.onlookers.positions.of(self.line, waiter, self._now())
-
-    def expected_s(self, position: int) -> int:
-        """How long the one at this place has to wait still, as far as the line's past says it."""
-        return self._forecast.retry_after_s(max(position - 1, 0), self._now())
+        """Return how long this waiter may wait, in seconds from its arrival."""
+        return self.queue.wait_limit_s(waiter)
 
     def retry_after_s(self) -> int:
-        """When to come again: after the line as it is now, or the start that it waits for."""
-        return self._forecast.retry_after_s(self.line.length, self._now())
+        """Return when to come again, in seconds: after the line as it is now, or the start that it waits for."""
+        return self.queue.retry_after_s()
+
+    def refusal_detail(self) -> str:
+        """Return the text that goes with the reason that `queue.enqueue` or `requeue` gave last."""
+        return self.queue.admission.detail
+
+    def is_stuck(self) -> bool:
+        """True if a request waits that could go, and nothing is about to look: that must not be."""
+        line = self.queue.line
+        if line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
+            return False
+        if self.sharing.source is not None:
+            return False
+        return line.first() is not None
 
     # --- within ---
-
-    def _trial_ended(self, lease: Lease, passed: bool) -> None:
-        lease.trial = False
-        if lease.bars_trials:
-            self._end_trial(lease)
-        self._events.trial_ended(self.key, lease.identity, lease.tracker.epoch, passed)
-
-    def _end_trial(self, lease: Lease) -> None:
-        lease.bars_trials = False
-        self.table.end_trial(lease.tracker, lease.generation)
-        if self.source is not None:
-            self.source.trial_over(lease)
-
-    def _is_in_service(self, tracker: PodTracker, lease: Lease) -> bool:
-        """The pod is still where the lease was given, and requests are sent to it.
-
-        Of one that leaves, has moved, or is out of service already, the lease says nothing more.
-        """
-        return tracker.generation == lease.generation and (tracker.state == READY or tracker.state == RECOVERING)
-
-    def _served_after_strikes(self, lease: Lease) -> None:
-        if self._struck[lease.tracker] == lease.generation:
-            del self._struck[lease.tracker]
-            self._events.served(self.key, lease.identity, lease.tracker.epoch)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided
@@ -665,31 +399,33 @@ class RevisionThrottler:
             lease.trial = lease.bars_trials = True
             self.table.begin_trial(tracker)
         self.leases.open(lease, waiter)
-        self.granted_total += 1
+        self.counters.granted_total += 1
         if self._is_once:
             self._take(tracker, waiter)
         return lease
 
     def _take(self, tracker: PodTracker, waiter: Waiter) -> None:
-        """Its one request: no other one follows, whatever becomes of this one. Of a request of another member that
-        member says so, since it may give the slot back without having used it.
+        """Keep all further requests from a pod that takes one in its life, whatever becomes of this one.
+
+        Where another member has the slot, that member reports it: it may give the slot back without having used it.
         """
         self.table.suspect(tracker, FOREVER)
         if not waiter.is_remote:
             self._events.taken(self.key, tracker.identity, False, "")
 
     def _acquire_exempt(self, waiter: Waiter, now_s: float) -> Lease | None:
-        """A slot whatever the line and the limits; None only where no pod could take the request at all."""
-        if self.failure is not None:
+        """Return a lease whatever the line and the limits; None only if no pod could take the request at all."""
+        queue = self.queue
+        if queue.failure is not None:
             return None
-        tracker = self._pick_for(waiter, now_s) if self.line.length == 0 else None
+        tracker = self._pick_for(waiter, now_s) if queue.line.length == 0 else None
         if tracker is None:
             tracker = least_loaded(self.table)
         if tracker is None:
             return None
         lease = self._reserve(waiter, tracker, now_s)
         lease.exempt = True
-        self.exempted_total += 1
+        self.counters.exempted_total += 1
         return lease
 
     def _grant(self, waiter: Waiter, lease: Lease) -> None:
@@ -704,65 +440,6 @@ class RevisionThrottler:
             if not lease.released:
                 self.release(lease, 0.0, False)
 
-    def _refusal(self) -> Reason | None:
-        self._admission.detail = ""
-        if self.removed:
-            return Reason.REVISION_REMOVED
-        if self.failure is not None:
-            self._admission.detail = self.failure
-            return Reason.REVISION_FAILED
-        return None
-
-    def _joined(self, waiter: Waiter) -> None:
-        self._process.request_waits()
-        if self.table.capacity == 0:
-            self._forecast.start_wanted(self._now())
-            if self.start is None and not self.was_ready:
-                self._start_wanted()
-        if self.line.length == 1:
-            self._forecast.line_formed(self._now())
-            if self.source is None and not waiter.is_remote:
-                self._events.wanted(self.key)
-            if self.lending is not None:
-                self.lending.line_formed()
-        if self.source is not None:
-            self.source.joined(waiter)
-
-    def _leave(self, waiter: Waiter) -> None:
-        if self._take_out(waiter) and self.source is not None:
-            self.source.left(waiter)
-
-    def _take_out(self, waiter: Waiter) -> bool:
-        """Out of the line that the waiter stands in; whether that is this throttler's, not one that is rejected."""
-        lane = waiter.lane
-        assert lane is not None
-        line = lane.line
-        line.leave(waiter)
-        if line is not self.line:
-            return False
-        if line.length == 0:
-            self._line_ended()
-        return True
-
-    def _line_ended(self) -> None:
-        self._forecast.line_ended(self._now())
-        if self.table.capacity == 0:
-            self._forecast.start_given_up()
-            self.start = None
-
-    def _start_wanted(self) -> None:
-        self.start = Start(self._now())
-        if self.table.used > 0:
-            self.pod_placed()  # on its way already
-
-    def _refuse_all(self, reason: Reason, detail: str) -> None:
-        line = self.line
-        self.line = make_line(self.spec)
-        if self.source is not None:
-            self.source.line_left()
-        self._line_ended()
-        self._refusals.reject_all(line, reason, detail)
-
     def _pump_soon(self) -> None:
         if not self._pump_deferred:
             self._pump_deferred = True
@@ -771,3 +448,18 @@ class RevisionThrottler:
     def _pump_now(self) -> None:
         self._pump_deferred = False
         self.pump()
+
+
+def least_loaded(table: TrackerTable) -> PodTracker | None:
+    """The ready pod with the least load for its limit; None where no pod is ready.
+
+    Walks the table: some nanoseconds a slot, and only for exempted requests that find every pod full. A pod that is
+    being tried, suspected or not ours to use (limit 0) is left out.
+    """
+    best: PodTracker | None = None
+    for tracker in table.slots[: table.length]:
+        if tracker.state != READY or tracker.own_limit == 0 or tracker.suspect_until_s != 0.0:
+            continue
+        if best is None or tracker.in_flight * best.own_limit < best.in_flight * tracker.own_limit:
+            best = tracker
+    return best

@@ -17,7 +17,7 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
-from activator.data_plane.throttle.lease import Lease, LeaseHolder
+from activator.data_plane.throttle.leases import Lease, LeaseHolder
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 

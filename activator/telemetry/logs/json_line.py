@@ -18,7 +18,7 @@ from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.forwarding import is_valid_request_id
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.request import RequestRecord
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.telemetry.logs.fields import (
     ACCESS_LOG_FIELD_MAX,
     LoggedHeaders,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from activator.data_plane.headers.grpc import STATUS_NAMES
+from activator.data_plane.throttle.counters import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.throttle.starting import PHASES
-from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.messages import RevisionStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.reasons import Reason

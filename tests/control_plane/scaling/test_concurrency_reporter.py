@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter, ConcurrencyStat
-from activator.data_plane.throttle.traffic import Traffic
+from activator.data_plane.throttle.counters import Traffic
 from activator.messages import Load
 from tests.manual_clock import ManualClock
 

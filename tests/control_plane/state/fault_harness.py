@@ -316,7 +316,7 @@ def check(story: Story, calm: Story) -> None:
     for key in (KEY, OTHER):
         throttler = joined.throttler(key)
         throttler.table.check_invariants()
-        assert throttler.failure is None, throttler.failure
+        assert throttler.queue.failure is None, throttler.queue.failure
         assert throttler.table.in_flight == len(throttler.leases)
         assert story.live(key) == calm.live(key), f"{story.live(key)}, expected {calm.live(key)}"
     assert [request.ends for request in story.held] == [["granted"]] * 6, "a request in flight was disturbed"

@@ -15,7 +15,7 @@ from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S, StateWorker
 from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, LOOK_STEPS
 from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.messages import (
     Change,
     Effect,
@@ -158,7 +158,7 @@ def test_a_revision_that_cannot_be_looked_at_is_condemned_and_the_others_go_on_b
     assert joined.auditor.looked_total == 8, "one that raised has not ended the looking"
     unreadable.release()
     joined.do()
-    assert (KEY in joined.tables.distrusted, joined.throttler().failure) == (False, None)
+    assert (KEY in joined.tables.distrusted, joined.throttler().queue.failure) == (False, None)
     assert audited(joined) == {"invariant": 1}
     assert joined.auditor.looked_total == 12
 
@@ -168,9 +168,9 @@ def test_a_rebuild_that_was_lost_is_asked_for_again() -> None:
     joined.tables.distrust(KEY, "broke")
     joined.hooks.told.clear()
     joined.do()
-    assert joined.throttler().failure is not None
+    assert joined.throttler().queue.failure is not None
     audited(joined)
-    assert joined.throttler().failure is None
+    assert joined.throttler().queue.failure is None
 
 
 @pytest.mark.parametrize("raises", [False, True], ids=("told again", "set aside, and told again"))

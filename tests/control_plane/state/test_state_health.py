@@ -238,9 +238,9 @@ def test_a_limit_without_bound_is_bounded_and_a_trial_is_one_request() -> None:
 def test_a_pod_that_is_not_ours_starts_nothing_and_is_nobodys_company() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1", limit=0))
-    assert not joined.throttler().was_ready, "who waits still waits for a start"
+    assert not joined.throttler().queue.was_ready, "who waits still waits for a start"
     joined.do(seen("p2"))
-    assert joined.throttler().was_ready
+    assert joined.throttler().queue.was_ready
     strike(joined, "p2", 9)
     assert joined.slots()["p2"] == "ready", "the last that may be picked is not ejected"
 
@@ -276,7 +276,7 @@ def test_the_model_keeps_why_a_pod_is_in_quarantine_until_it_has_passed_its_tria
 
 def struck(joined: Joined) -> set[str]:
     """The pods of which the data plane remembers a strike."""
-    return {tracker.identity for tracker in joined.throttler()._struck}
+    return {tracker.identity for tracker in joined.throttler().verdicts.struck}
 
 
 def strike_each(joined: Joined) -> dict[str, Request]:
@@ -304,7 +304,7 @@ def test_strikes_go_with_their_pod() -> None:
     assert struck(joined) == {"p3"}
     throttler = joined.throttler()
     joined.do(RevisionGone(KEY))
-    assert throttler._struck == {}
+    assert throttler.verdicts.struck == {}
 
 
 def test_a_late_success_at_a_former_pod_is_no_success_of_the_one_in_its_slot() -> None:

@@ -125,7 +125,7 @@ class World(Joined):
 
     def outcome(self) -> object:
         throttler = self.tables.throttlers.get(KEY)
-        return None if throttler is None else (throttler.failure or "", self.slots())
+        return None if throttler is None else (throttler.queue.failure or "", self.slots())
 
     def step(self, what: str, source: str, pod: str, status: PodStatus) -> None:
         """Something happens in the world, and is said once."""
@@ -309,10 +309,10 @@ def test_a_table_whose_making_anew_panics_is_made_anew_after_the_backoff() -> No
     trap.armed = 1
     joined.tables.distrust(KEY, "the table lost count")
     joined.do()
-    assert joined.throttler().failure is not None and isinstance(trap.tried[-1], RevisionBroken)
+    assert joined.throttler().queue.failure is not None and isinstance(trap.tried[-1], RevisionBroken)
     joined.clock.pass_time(LONGEST_S)
     joined.do()
-    assert (joined.throttler().failure, joined.slots()) == (None, {"p1": "ready"})
+    assert (joined.throttler().queue.failure, joined.slots()) == (None, {"p1": "ready"})
 
 
 def test_a_slot_whose_end_panics_is_freed_after_the_backoff() -> None:

@@ -19,8 +19,8 @@ from activator.control_plane.state.tally import Tally
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S
 from activator.data_plane.audit import AUDIT_INTERVAL_S
 from activator.data_plane.empty_tables import GIVE_BACK_AFTER_S
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.revision import SUSPECT_S
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Effect,
     Listed,
@@ -158,7 +158,7 @@ class Large(Program):
         throttler = self.throttler()
         throttler.table.check_invariants()
         assert self.wrong == []
-        assert throttler.errors_total == 0
+        assert throttler.counters.errors_total == 0
         assert self.view() == made_whole(self.worker.model)
         held = [request.lease for request in self.requests if request.lease is not None]
         assert throttler.table.in_flight == len(throttler.leases) == len(held)
@@ -184,7 +184,7 @@ class Large(Program):
         self.check()
         assert self.throttler().table.in_flight == 0
         assert all(one.state != DRAINING for one in self.slots_held()), "a slot was never freed"
-        waiting = self.throttler().line.length
+        waiting = self.throttler().queue.line.length
         assert sum(not request.ends for request in self.requests) == waiting
         assert all(len(request.ends) <= 1 for request in self.requests)
 
@@ -232,7 +232,7 @@ def test_requests_and_connections_go_on_in_the_new_table(distrusted: bool) -> No
         assert joined.asks()[0].ends == (["revision_failed"] if distrusted else ["granted"] if turn < 5 else [])
         joined.turn()
     table = joined.throttler().table
-    assert table is not before and joined.throttler().failure is None
+    assert table is not before and joined.throttler().queue.failure is None
     assert joined.pools() == pools, "the same pools, and none was closed"
     assert [request.ends for request in requests] == [["granted"]] * len(requests)
     assert table.capacity_slots == 2 * PODS

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.leases import newest_of
+from activator.data_plane.throttle.leases import Lease, newest_of
 from activator.messages import PodGone, RevisionSet, SlotDrained
 from activator.runtime.reasons import Reason
 from lb.tracker import READY

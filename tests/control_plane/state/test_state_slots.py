@@ -16,7 +16,8 @@ from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
 from activator.data_plane.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     PodGone,
     PodStatus,
@@ -253,11 +254,11 @@ def test_a_removed_revision_has_not_ended_while_a_request_is_counted_that_is_at_
     joined = Joined()
     joined.do(RevisionSet(SPEC))
     throttler = joined.throttler()
-    throttler.traffic.begun(joined.clock.now())
+    throttler.counters.traffic.begun(joined.clock.now())
     joined.do(RevisionGone(KEY))
     joined.tables.end_dropped()
     assert joined.hooks.ended == []
-    throttler.traffic.ended(joined.clock.now())
+    throttler.counters.traffic.ended(joined.clock.now())
     joined.tables.end_dropped()
     assert joined.hooks.ended == [throttler]
 
@@ -424,7 +425,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     assert hooks.given == len(hooks.drained) > 90
     assert (table.used, table.in_flight, table.late_releases) == (0, 0, 0)
     assert all(tracker.state == EMPTY for tracker in table.slots)
-    assert throttler.granted_total > 0
+    assert throttler.counters.granted_total > 0
     if table.trims == 0:
         assert table.grown > 0, "the table never had more pods than it was made for"
 

@@ -37,7 +37,7 @@ def test_a_ready_pod_takes_who_waits() -> None:
     joined.do(seen("p1"))
     assert waiting.ends == ["granted"]
     assert joined.slots() == {"p1": "ready"}
-    assert joined.throttler().was_ready
+    assert joined.throttler().queue.was_ready
 
 
 def test_an_unproven_pod_is_asked_and_then_ready() -> None:
@@ -207,7 +207,7 @@ def test_a_withdrawn_pod_is_freed_at_its_last_release_and_told() -> None:
     joined.do(SlotDrained(KEY, int(drained[0][1]), int(drained[0][2])))
     assert joined.slots() == {}
     assert sorted(joined.hooks.drained) == ["p1", "p2"]
-    assert not joined.throttler().was_ready, "at zero again"
+    assert not joined.throttler().queue.was_ready, "at zero again"
 
 
 def test_a_drain_that_takes_too_long_ends_what_is_left_of_it() -> None:
@@ -296,9 +296,9 @@ def test_failure_and_recovery_reach_the_line() -> None:
     waiting = joined.ask()
     joined.do(RevisionFailed(KEY, "exited with code 3: no such model"))
     assert waiting.ends == ["revision_failed"]
-    assert joined.throttler().failure == "exited with code 3: no such model"
+    assert joined.throttler().queue.failure == "exited with code 3: no such model"
     joined.do(RevisionRecovered(KEY))
-    assert joined.throttler().failure is None
+    assert joined.throttler().queue.failure is None
 
 
 def test_the_weight_of_a_pod_reaches_its_slot_and_changes_live() -> None:
@@ -355,7 +355,7 @@ def test_a_start_from_zero_knows_when_there_was_a_pod_and_when_it_was_ready() ->
     joined = Joined()
     joined.do(RevisionSet(SPEC))
     waiting = joined.ask()
-    start = joined.throttler().start
+    start = joined.throttler().queue.start
     assert start is not None
     joined.clock.pass_time(2.0)
     joined.do(seen("p1", PodStatus.PENDING, probe=True))

@@ -180,7 +180,7 @@ def test_a_broken_table_is_made_anew_and_what_is_in_flight_is_counted_in_it() ->
     table = joined.throttler().table
     assert table is not before
     table.check_invariants()
-    assert joined.throttler().failure is None
+    assert joined.throttler().queue.failure is None
     assert (joined.slots(), table.in_flight) == ({"p1": "ready", "p2": "ready"}, 4)
     assert {tracker.identity: tracker.attachment for tracker in table.slots[:2]} == pools, "connections are kept"
     assert not any(isinstance(pool, Pool) and pool.closed for pool in pools.values())
@@ -227,11 +227,11 @@ def test_why_a_revision_cannot_start_outlives_its_table_and_no_word_of_its_sourc
     joined.do(RevisionSet(SPEC), seen("p1"), RevisionFailed(KEY, "no image"))
     joined.tables.distrust(KEY, "lost count")
     joined.tables.apply([FailRevision(KEY, "")])
-    assert "lost count" in (joined.throttler().failure or "")
+    assert "lost count" in (joined.throttler().queue.failure or "")
     joined.do()
-    assert joined.throttler().failure == "no image"
+    assert joined.throttler().queue.failure == "no image"
     joined.do(RevisionRecovered(KEY))
-    assert joined.throttler().failure is None
+    assert joined.throttler().queue.failure is None
 
 
 def test_a_condemned_revision_that_goes_takes_its_condemnation_along() -> None:
@@ -276,11 +276,11 @@ def test_a_table_that_breaks_again_and_again_is_made_anew_less_and_less_often() 
     for _ in range(4):
         joined.tables.distrust(KEY, "again")
         joined.do()
-        assert joined.throttler().failure is not None, "told to everyone meanwhile"
+        assert joined.throttler().queue.failure is not None, "told to everyone meanwhile"
         gaps.append(joined.worker.parked[KEY].until_s - joined.clock.now())
         joined.clock.pass_time(gaps[-1] + 0.001)
         joined.do()
-        assert joined.throttler().failure is None
+        assert joined.throttler().queue.failure is None
     assert gaps == pytest.approx([PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(1, 5)])
     joined.tables.distrust(KEY, "again")
     assert joined.worker.supervision.over_budget(1, joined.clock.now()) == []

@@ -84,7 +84,11 @@ def outcome(joined: Joined) -> object:
     throttler = joined.tables.throttlers.get(KEY)
     if throttler is None:
         return None
-    return throttler.spec.hosts, throttler.failure, {name for name, state in joined.slots().items() if state == "ready"}
+    return (
+        throttler.spec.hosts,
+        throttler.queue.failure,
+        {name for name, state in joined.slots().items() if state == "ready"},
+    )
 
 
 def is_sensible(said: tuple[Change, ...], existed: bool) -> bool:

@@ -102,7 +102,11 @@ def test_a_kubelet_is_answered_and_not_counted(fields: dict[str, str], method: s
     world.unhealthy = "connection has not yet been established"
     client = world.ask("GET", **fields)
     assert (client.status, client.body) == (500, b"connection has not yet been established\n")
-    assert world.proxy.unrouted_total == 0 and world.throttler.requests_total == 0 and world.dialect.probes_total == 2
+    assert (
+        world.proxy.unrouted_total == 0
+        and world.throttler.counters.requests_total == 0
+        and world.dialect.probes_total == 2
+    )
     world.check_idle()
 
 

@@ -18,7 +18,7 @@ from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.pool import PodPool
@@ -342,7 +342,7 @@ class World:
         """Nothing is left of any request."""
         assert self.table.in_flight == 0
         assert not self.throttler.leases
-        assert self.throttler.line.length == 0
+        assert self.throttler.queue.line.length == 0
         assert self.held.held_bytes == self.held.held_requests == self.throttler.held.held_bytes == 0
         assert self.files.held_bytes == 0
         assert self.throttler.gathering == self.throttler.delivering == 0

@@ -66,7 +66,7 @@ def test_an_open_websocket_counts_until_it_has_been_quiet() -> None:
     clock.pass_time(QUIET_S + 1.5)
     assert tunnel.load() == (0, 0)
     tunnel.exchange.client_gone()
-    assert tunnel.world.throttler.quiet == 0
+    assert tunnel.world.throttler.counters.quiet == 0
     tunnel.world.check_idle()
 
 
@@ -107,7 +107,7 @@ def test_a_dormant_websocket_does_not_keep_a_pod_that_leaves() -> None:
     world.table.drain(world.tracker("p1"))
     world.clock.pass_time(DORMANT_LOOK_S + 0.1)
     assert pod.aborted and tunnel.client.aborted
-    assert world.table.in_flight == 0 and world.throttler.quiet == 0 and world.wheel.armed == 0
+    assert world.table.in_flight == 0 and world.throttler.counters.quiet == 0 and world.wheel.armed == 0
 
 
 def test_one_that_carries_something_is_waited_for() -> None:

@@ -157,7 +157,7 @@ def test_a_request_is_accepted_runs_and_its_answer_is_kept() -> None:
     assert world.store.totals["collected"] == 1
     world.clock.pass_time(KEEP_S + 0.1)
     assert (world.ask(place).status, world.ask(place).reason) == (410, "answer_gone")
-    assert world.throttler.requests_total == 1, "it is one request"
+    assert world.throttler.counters.requests_total == 1, "it is one request"
     world.check_nothing_kept()
 
 
@@ -193,7 +193,7 @@ def test_upgrades_and_revisions_that_cannot_start_are_answered_at_once() -> None
     exchange, client = world.begin(request_head(Prefer="respond-async", Upgrade="websocket", Connection="Upgrade"))
     assert client.silent()
     exchange.client_gone()
-    world.throttler.fail("no model")
+    world.throttler.queue.fail("no model")
     client = world.post()
     assert (client.status, client.reason) == (503, "revision_failed") and b"no model" in client.body
     world.check_nothing_kept()
@@ -204,7 +204,7 @@ def test_a_refusal_at_once_is_the_clients_answer() -> None:
     first = place_of(world.post())
     client = world.post()
     assert (client.status, client.reason, client.retry_after) == (503, "queue_full", "1")
-    assert world.throttler.failed_totals == {Reason.QUEUE_FULL: 1}
+    assert world.throttler.counters.failed_totals == {Reason.QUEUE_FULL: 1}
     assert len(world.store.kept) == 1 and world.store.totals["accepted"] == 1
     assert world.ask(first, "DELETE").status == 204
     world.check_nothing_kept()
@@ -531,7 +531,7 @@ def test_a_refusal_that_is_kept_is_the_same_from_everywhere() -> None:
     two = Two()
     one, other = two.worlds[1], two.worlds[2]
     place = place_of(one.post())
-    one.throttler.fail("no model")
+    one.throttler.queue.fail("no model")
     one.clock.turn()
     client = other.ask(place)
     two.talk()

@@ -11,7 +11,7 @@ from activator.data_plane.buffering import is_request_streamed, is_response_stre
 from activator.data_plane.phases import DELIVERING, GATHERING, SENT, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.request_body import SHARE_BYTES
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
+from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES
 from activator.runtime.reasons import Reason
 from activator.runtime.units import MIB
 from lb.rng import Rng
@@ -241,7 +241,7 @@ def test_every_end_of_a_request_whose_body_comes(end: str) -> None:
         world.clock.turn()
         assert client.reason == "revision_removed"
     elif end == "failed":
-        world.throttler.fail("no image")
+        world.throttler.queue.fail("no image")
         exchange.request_end([])
         world.clock.turn()
         assert client.reason == "revision_failed"
@@ -353,7 +353,7 @@ def test_a_client_that_takes_nothing_is_cut_and_one_that_takes_a_little_is_not()
         assert not client.is_aborted(), "longer than the total timeout, which is the pod's"
     world.clock.pass_time(2 * SEND_TIMEOUT_S + 1.0)
     assert client.is_aborted() and exchange.reason is Reason.SEND_TIMEOUT
-    assert world.throttler.failed_totals == {Reason.SEND_TIMEOUT: 1}
+    assert world.throttler.counters.failed_totals == {Reason.SEND_TIMEOUT: 1}
     world.check_idle()
 
 
@@ -398,11 +398,11 @@ def test_what_a_pod_had_sent_before_it_broke_is_delivered_and_then_the_answer_is
     at_pod(exchange).response_body(b"x" * 10)
     if why == "pod":
         at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
-        assert world.throttler.failed_totals == {Reason.POD_CLOSED: 1}
+        assert world.throttler.counters.failed_totals == {Reason.POD_CLOSED: 1}
     else:
         world.clock.pass_time(5.1)
         assert pool.pods[0].aborted
-        assert world.throttler.failed_totals == {Reason.TOTAL_TIMEOUT: 1}
+        assert world.throttler.counters.failed_totals == {Reason.TOTAL_TIMEOUT: 1}
     assert exchange.phase == DELIVERING and world.table.in_flight == 0 and not client.is_aborted()
     exchange.client_drained()
     assert client.body == b"x" * 10 and client.is_aborted() and not client.has_ended()
@@ -672,7 +672,7 @@ def test_both_directions_have_one_share_a_turn_between_them() -> None:
 
 def test_a_revision_that_cannot_start_refuses_before_the_body_comes() -> None:
     world = world_of()
-    world.throttler.fail("no image")
+    world.throttler.queue.fail("no image")
     exchange, client = world.begin(request_head("POST", length=1000, Expect="100-continue"))
     assert client.reason == "revision_failed" and exchange.over and not client.asked_for_body
     world.check_idle()

@@ -47,12 +47,12 @@ class Two(World):
 
     def check_idle(self) -> None:
         super().check_idle()
-        assert self.second.table.in_flight == 0 and not self.second.leases and self.second.line.length == 0
+        assert self.second.table.in_flight == 0 and not self.second.leases and self.second.queue.line.length == 0
         assert self.second.held.held_bytes == 0 and self.second.gathering == 0
         for throttler in (self.throttler, self.second):
-            if throttler.has_traffic():
-                assert throttler.traffic.concurrency == 0
-            assert throttler.quiet == 0
+            if throttler.counters.has_traffic():
+                assert throttler.counters.traffic.concurrency == 0
+            assert throttler.counters.quiet == 0
 
 
 def finished(world: World, exchange: ProxiedExchange, client: Client) -> None:
@@ -69,9 +69,9 @@ def test_a_line_that_is_full() -> None:
     exchange, client = world.begin()
     assert pool.pods[0].head is exchange.head
     assert exchange.revision_key() == "ns/second" and exchange.first_throttler is world.throttler
-    assert world.throttler.failed_totals == {Reason.QUEUE_FULL: 1}
-    assert world.throttler.fallbacks == {"ns/second": 1}
-    assert (world.throttler.requests_total, world.second.requests_total) == (2, 1)
+    assert world.throttler.counters.failed_totals == {Reason.QUEUE_FULL: 1}
+    assert world.throttler.counters.fallbacks == {"ns/second": 1}
+    assert (world.throttler.counters.requests_total, world.second.counters.requests_total) == (2, 1)
     assert load_of(world.throttler, world.clock.now()).concurrency == 1
     assert load_of(world.second, world.clock.now()).concurrency == 1
     waiting.client_gone()
@@ -81,9 +81,9 @@ def test_a_line_that_is_full() -> None:
 def test_a_revision_that_cannot_start_and_a_second_from_zero() -> None:
     world = Two()
     exchange, client = world.begin()
-    world.throttler.fail("no model")
+    world.throttler.queue.fail("no model")
     world.clock.turn()
-    assert client.silent() and world.second.line.length == 1
+    assert client.silent() and world.second.queue.line.length == 1
     assert ("wanted",) in world.second_heard.events
     world.second_pod()
     finished(world, exchange, client)
@@ -102,7 +102,7 @@ def test_a_wait_that_is_too_long_begins_anew_in_the_second_line() -> None:
     world.clock.pass_time(0.6)
     world.clock.turn()
     assert (client.status, client.reason) == (504, "queue_timeout")
-    assert world.throttler.failed_totals == world.second.failed_totals == {Reason.QUEUE_TIMEOUT: 1}
+    assert world.throttler.counters.failed_totals == world.second.counters.failed_totals == {Reason.QUEUE_TIMEOUT: 1}
     world.check_idle()
 
 
@@ -165,7 +165,7 @@ def test_an_answer_that_has_begun_is_cut() -> None:
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(200, 5))
     at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
-    assert client.aborted and world.second.requests_total == 0
+    assert client.aborted and world.second.counters.requests_total == 0
     world.check_idle()
 
 
@@ -180,9 +180,9 @@ def test_the_mistakes_of_clients_are_theirs() -> None:
 def test_a_client_that_leaves_while_it_waits_in_the_second_line() -> None:
     world = Two(queue_depth=0)
     exchange, _ = world.begin()
-    assert world.second.line.length == 1
+    assert world.second.queue.line.length == 1
     exchange.client_gone()
-    assert world.second.client_gone_total == 1 and world.throttler.client_gone_total == 0
+    assert world.second.counters.client_gone_total == 1 and world.throttler.counters.client_gone_total == 0
     world.check_idle()
 
 
@@ -221,13 +221,13 @@ def test_while_the_first_starts_the_second_serves() -> None:
     world.second_pod(limit=5)
     for _ in range(3):
         exchange, client = world.begin()
-        assert world.throttler.line.length == 1, "one ticket wants the start"
+        assert world.throttler.queue.line.length == 1, "one ticket wants the start"
         world.answer(exchange)
         assert client.fields["activator-fallback"] == "ns/second"
     assert ("wanted",) in world.heard.events
-    assert world.throttler.failed_totals == {} and world.throttler.fallbacks == {"ns/second": 3}
+    assert world.throttler.counters.failed_totals == {} and world.throttler.counters.fallbacks == {"ns/second": 3}
     world.clock.pass_time(60.0)
-    assert world.throttler.line.length == 1, "a start may take minutes"
+    assert world.throttler.queue.line.length == 1, "a start may take minutes"
     pool = world.pod(limit=2)
     exchange, client = world.begin()
     assert pool.pods[0].head is exchange.head
@@ -297,7 +297,7 @@ def test_a_revision_that_is_removed_hands_on_what_it_has(phase: str) -> None:
         world.throttler.remove()
         world.clock.turn()
     else:
-        world.throttler.fail("no")
+        world.throttler.queue.fail("no")
         exchange.request_body(b"67890")
         exchange.request_end([])
         world.clock.turn()

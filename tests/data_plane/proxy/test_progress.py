@@ -132,7 +132,7 @@ def test_a_refusal_is_an_error_event_with_its_reason() -> None:
     world = told()
     _, client = asked(world)
     world.clock.pass_time(AFTER_S + 0.1)
-    world.throttler.fail("no model file")
+    world.throttler.queue.fail("no model file")
     world.clock.turn()
     assert "no model file" in error_of(client)["message"]
     world.check_idle()

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
 from activator.data_plane.proxy.exchange import ProxiedExchange
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES, BodyBuffer
+from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES, BodyBuffer
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, READY
 from tests.data_plane.proxy.proxy_fakes import (
@@ -242,7 +242,7 @@ class Interleavings(RuleBasedStateMachine):
         assert world.proxy.active == len(self.live)
         assert world.table.in_flight == len(world.throttler.leases)
         assert world.throttler.forsaken() == [], "each lease's request is at a pod, or waits for a connection to it"
-        assert world.held.held_requests == world.throttler.line.length
+        assert world.held.held_requests == world.throttler.queue.line.length
         assert world.held.held_bytes == world.throttler.held.held_bytes
         assert world.held.held_bytes == sum(held_by(exchange) for exchange, _ in self.live)
         phases = [exchange.phase for exchange, _ in self.live]
@@ -266,12 +266,12 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_while_there_is_room(self) -> None:
-        assert self.world.throttler.line.length == 0 or self.world.table.room == 0
+        assert self.world.throttler.queue.line.length == 0 or self.world.table.room == 0
 
     @invariant()
     def the_line_is_bounded_and_made_of_the_living(self) -> None:
         line = [exchange for exchange, _ in self.live if exchange.in_line]
-        assert len(line) == self.world.throttler.line.length
+        assert len(line) == self.world.throttler.queue.line.length
         self.world.table.check_invariants()
 
     def teardown(self) -> None:

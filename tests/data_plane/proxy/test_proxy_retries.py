@@ -21,7 +21,7 @@ def test_a_stale_connection_sends_the_request_to_another_pod() -> None:
     at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", True)
     assert second.pods[0].head is exchange.head
     assert second.fresh == [True], "the second time without the risk"
-    assert world.throttler.retries == {Reason.POD_CLOSED: 1}
+    assert world.throttler.counters.retries == {Reason.POD_CLOSED: 1}
     world.answer(exchange)
     assert client.status == 200
     world.check_idle()

@@ -105,12 +105,12 @@ def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
     clients = [world.begin()[1] for _ in range(1_000)]
     world.clock.pass_time(5.1)
     assert 0 < sum(client.ended for client in clients) <= 256
-    assert world.throttler.line.length == 0
+    assert world.throttler.queue.line.length == 0
     clients[-1].has_left = True
     while world.clock.turn():
         pass
     assert {(client.status, client.reason, client.ended) for client in clients} == {(504, "queue_timeout", True)}
-    assert world.throttler.failed_totals[Reason.QUEUE_TIMEOUT] == 1_000
+    assert world.throttler.counters.failed_totals[Reason.QUEUE_TIMEOUT] == 1_000
     world.check_idle()
 
 
@@ -198,10 +198,10 @@ def test_a_client_that_leaves_frees_its_place_or_slot_at_once() -> None:
     working, _ = world.begin()
     waiting, _ = world.begin()
     waiting.client_gone()
-    assert world.throttler.line.length == 0
+    assert world.throttler.queue.line.length == 0
     working.client_gone()
     assert pool.pods[0].aborted
-    assert world.throttler.client_gone_total == 2
+    assert world.throttler.counters.client_gone_total == 2
     world.check_idle()
 
 
@@ -415,7 +415,7 @@ def test_a_request_keeps_its_key_while_it_waits() -> None:
         head.headers = head.headers.with_line(b"X-User", user.encode())
         users[user], _ = world.begin(head)
     assert {exchange.pick_key for exchange in users.values()} == {hash_bytes(user.encode()) for user in users}
-    world.throttler.failure = "not yet"  # all pods come before anybody is served
+    world.throttler.queue.failure = "not yet"  # all pods come before anybody is served
     trackers = []
     for number in range(1, 9):
         tracker = world.table.add(f"p{number}", f"10.0.0.{number}:80", 5, READY)

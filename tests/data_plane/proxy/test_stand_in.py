@@ -72,9 +72,9 @@ def test_a_quiet_request_goes_to_a_pod_that_is_there_and_is_no_activity() -> Non
     world.answer(quiet)
     world.answer(other)
     assert told.status == 200
-    assert world.throttler.requests_total == 2, "it is a request all the same"
+    assert world.throttler.counters.requests_total == 2, "it is a request all the same"
     world.check_idle()
-    assert world.throttler.quiet == 0
+    assert world.throttler.counters.quiet == 0
 
 
 def test_a_quiet_request_whose_client_leaves() -> None:
@@ -83,7 +83,7 @@ def test_a_quiet_request_whose_client_leaves() -> None:
     quiet, _ = world.begin()
     quiet.client_gone()
     world.check_idle()
-    assert world.throttler.quiet == 0
+    assert world.throttler.counters.quiet == 0
 
 
 # --- the waiting page ---
@@ -120,7 +120,7 @@ def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() ->
 def test_all_others_wait(fields: dict[str, Any]) -> None:
     world = World(waiting_page_refresh_s=REFRESH_S)
     exchange, client = world.begin(request_head(**fields))
-    assert client.silent() and world.throttler.line.length == 1
+    assert client.silent() and world.throttler.queue.line.length == 1
     exchange.client_gone()
     world.check_idle()
 
@@ -141,7 +141,7 @@ def test_many_who_look_have_one_place_in_line() -> None:
     world = World(waiting_page_refresh_s=REFRESH_S, queue_depth=2)
     pages = [browsed(world) for _ in range(100)]
     assert {page.status for page in pages} == {503} and {page.reason for page in pages} == {"starting"}
-    assert world.throttler.line.length == 1
+    assert world.throttler.queue.line.length == 1
     world.clock.pass_time(CLOSED_S + 0.1)
     world.check_idle()
 
@@ -151,16 +151,16 @@ def test_who_goes_on_looking_goes_on_waiting() -> None:
     for _ in range(20):
         browsed(world)
         world.clock.pass_time(CLOSED_S - 0.1)
-        assert world.throttler.line.length == 1
+        assert world.throttler.queue.line.length == 1
     world.clock.pass_time(0.2)
-    assert world.throttler.line.length == 0, "the page was closed: nothing is wanted any more"
+    assert world.throttler.queue.line.length == 0, "the page was closed: nothing is wanted any more"
     world.check_idle()
 
 
 def test_a_start_that_fails_is_told_at_the_next_look() -> None:
     world = World(waiting_page_refresh_s=REFRESH_S)
     browsed(world)
-    world.throttler.fail("exited with code 1")
+    world.throttler.queue.fail("exited with code 1")
     world.clock.turn()
     client = browsed(world)
     assert (client.status, client.reason) == (503, "revision_failed")
@@ -187,14 +187,14 @@ def test_it_says_how_long_it_usually_takes() -> None:
     world.clock.pass_time(3.0)
     assert b"3 s so far of about 7 s" in browsed(world).body
     world.clock.pass_time(CLOSED_S + 0.1)
-    assert world.throttler.line.length == 0
+    assert world.throttler.queue.line.length == 0
 
 
 def test_the_last_lines_of_the_program_only_where_that_was_asked_for() -> None:
     line = '</pre><script>alert("1")</script>'
     for asked in (True, False):
         world = World(waiting_page_refresh_s=REFRESH_S, waiting_page_output=asked)
-        world.throttler.onlookers.output = ("loading", line)
+        world.throttler.queue.onlookers.output = ("loading", line)
         body = browsed(world).body
         assert (b"loading\n&lt;/pre&gt;&lt;script&gt;alert(&quot;1&quot;)" in body) == asked
         assert (b"<pre" in body) == asked and b"<script" not in body
@@ -207,7 +207,7 @@ def test_answers_of_our_own_are_no_durations_of_requests() -> None:
     assert browsed(world).reason == "starting"
     shown, told = world.begin(request_head(User_Agent="probe"))
     assert told.reason == "asleep"
-    traffic = world.throttler.traffic
+    traffic = world.throttler.counters.traffic
     assert Distribution.of(traffic.duration).buckets[-1][1] == 0
     shown.leave_exemplars("0" * 32, 1.0)
     world.pod()
@@ -222,7 +222,7 @@ def test_who_is_refused_for_the_line_is_told_how_long_it_is() -> None:
     waiting = [world.begin()[0] for _ in range(2)]
     _, client = world.begin()
     assert (client.reason, client.fields["activator-queue-position"]) == ("queue_full", "2")
-    world.throttler.fail("no")
+    world.throttler.queue.fail("no")
     world.clock.turn()
     assert "activator-queue-position" not in world.begin()[1].fields
     assert all(exchange.over for exchange in waiting)
@@ -237,7 +237,7 @@ def test_a_file_in_the_place_of_a_refusal() -> None:
     _, client = world.begin()
     assert (client.status, client.body, client.reason) == (503, b"<h1>Sorry</h1>", "queue_full")
     assert client.fields["content-type"] == "text/html" and client.retry_after == "1"
-    assert world.throttler.failed_totals == {Reason.QUEUE_FULL: 1}, "it is counted as what it is"
+    assert world.throttler.counters.failed_totals == {Reason.QUEUE_FULL: 1}, "it is counted as what it is"
     first.client_gone()
     world.check_idle()
 

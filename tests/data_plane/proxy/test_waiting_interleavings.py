@@ -61,7 +61,7 @@ class Everything(World):
         self.pods_made = 0
 
     def place(self, throttler: RevisionThrottler, connects: bool) -> None:
-        if throttler.removed or self.pods_made >= 6:
+        if throttler.queue.removed or self.pods_made >= 6:
             return
         self.pods_made += 1
         number = self.pods_made
@@ -101,11 +101,12 @@ class Everything(World):
             self.clock.turn()
         assert not self.store.kept and self.store.bytes == 0 and self.store.pending == 0
         for throttler in (self.throttler, self.second):
-            assert throttler.table.in_flight == 0 and not throttler.leases and throttler.line.length == 0
+            assert throttler.table.in_flight == 0 and not throttler.leases and throttler.queue.line.length == 0
             assert (
-                throttler.held.held_bytes == 0 and throttler.gathering == throttler.delivering == throttler.quiet == 0
+                throttler.held.held_bytes == 0
+                and throttler.gathering == throttler.delivering == throttler.counters.quiet == 0
             )
-            assert not throttler.has_traffic() or throttler.traffic.concurrency == 0
+            assert not throttler.counters.has_traffic() or throttler.counters.traffic.concurrency == 0
         assert self.held.held_bytes == self.held.held_requests == 0
         assert self.proxy.active == 0 and self.wheel.armed == 0 and not self.errors
         for exchange, client in self.exchanges:
@@ -141,7 +142,7 @@ def run(world: Everything, step: tuple[Any, ...]) -> None:
     elif what == "turn":
         world.clock.turn()
     elif what == "fail":
-        throttlers[how[0]].fail("no")
+        throttlers[how[0]].queue.fail("no")
     elif what == "recover":
         throttlers[how[0]].recover()
     elif what == "remove":

@@ -480,7 +480,7 @@ def test_a_half_closed_client_is_probed_and_found_gone() -> None:
     visit.transport.tcp_state = TCP_CLOSE
     visit.world.clock.pass_time(2.0)
     assert visit.transport.is_aborted()
-    assert visit.world.throttler.client_gone_total == 1
+    assert visit.world.throttler.counters.client_gone_total == 1
     visit.end()
 
 
@@ -516,7 +516,7 @@ def test_an_end_of_file_that_means_that_the_client_has_gone(case: str) -> None:
     data = {"half a request": GET[:-2], "half a body": UPLOAD}.get(case, GET)
     visit.connection.data_received(data)
     assert not visit.connection.eof_received()
-    assert visit.world.throttler.client_gone_total == (case != "half a request")
+    assert visit.world.throttler.counters.client_gone_total == (case != "half a request")
     visit.end()
 
 
@@ -527,7 +527,7 @@ def test_an_end_that_is_seen_while_nothing_is_read(half_closes: bool) -> None:
     visit.connection.data_received(GET + GET)
     visit.connection.peer_has_ended(False)
     assert visit.transport.is_aborted() is not half_closes
-    assert visit.world.throttler.client_gone_total == (not half_closes)
+    assert visit.world.throttler.counters.client_gone_total == (not half_closes)
     if half_closes:
         visit.answer()
         visit.answer()

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine
-from activator.data_plane.throttle.priority import PriorityLine
+from activator.data_plane.throttle.disciplines import FairLine, FifoLine, PriorityLine
+from activator.data_plane.throttle.queue import RevisionQueue
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Lane
 from bench.trace import Trace
@@ -33,11 +32,12 @@ def newcomers_overtake() -> None:
     honest = RevisionThrottler.try_acquire
 
     def try_acquire(self: RevisionThrottler, *arguments: Any) -> Any:
-        line, self.line = self.line, FifoLine()
+        queue = self.queue
+        line, queue.line = queue.line, FifoLine()
         try:
             return honest(self, *arguments)
         finally:
-            self.line = line
+            queue.line = line
 
     patch(RevisionThrottler, "try_acquire", try_acquire)
 
@@ -81,11 +81,11 @@ def a_slot_too_many() -> None:
 def who_leaves_is_still_counted() -> None:
     """A cancelled waiter goes on counting as held."""
 
-    def cancel(self: RevisionThrottler, waiter: Any) -> None:
+    def cancel(self: RevisionQueue, waiter: Any) -> None:
         if waiter.in_line:
             self._leave(waiter)
 
-    patch(RevisionThrottler, "cancel", cancel)
+    patch(RevisionQueue, "cancel", cancel)
 
 
 def the_lowest_starve() -> None:
@@ -105,7 +105,7 @@ def the_old_line_is_dropped() -> None:
 
     def reconfigure(self: RevisionThrottler, spec: Any) -> None:
         if spec.discipline != self.spec.discipline:
-            self.line = FifoLine()
+            self.queue.line = FifoLine()
         honest(self, spec)
 
     patch(RevisionThrottler, "reconfigure", reconfigure)

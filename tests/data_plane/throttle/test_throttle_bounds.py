@@ -9,11 +9,10 @@ import pytest
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
+from activator.data_plane.throttle.admission import make_classifier
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.disciplines import make_classifier
-from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.overflow import least_loaded
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler, least_loaded
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -80,7 +79,7 @@ def test_an_exempted_request_passes_when_all_is_full() -> None:
     assert room.ask().ends == ["queue_full"]
     health = room.ask("/healthz?deep=1")
     assert health.ends == ["granted"]
-    assert room.throttler.exempted_total == 1
+    assert room.throttler.counters.exempted_total == 1
     assert room.table.in_flight == 2
     working.release()
     assert waiting.ends == [], "the pod still bears as much as it may"
@@ -106,7 +105,7 @@ def test_without_a_pod_that_could_take_it_an_exempted_request_waits_like_others(
     assert room.ask("/healthz").ends == ["queue_full"]
     room.pod("p1", 2)
     assert (first.ends, health.ends) == (["granted"], ["granted"])
-    assert room.throttler.exempted_total == 0
+    assert room.throttler.counters.exempted_total == 0
 
 
 def test_who_may_not_be_overfilled() -> None:
@@ -348,7 +347,7 @@ def test_a_waiter_that_raises_costs_nobody_else_anything() -> None:
     throttler.pump()
     assert [request.ends for request in line] == [["granted", "internal"], ["granted"]] * 2
     assert len(throttler.leases) == table.in_flight == 2
-    assert throttler.errors_total == 4
+    assert throttler.counters.errors_total == 4
     assert next(event for event in heard.events if event[0] == "failed")[1] == "RuntimeError('granted')"
 
 
@@ -357,20 +356,20 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
     line = [Clumsy(throttler), Request(throttler)]
     for request in line:
         request.ask(clock.now())
-    throttler.fail("x")
+    throttler.queue.fail("x")
     assert [request.ends for request in line] == [["revision_failed"]] * 2
-    assert throttler.errors_total == 1
+    assert throttler.counters.errors_total == 1
 
 
 def test_retry_after_names_the_next_attempt_to_start() -> None:
     throttler, _, _, clock = make(depth=10)
     waiting = asking(throttler, clock.now())
-    throttler.fail("exited", clock.now() + 6.3)
+    throttler.queue.fail("exited", clock.now() + 6.3)
     assert waiting.ends == ["revision_failed"]
     assert throttler.retry_after_s() == 7
     clock.now_s += 6.0
     assert throttler.retry_after_s() == 1
-    throttler.fail("exited", clock.now() + 1000.0)
+    throttler.queue.fail("exited", clock.now() + 1000.0)
     assert throttler.retry_after_s() == 120, "bounded"
     throttler.recover()
     assert throttler.retry_after_s() == 1
@@ -386,10 +385,10 @@ def many(throttler: RevisionThrottler, count: int) -> list[Request]:
 def test_a_failed_revision_tells_a_bounded_number_in_each_turn() -> None:
     throttler, _, _, clock = make(depth=10_000)
     line = many(throttler, 10_000)
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"], "a newcomer hears at once"
-    assert throttler.line.length == 0
+    assert throttler.queue.line.length == 0
     told = [REFUSALS_PER_TURN_MAX]
     while clock.turn():
         told.append(sum(bool(request.ends) for request in line))
@@ -408,7 +407,7 @@ def test_a_turn_ends_early_when_telling_is_slow() -> None:
     line = [Slow(throttler) for _ in range(200)]
     for request in line:
         request.ask(clock.now())
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     assert sum(bool(request.ends) for request in line) <= 16
     while clock.turn():
         pass
@@ -418,7 +417,7 @@ def test_a_turn_ends_early_when_telling_is_slow() -> None:
 def test_who_leaves_before_being_told_is_not_told() -> None:
     throttler, _, _, clock = make(depth=10_000)
     line = many(throttler, 1_000)
-    throttler.fail("exited")
+    throttler.queue.fail("exited")
     line[-1].leave()
     throttler.recover()
     while clock.turn():
@@ -449,8 +448,8 @@ def test_another_discipline_takes_everybody_over() -> None:
     spec = room.throttler.spec
     priority = RevisionSpec(key=spec.key, discipline=DisciplineSpec("priority", "X-Priority", 10.0))
     room.throttler.reconfigure(priority)
-    assert room.throttler.line.waiters() == requests
-    assert room.throttler.line.first() is requests[1]
+    assert room.throttler.queue.line.waiters() == requests
+    assert room.throttler.queue.line.first() is requests[1]
     room.throttler.reconfigure(RevisionSpec(key=spec.key, discipline=DisciplineSpec("fair", "X-Tenant")))
     first, second, third = requests
     room.pod("p1", 1)
@@ -476,4 +475,4 @@ def test_a_waiter_that_was_never_sorted_has_no_limits_of_its_own() -> None:
     throttler = make()[0]
     request = Request(throttler)
     assert (request.own_timeout_s, request.own_deadline_s) == (NEVER, NEVER)
-    assert throttler.wait_limit_s(request) == throttler.queue_timeout_s()
+    assert throttler.wait_limit_s(request) == throttler.queue.queue_timeout_s()

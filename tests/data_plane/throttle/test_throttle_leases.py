@@ -8,8 +8,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.throttle.lease import NOBODY, Lease, LeaseHolder
-from activator.data_plane.throttle.leases import Leases, newest_of
+from activator.data_plane.throttle.leases import NOBODY, Lease, LeaseHolder, Leases, newest_of
 from lb.tracker import PodTracker
 
 

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine
-from activator.data_plane.throttle.priority import PriorityLine
+from activator.data_plane.throttle.disciplines import FairLine, FifoLine, PriorityLine
 from activator.data_plane.throttle.waiters import Heap, Waiter, WaitingLine
 from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
 from tests.conftest import DEEP

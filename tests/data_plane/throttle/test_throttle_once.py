@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.ownership.lending import Lending, LentSlots
-from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.reasons import Reason
 from lb.table import TrackerTable

@@ -89,8 +89,8 @@ def test_a_pick_that_raises_at_the_hand_over_spoils_neither_the_release_nor_the_
     held[0].release()
     world.settle()
     assert [request.ends for request in waiting] == [[Reason.INTERNAL.value]] * 3, "each was asked for, each is told"
-    assert (world.throttler.errors_total, world.told()) == (3, 3)
-    assert world.table.in_flight == 1 and world.throttler.line.length == 0
+    assert (world.throttler.counters.errors_total, world.told()) == (3, 3)
+    assert world.table.in_flight == 1 and world.throttler.queue.line.length == 0
     world.policy.raising = set()
     (next_one,) = world.ask(1)
     assert next_one.ends == ["granted"]
@@ -153,7 +153,7 @@ def test_hooks_that_raise_cost_nobody_anything_and_are_counted() -> None:
     world = World(pods=0)
     world.policy.raising = {"add", "remove", "reserve", "release"}
     pods = [world.table.add(f"p{number}", f"10.0.0.{number}:80", 1, READY) for number in range(2)]
-    assert world.throttler.errors_total == world.table.hook_errors == 2
+    assert world.throttler.counters.errors_total == world.table.hook_errors == 2
     for _ in range(50):
         for request in world.ask(2):
             assert request.ends == ["granted"]
@@ -168,7 +168,7 @@ def test_hooks_that_raise_cost_nobody_anything_and_are_counted() -> None:
     for pod in pods:
         assert pod is not None and world.table.drain(pod)
     world.settle()
-    assert world.table.hook_errors == world.throttler.errors_total == 202 + 6 + 2
+    assert world.table.hook_errors == world.throttler.counters.errors_total == 202 + 6 + 2
     assert world.told() == 8, "at 1, 2, 4, … 128: not each time"
 
 

@@ -53,7 +53,7 @@ def test_depth_bounds_the_line() -> None:
     requests[0].leave()
     again = asking(throttler, clock.now())
     assert again.ends == []
-    assert throttler.line.length == 2
+    assert throttler.queue.line.length == 2
 
 
 def test_leaving_from_the_middle_keeps_the_order() -> None:
@@ -122,7 +122,7 @@ def test_a_request_that_is_tried_again_keeps_its_place() -> None:
 def test_a_failed_revision_tells_everyone_and_recovers() -> None:
     throttler, table, _, clock = make()
     waiting = asking(throttler, clock.now())
-    throttler.fail("exited with code 3")
+    throttler.queue.fail("exited with code 3")
     assert waiting.ends == ["revision_failed"]
     newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"]
@@ -224,9 +224,9 @@ def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
 
 def test_queue_timeout_outlasts_the_startup_timeout_until_a_pod_was_ready() -> None:
     throttler, _, _, _ = make()
-    assert throttler.queue_timeout_s() > throttler.spec.startup_timeout_s
-    throttler.was_ready = True
-    assert throttler.queue_timeout_s() == 60.0
+    assert throttler.queue.queue_timeout_s() > throttler.spec.startup_timeout_s
+    throttler.queue.was_ready = True
+    assert throttler.queue.queue_timeout_s() == 60.0
 
 
 def test_quarantined_pods_keep_their_ledger() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import GRANTS_PER_TURN_MAX
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PodRefused, PodServed, TrialEnded
 from activator.runtime.reasons import Reason
@@ -80,7 +80,7 @@ class Request(Waiter):
         if lease is not None:
             self.granted(lease)
             return
-        refusal = self.throttler.enqueue(self)
+        refusal = self.throttler.queue.enqueue(self)
         if refusal is not None:
             self.refused(refusal, "")
 

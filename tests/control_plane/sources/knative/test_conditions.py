@@ -90,7 +90,7 @@ def test_what_waits_is_refused_with_the_cause_and_served_again_when_the_conditio
     assert waiting.ends == []
     cluster.see(failed, old=before)
     assert waiting.ends == ["revision_failed"]
-    cause = cluster.joined.throttler(KEY).failure or ""
+    cause = cluster.joined.throttler(KEY).queue.failure or ""
     assert conditions[0]["reason"] in cause and "secret" not in cause
     assert cluster.joined.ask(KEY).ends == ["revision_failed"], "the next one too"
     cluster.see(before, old=failed)
@@ -106,7 +106,7 @@ def test_a_pod_that_answers_ends_it_whatever_the_condition_says() -> None:
     cluster.see(revision(limit=1, conditions=PULLING), LISTED)
     assert cluster.joined.ask(KEY).ends == ["revision_failed"]
     cluster.answer("10.0.0.1")
-    assert cluster.joined.throttler(KEY).failure is None
+    assert cluster.joined.throttler(KEY).queue.failure is None
     assert cluster.joined.ask(KEY).ends == ["granted"]
     cluster.see(endpoint_slice(), old=LISTED)
     assert cluster.joined.ask(KEY).ends == ["revision_failed"], "and then none does"
@@ -156,10 +156,10 @@ def test_what_was_submitted_of_a_failure_and_lost_is_submitted_again_and_a_succe
     cluster.joined.throttler(KEY).recover()  # as if it had been lost
     cluster.source.relist(KEY)
     cluster.turn()
-    assert cluster.joined.throttler(KEY).failure
+    assert cluster.joined.throttler(KEY).queue.failure
     cluster.miss(failed)
     cluster.see(revision(limit=1, uid="second"))
-    assert cluster.joined.throttler(KEY).failure is None
+    assert cluster.joined.throttler(KEY).queue.failure is None
 
 
 def pass_time(cluster: Cluster, seconds: float) -> None:

@@ -159,7 +159,7 @@ def test_the_protocol_is_that_of_the_programs_first_port() -> None:
     assert protocol_of(first) == "http2"
     cluster.see(first)
     throttler = cluster.joined.throttler(KEY)
-    assert (throttler.spec.protocol, throttler.failure) == ("h2c", None)
+    assert (throttler.spec.protocol, throttler.queue.failure) == ("h2c", None)
     assert not any(isinstance(change, RevisionFailed) for change in cluster.told)
     cluster.see(revision(), old=first)
     assert cluster.joined.throttler(KEY).spec.protocol == "h1"

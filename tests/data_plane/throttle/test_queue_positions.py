@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.disciplines import make_line
-from activator.data_plane.throttle.positions import POSITIONS_AGE_S, Positions
+from activator.data_plane.throttle.queue import POSITIONS_AGE_S, Positions
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 
 

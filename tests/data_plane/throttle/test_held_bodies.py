@@ -12,9 +12,8 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES, BodyBuffer
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget
-from activator.data_plane.throttle.held_body import HeldBody
+from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES, BodyBuffer, HeldBody
 from activator.runtime.units import MIB
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
