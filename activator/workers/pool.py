@@ -31,6 +31,7 @@ from activator.members.messages import DataPlaneName
 from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.members.proof import started_at
 from activator.messages import Command, Drain, Effect, FromData, RevisionEnded, RevisionStatistics, SentRevision
+from activator.runtime.backoff import grown_s
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import ProfilerBusyError
@@ -541,7 +542,7 @@ class WorkerPool(Workers, ForkListener):
         place.short_lives = place.short_lives + 1 if lived_s < WORKER_STABLE_S else 0
         delay_s = 0.0
         if place.short_lives > 1:
-            delay_s = min(WORKER_BACKOFF_INITIAL_S * 2.0 ** (place.short_lives - 2), WORKER_BACKOFF_MAX_S)
+            delay_s = grown_s(WORKER_BACKOFF_INITIAL_S, place.short_lives - 2, WORKER_BACKOFF_MAX_S)
         if delay_s == 0.0:
             self._start(place)
             return

@@ -24,6 +24,7 @@ from activator.control_plane.reconcile.desired import ScaleSeen
 from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
 from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
 from activator.control_plane.reconcile.run import Pass
+from activator.runtime.backoff import grown_s
 
 TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took back are taken again
 TAKE_AGAIN_MAX_S: Final = 300.0  # … doubling up to this
@@ -154,7 +155,7 @@ def _wait_s(run: Pass, replicas: int) -> float:
     quiet_s = now_s - memory.taken_at_s
     if memory.taken_for != replicas or quiet_s >= TAKES_FORGOTTEN_S:
         return 0.0
-    return min(TAKE_AGAIN_INITIAL_S * 2.0 ** min(memory.takes - 1, 20), TAKE_AGAIN_MAX_S) - quiet_s
+    return grown_s(TAKE_AGAIN_INITIAL_S, memory.takes - 1, TAKE_AGAIN_MAX_S) - quiet_s
 
 
 def _absent(run: Pass) -> Outcome:

@@ -20,7 +20,6 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.control_plane.sources.kubernetes.backoff import Backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.errors import RefusedError
 from activator.control_plane.sources.kubernetes.listing import Pause
@@ -30,6 +29,7 @@ from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
 from activator.members.claims.seats import Holder
 from activator.members.claims.starter import CLAIM_SPREAD, Starter
 from activator.members.claims.table import Choice, Table
+from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
@@ -75,7 +75,7 @@ class SharedStarter(Starter):
 
     async def remove_gone(self, uids: Collection[str]) -> int:
         """Remove the rows of these UIDs, of this group only; how many. Raises KubeError, MembershipError."""
-        conflicts = Backoff(self._rng, REMOVE_PAUSE_INITIAL_S, REMOVE_PAUSE_MAX_S)
+        conflicts = Backoff(REMOVE_PAUSE_INITIAL_S, REMOVE_PAUSE_MAX_S, self._rng)
         for _ in range(REMOVE_ATTEMPTS_MAX):
             thing = await self._get()
             if thing is None:

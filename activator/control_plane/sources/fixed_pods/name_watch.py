@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from activator.control_plane.sources.fixed_pods.resolver import NameGoneError, Resolved, ResolveError, Target
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 
 NAME_GONE_HOLD_S: Final = 30.0
@@ -51,7 +52,7 @@ class NameWatch:
         self._now = now
         self._wait = wait
         self._hurried = asyncio.Event()
-        self._retry_s = NAME_RETRY_INITIAL_S
+        self._retry = Backoff(NAME_RETRY_INITIAL_S, NAME_RETRY_MAX_S)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -76,9 +77,8 @@ class NameWatch:
                 found = await self._resolve()
         except (ResolveError, NameGoneError) as error:
             self._failed(begun_s, str(error), isinstance(error, NameGoneError))
-            pause_s, self._retry_s = self._retry_s, min(2.0 * self._retry_s, NAME_RETRY_MAX_S)
-            return pause_s
-        self._retry_s = NAME_RETRY_INITIAL_S
+            return self._retry.next_s()
+        self._retry.reset()
         if self.problem:
             log.info("%s is resolved again", self.label)
         if found.cut:
