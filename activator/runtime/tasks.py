@@ -16,7 +16,8 @@ from typing import Any, Final
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Timer
 
-RETRY_MAX_S: Final = 5.0  # the longest pause of `repeat` after an exception, unless its interval is longer
+RETRY_INITIAL_S: Final = 0.1  # the first pause after an exception of a step that has no backoff of its own
+RETRY_MAX_S: Final = 5.0  # the longest such pause, unless the interval of the task is longer
 
 OnTaskError = Callable[[str, BaseException], None]
 Step = Callable[[], Awaitable[None]]
@@ -36,11 +37,13 @@ class TaskGroupOwner:
         task.add_done_callback(self._ended)
         return task
 
-    def keep_running(self, name: str, step: Step, backoff: Backoff) -> asyncio.Task[None]:
+    def keep_running(self, name: str, step: Step, backoff: Backoff | None = None) -> asyncio.Task[None]:
         """Run `step` again and again as a task of this owner; after an exception, which is reported, with the backoff.
 
         A step that returns resets the backoff.
         """
+        if backoff is None:
+            backoff = Backoff(RETRY_INITIAL_S, RETRY_MAX_S)
         return self.start(name, keep_running(step, self._reported(name, backoff), backoff.reset))
 
     def repeat(
@@ -140,7 +143,7 @@ class EndablePause:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
+    """Return True if the event came within the time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -53,11 +53,10 @@ class GiveBack:
         self._next: dict[str, tuple[float, Backoff]] = {}  # … when to try again, and the pause after that
         self.given_back_total = 0
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        while True:
-            await self._pause(GIVE_BACK_INTERVAL_S)
-            await self.look()
+    async def step(self) -> None:
+        """After a pause, one step of each Service that is due."""
+        await self._pause(GIVE_BACK_INTERVAL_S)
+        await self.look()
 
     def wake(self) -> None:
         """The API answers again: try all again that has failed."""

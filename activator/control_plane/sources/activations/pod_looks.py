@@ -85,20 +85,19 @@ class PodLooks:
         """Looks that are planned, outdated ones included."""
         return len(self._due)
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        while True:
-            await self._pause(1.0 / POD_LOOKS_PER_S)
-            key = self._next()
-            if not key:
-                continue
-            try:
-                await self._look(key)
-            except Exception as error:  # a defect: of this revision only
-                self.errors_total += 1
-                log.error("the pods of %s could not be looked at", key, exc_info=error)
-                if key in self._looks:
-                    self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
+    async def step(self) -> None:
+        """After a pause, look at the pods of the revision that is due, if there is one."""
+        await self._pause(1.0 / POD_LOOKS_PER_S)
+        key = self._next()
+        if not key:
+            return
+        try:
+            await self._look(key)
+        except Exception as error:  # a defect: of this revision only
+            self.errors_total += 1
+            log.error("the pods of %s could not be looked at", key, exc_info=error)
+            if key in self._looks:
+                self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
 
     def _begin(self, key: str, labels: Mapping[str, str], due_s: float) -> None:
         look = self._looks[key] = _Look(labels, due_s)

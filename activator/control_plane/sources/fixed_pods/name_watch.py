@@ -54,16 +54,15 @@ class NameWatch:
         self._hurried = asyncio.Event()
         self._retry = Backoff(NAME_RETRY_INITIAL_S, NAME_RETRY_MAX_S)
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            self._hurried.clear()
-            begun_s = self._now()
-            pause_s = await self._ask(begun_s)
-            if await self._wait(self._hurried, pause_s):
-                gap_s = begun_s + NAME_HURRY_GAP_S - self._now()
-                if gap_s > 0.0:
-                    await self._wait(asyncio.Event(), gap_s)
+    async def step(self) -> None:
+        """Ask once, and rest until the next question."""
+        self._hurried.clear()
+        begun_s = self._now()
+        pause_s = await self._ask(begun_s)
+        if await self._wait(self._hurried, pause_s):
+            gap_s = begun_s + NAME_HURRY_GAP_S - self._now()
+            if gap_s > 0.0:
+                await self._wait(asyncio.Event(), gap_s)
 
     def hurry(self) -> None:
         """Requests wait, and there is nothing that they could go to."""
