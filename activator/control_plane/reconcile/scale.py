@@ -70,8 +70,7 @@ class ScaleComponent:
         assert isinstance(known, ScaleSeen)
         if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
             run.memory.settled = run.memory.taken_for = None
-        if run.skips and known.replicas == replicas:
-            run.writer.skipped(self.component)
+        if run.is_unchanged(self.component, known.replicas == replicas):
             return UNCHANGED
         if not self._kinds.may_apply(desired.target):
             return await self._patched(run, path, replicas)
