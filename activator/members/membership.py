@@ -155,7 +155,7 @@ class Membership(GroupSide):
         self.group.set_lives(self.lives.told())
         self._running = [
             self._tasks.start("group", keep_running(self._turn, self._turn_failed)),
-            self._tasks.start("silent members", keep_running(self._watch_silent, self._turn_failed)),
+            self._tasks.start("silent members", keep_running(self._watch_silent, self._watch_failed)),
         ]
         limit_s = 2.0 * float(self._config.silence) + FORM_SLACK_S
         try:
@@ -256,7 +256,11 @@ class Membership(GroupSide):
 
     def _turn_failed(self, error: Exception) -> float:
         self._failed(error)
-        return 0.0  # A step begins with its pause; a replica that says nothing more would hold up all others.
+        return 0.0  # A turn begins with its pause; a replica that says nothing more would hold up all others.
+
+    def _watch_failed(self, error: Exception) -> float:
+        self._failed(error)
+        return TICK_S
 
     def _log_waiting(self) -> None:
         """Log why requests wait, and what to do: once for each reason, and for unproven members now and then."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
 from typing import Any, Final
 
 from activator.runtime.backoff import Backoff
@@ -44,7 +45,7 @@ class TaskGroupOwner:
         """
         if backoff is None:
             backoff = Backoff(RETRY_INITIAL_S, RETRY_MAX_S)
-        return self.start(name, keep_running(step, self._reported(name, backoff), backoff.reset))
+        return self.start(name, _shown_as(step, keep_running(step, self._reported(name, backoff), backoff.reset)))
 
     def repeat(
         self, name: str, interval_s: float, look: Callable[[], None], retry_max_s: float = RETRY_MAX_S
@@ -63,7 +64,7 @@ class TaskGroupOwner:
             await pause(interval_s)
             await keep_running(step, self._reported(name, backoff), backoff.reset)
 
-        return self.start(name, run())
+        return self.start(name, _shown_as(look, run()))
 
     async def close(self) -> None:
         """Cancel what still runs and wait until it has ended."""
@@ -166,6 +167,13 @@ def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
 def describe_tasks() -> list[dict[str, str]]:
     """Every task of the running loop, and where it waits."""
     return sorted((_described(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
+
+
+def _shown_as(function: Callable[..., object], coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+    """Give `coroutine` the name of the function that it repeats, for `describe_tasks`."""
+    if isinstance(coroutine, CoroutineType):
+        coroutine.__qualname__ = getattr(function, "__qualname__", coroutine.__qualname__)
+    return coroutine
 
 
 def _described(task: asyncio.Task[Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from activator.runtime.backoff import Backoff
-from activator.runtime.tasks import TaskGroupOwner, keep_running
+from activator.runtime.tasks import TaskGroupOwner, describe_tasks, keep_running
 from tests.manual_clock import ManualClock
 
 Outcomes = list[str]
@@ -80,6 +80,7 @@ def test_an_owner_reports_with_the_name_and_the_pause_and_ends_the_task() -> Non
         owner = TaskGroupOwner(on_error)
         task = owner.keep_running("one of ours", step, Backoff(0.0, 0.0))
         assert task.get_name() == "one of ours"
+        assert ("one of ours", step.__qualname__) in {(one["name"], one["coroutine"]) for one in describe_tasks()}
         await enough.wait()
         await owner.close()
         return task.cancelled()
