@@ -43,7 +43,7 @@ from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.extras import need
-from activator.runtime.memory import FreedMemory
+from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
 from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import join_address, split_address, unused
@@ -51,7 +51,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
-from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.request_hooks import NoRequests
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.alone import OneWorker
@@ -204,7 +204,7 @@ class App:
         if self.config.members.listen:
             self._membership = await self._join_group()
         await workers.start()
-        self._tasks.start("log", self.telemetry.run())
+        self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
         if self._membership is not None:
             await self._membership.start()  # first: others may know more of revisions that were dropped and came back
@@ -219,7 +219,7 @@ class App:
         await workers.serve()
         self._serving = True
         self._report_health()
-        self._tasks.start("health", self._watch_health())
+        self._tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -227,23 +227,23 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        self._tasks.start("freed memory", FreedMemory().watch())
+        self._tasks.repeat("freed memory", MEMORY_LOOK_S, FreedMemory().look)
         if orphans.adopt():
-            self._tasks.start("orphans", orphans.Orphans().watch())
+            self._tasks.repeat("orphans", orphans.CHECK_S, orphans.Orphans().check)
         try:
             await self.start()
         except StartError:
             await self.control.close()  # some programs may run already
             raise
-        self._tasks.start("judge", self._judge())
+        self._tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
         if self.config.admin_address:
-            self._tasks.start("history", self._history.run())
+            self._tasks.keep_running("history", self._history.step)
         _calm_the_collector()
         self._tell_ready()
         for address in unused():
             log.warning("systemd has opened %s, where nothing of ours listens: correct its unit, or `listen`", address)
         if self._manager.watchdog_s > 0.0:
-            self._tasks.start("watchdog", self._feed_watchdog())
+            self._tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()
         return await self.close()
 
@@ -593,16 +593,13 @@ class App:
 
     async def _feed_watchdog(self) -> None:
         """While the state worker turns; systemd starts the program anew otherwise."""
-        while True:
-            if self.is_alive():
-                self._manager.alive()
-            await pause(self._manager.watchdog_s / 3)
+        if self.is_alive():
+            self._manager.alive()
+        await pause(self._manager.watchdog_s / 3)
 
-    async def _watch_health(self) -> None:
-        while True:
-            await pause(HEALTH_REPORT_INTERVAL_S)
-            self._report_health()
-            self._report_pending()
+    def _watch_health(self) -> None:
+        self._report_health()
+        self._report_pending()
 
     def _report_pending(self) -> None:
         """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
@@ -698,16 +695,14 @@ class App:
         self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin
 
-    async def _judge(self) -> None:
+    def _judge(self) -> None:
         """Give up when the state worker has failed for long: the program can then be started anew."""
-        while True:
-            await pause(PANIC_JUDGE_INTERVAL_S)
-            grace_s = self.config.shutdown.panic_grace
-            if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
-                reasons = self.control.over_budget()
-                log.critical("%s: draining, then exit code %d", "; ".join(reasons), EXIT_PANICS)
-                self._exit_code = EXIT_PANICS
-                self.stop()
+        grace_s = self.config.shutdown.panic_grace
+        if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
+            reasons = self.control.over_budget()
+            log.critical("%s: draining, then exit code %d", "; ".join(reasons), EXIT_PANICS)
+            self._exit_code = EXIT_PANICS
+            self.stop()
 
     def _signalled(self) -> None:
         if self.draining:

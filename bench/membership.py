@@ -31,12 +31,12 @@ from activator.control_plane.sources.kubernetes.errors import RefusedError
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
 from activator.members.claims.errors import MembershipError
 from activator.members.claims.seats import Holder
-from activator.members.claims.shared import SharedStarter
 from activator.members.claims.starter import Starter
 from activator.members.claims.table import Choice
-from activator.members.claims.ways import WAYS
 from bench import header, results
 from bench.api_server import ReadCpu, cpu_reader
+from bench.claims.shared import SharedStarter
+from bench.claims.ways import WAYS
 from bench.processes import LOOPBACK, BenchError, UsageError, answers, free_port, running
 from bench.results import Document, Result, Value, figure
 from lb.rng import Rng

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import msgspec
 
-from activator.control_plane.reconcile.reconciler import Techniques
 from bench import header, results, scale_noop
 from bench.api_server import ReadCpu, cpu_reader
 from bench.membership import write_kubeconfig
@@ -30,6 +29,7 @@ from bench.results import Document, Result, figure
 from bench.scale_noop import Noop
 from bench.scale_run import Phase, Run, Size
 from bench.scale_source import Watching
+from bench.scale_techniques import Techniques
 from bench.scale_user import User
 from bench.seed_figures import SCALE_CPU_S, SCALE_WALL_S
 

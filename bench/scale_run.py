@@ -21,13 +21,13 @@ from typing import Any
 import msgspec
 
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.reconcile.reconciler import Reconciler, Techniques
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
 from bench.api_server import ReadCpu
 from bench.processes import BenchError
 from bench.scale_source import ScaleSource, Watching
+from bench.scale_techniques import MeasuredReconciler, Techniques
 from bench.scale_user import User
 from lb.rng import Rng
 
@@ -115,7 +115,7 @@ class Run:
         self.client = KubeClient(Credentials({"KUBECONFIG": kubeconfig}, time.monotonic), "activator/bench-scale")
         self.api = CountingApi(self.client)
         self.controllers = Controllers(time.monotonic)
-        self.reconciler = Reconciler(
+        self.reconciler = MeasuredReconciler(
             self.api,
             self.controllers,
             time.monotonic,

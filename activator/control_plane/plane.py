@@ -33,7 +33,7 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.source import Source
 from activator.control_plane.sources.unreachable import UnreachableRevisions
 from activator.control_plane.state import repair
-from activator.control_plane.state.supervision import TASK, WORKER, keep_running
+from activator.control_plane.state.supervision import TASK, WORKER
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
     PUSH,
@@ -48,7 +48,7 @@ from activator.messages import (
     ToControl,
 )
 from activator.runtime.clock import Now
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
 
 START_SETTLE_S: Final = 10.0  # how long the start waits at the most until the file's revisions are applied
@@ -100,13 +100,14 @@ class ControlPlane:
     # --- life ---
 
     def start(self) -> None:
-        for name, run in (
+        for name, step in (
             (WORKER, self.worker.run),
-            ("sweeps", self._run_sweeps),
-            ("scaling", self._run_scaling),
+            ("sweeps", self._sweep),
+            ("scaling", self._scale),
             ("health checks", self.health_checks.run),
         ):
-            self._tasks.start(name or "state worker", keep_running(name, run, self.worker.supervision, self._now))
+            failed = self.worker.supervision.task_failed(name, self._now)
+            self._tasks.start(name or "state worker", keep_running(step, failed))
 
     async def close(self) -> None:
         """Close the sources; every process is stopped."""
@@ -250,14 +251,12 @@ class ControlPlane:
                 return
         self.submit(RevisionGone(key))
 
-    async def _run_sweeps(self) -> None:
-        while True:
-            await pause(SWEEP_INTERVAL_S)
-            for key in list(self.worker.model.aging):
-                self.submit(Sweep(key))
-            self.worker.check_confirmed()
+    async def _sweep(self) -> None:
+        await pause(SWEEP_INTERVAL_S)
+        for key in list(self.worker.model.aging):
+            self.submit(Sweep(key))
+        self.worker.check_confirmed()
 
-    async def _run_scaling(self) -> None:
-        while True:
-            await pause(SCALE_TICK_S)
-            self.processes.tick()
+    async def _scale(self) -> None:
+        await pause(SCALE_TICK_S)
+        self.processes.tick()

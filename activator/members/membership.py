@@ -46,7 +46,7 @@ from activator.members.proof import EndOfProcesses, have_ended, this_process
 from activator.members.roster import Roster
 from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from activator.runtime.wire import Wire
 from activator.telemetry.metrics.member_families import MemberFigures
 from lb.rng import Rng
@@ -130,6 +130,7 @@ class Membership(GroupSide):
         self._unproven_logged_s = float("-inf")
         self._waiting_logged = ""
         self._is_closing = False
+        self._running: list[asyncio.Task[None]] = []
         self._is_draining = False
         self._names: tuple[DataPlaneName, ...] = ()
         self._formed = asyncio.Event()
@@ -152,8 +153,10 @@ class Membership(GroupSide):
         """Meet the others; for so long as that takes if they are there, and no longer."""
         self._roster.watch(self._set_addresses)
         self.group.set_lives(self.lives.told())
-        self._tasks.start("group", self._run())
-        self._tasks.start("silent members", self._watch_silent())
+        self._running = [
+            self._tasks.start("group", keep_running(self._turn, self._turn_failed)),
+            self._tasks.start("silent members", keep_running(self._watch_silent, self._watch_failed)),
+        ]
         limit_s = 2.0 * float(self._config.silence) + FORM_SLACK_S
         try:
             async with asyncio.timeout(limit_s):
@@ -164,6 +167,8 @@ class Membership(GroupSide):
     async def close(self) -> None:
         """All requests here have ended."""
         self._is_closing = True
+        for task in self._running:
+            task.cancel()
         self._plane_links.close()
         self.group.leave()
         for link in self._links.values():
@@ -234,28 +239,28 @@ class Membership(GroupSide):
 
     # --- the group ---
 
-    async def _run(self) -> None:
-        while not self._is_closing:
-            await pause(TICK_S)
-            try:
-                if self._now() - self._owned_s >= OWNED_INTERVAL_S:
-                    self._owned_s = self._now()
-                    self.group.set_owned(*self._data_planes.ownership())
-                self.group.tick()
-                self.writing.look()
-                self._redial()
-                self._log_waiting()
-            except Exception as error:  # a replica that says nothing more would hold up all others
-                self._failed(error)
+    async def _turn(self) -> None:
+        await pause(TICK_S)
+        if self._now() - self._owned_s >= OWNED_INTERVAL_S:
+            self._owned_s = self._now()
+            self.group.set_owned(*self._data_planes.ownership())
+        self.group.tick()
+        self.writing.look()
+        self._redial()
+        self._log_waiting()
 
     async def _watch_silent(self) -> None:
-        """A task of its own: an answer may take long, and the others must hear us meanwhile."""
-        while not self._is_closing:
-            await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
-            try:
-                await self._ask_about_silent()
-            except Exception as error:
-                self._failed(error)
+        """Run as a task of its own: an answer may take long, and the other members must hear from this one."""
+        await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
+        await self._ask_about_silent()
+
+    def _turn_failed(self, error: Exception) -> float:
+        self._failed(error)
+        return 0.0  # A turn begins with its pause; a replica that says nothing more would hold up all others.
+
+    def _watch_failed(self, error: Exception) -> float:
+        self._failed(error)
+        return TICK_S
 
     def _log_waiting(self) -> None:
         """Log why requests wait, and what to do: once for each reason, and for unproven members now and then."""

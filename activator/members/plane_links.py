@@ -19,6 +19,7 @@ from activator.members.handshake import HandshakeError
 from activator.members.mesh import Connection, Mesh, VacantError
 from activator.members.messages import GroupView
 from activator.members.numbers import seat_of
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 
@@ -106,6 +107,7 @@ class PlaneLinks:
     async def _dial(self, pair: Pair, seat: int, delay_s: float) -> None:
         """After this delay, and after longer and longer ones."""
         own, other = pair
+        backoff = Backoff(min(max(2.0 * delay_s, RELINK_INITIAL_S), RELINK_MAX_S), RELINK_MAX_S)
         try:
             while True:
                 await pause(delay_s)
@@ -116,6 +118,6 @@ class PlaneLinks:
                     return
                 except (VacantError, HandshakeError, OSError, TimeoutError) as error:
                     log.debug("data plane %d of seat %d is not reached: %s", other, seat, error)
-                delay_s = min(max(2.0 * delay_s, RELINK_INITIAL_S), RELINK_MAX_S)
+                delay_s = backoff.next_s()
         finally:
             self._dialling.discard(pair)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from activator.runtime.tasks import pause
 from activator.runtime.units import MIB
 
 MEMORY_KEPT_BYTES: Final = 16 * MIB  # freed memory that the allocator keeps at the end of the heap
@@ -44,6 +43,7 @@ class FreedMemory:
 
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
+        self._looks = 0  # in a row that have found too much
         try:
             library = ctypes.CDLL(None)
             library.mallinfo2.restype = _Mallinfo2
@@ -53,16 +53,12 @@ class FreedMemory:
             return
         self._library = library
 
-    async def watch(self) -> None:
-        """Give back what has been free for MEMORY_LOOKS looks, for ever. A look takes some microseconds."""
-        library = self._library
-        looks = 0
-        while library is not None:
-            await pause(MEMORY_LOOK_S)
-            looks = looks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
-            if looks >= MEMORY_LOOKS:
-                looks = 0
-                library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
+    def look(self) -> None:
+        """Give back what has been free for MEMORY_LOOKS looks. A look takes some microseconds."""
+        self._looks = self._looks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
+        if self._looks >= MEMORY_LOOKS and self._library is not None:
+            self._looks = 0
+            self._library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
 
     def give_back(self) -> None:
         """All that is free now."""

@@ -14,7 +14,6 @@ import os
 from typing import Final
 
 from activator.runtime.process_stat import PARENT, STARTED, STATE, stat_fields
-from activator.runtime.tasks import pause
 
 CHECK_S: Final = 1.0
 CHECKS: Final = 3  # in a row that find a child that has ended, before it counts as an orphan
@@ -28,12 +27,6 @@ class Orphans:
     def __init__(self) -> None:
         self._seen: dict[tuple[int, bytes], int] = {}  # process number and start time: checks that have found it ended
         self.reaped_total = 0
-
-    async def watch(self) -> None:
-        """Reap orphans until cancelled."""
-        while True:
-            await pause(CHECK_S)
-            self.check()
 
     def check(self) -> None:
         """Look for children that have ended, and reap those that are orphans."""

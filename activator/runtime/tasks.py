@@ -3,17 +3,25 @@
 Rules
   1. A task is started here and nowhere else (the linter sees to it), so that the end of every task is noticed.
   2. A task that ends with an exception is reported to `on_error` with its name; being cancelled is a normal end.
+  3. A task that should never end is a step that `keep_running` repeats: an exception is reported, and delays the next
+     step. Only being cancelled ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from types import CoroutineType
+from typing import Any, Final
 
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Timer
 
+RETRY_INITIAL_S: Final = 0.1  # the first pause after an exception of a step that has no backoff of its own
+RETRY_MAX_S: Final = 5.0  # the longest such pause, unless the interval of the task is longer
+
 OnTaskError = Callable[[str, BaseException], None]
+Step = Callable[[], Awaitable[None]]
 
 
 class TaskGroupOwner:
@@ -30,12 +38,49 @@ class TaskGroupOwner:
         task.add_done_callback(self._ended)
         return task
 
+    def keep_running(self, name: str, step: Step, backoff: Backoff | None = None) -> asyncio.Task[None]:
+        """Run `step` again and again as a task of this owner; after an exception, which is reported, with the backoff.
+
+        A step that returns resets the backoff.
+        """
+        if backoff is None:
+            backoff = Backoff(RETRY_INITIAL_S, RETRY_MAX_S)
+        return self.start(name, _shown_as(step, keep_running(step, self._reported(name, backoff), backoff.reset)))
+
+    def repeat(
+        self, name: str, interval_s: float, look: Callable[[], None], retry_max_s: float = RETRY_MAX_S
+    ) -> asyncio.Task[None]:
+        """Call `look` every `interval_s`, as a task of this owner.
+
+        Exceptions are reported. After several in a row the interval grows, up to `retry_max_s`.
+        """
+        backoff = Backoff(interval_s, max(interval_s, retry_max_s))
+
+        async def step() -> None:
+            look()
+            await pause(interval_s)
+
+        async def run() -> None:
+            await pause(interval_s)
+            await keep_running(step, self._reported(name, backoff), backoff.reset)
+
+        return self.start(name, _shown_as(look, run()))
+
     async def close(self) -> None:
         """Cancel what still runs and wait until it has ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _reported(self, name: str, backoff: Backoff) -> Callable[[Exception], float]:
+        def failed(error: Exception) -> float:
+            pause_s = backoff.next_s()
+            _note(error, f"the task {name} goes on in {pause_s:.1f} s")
+            self.on_error(name, error)
+            return pause_s
+
+        return failed
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -44,6 +89,29 @@ class TaskGroupOwner:
         error = task.exception()
         if error is not None:
             self.on_error(task.get_name(), error)
+
+
+async def keep_running(
+    step: Step,
+    failed: Callable[[Exception], float],
+    held: Callable[[], None] | None = None,
+    wait: Callable[[float], Awaitable[None]] | None = None,
+) -> None:
+    """Run `step` again and again until cancelled. A step awaits a pause or an event, since nothing else runs meanwhile.
+
+    `failed` reports an exception of a step, and returns the seconds to wait before the next; `held` is called after a
+    step without one. `wait` replaces `pause`.
+    """
+    while True:
+        try:
+            await step()
+        except Exception as error:
+            pause_s = failed(error)
+        else:
+            if held is not None:
+                held()
+            continue
+        await (wait or pause)(pause_s)
 
 
 async def pause(seconds: float) -> None:
@@ -76,13 +144,19 @@ class EndablePause:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event came within the time."""
+    """Return True if the event came within the time."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
         return True
     except TimeoutError:
         return False
+
+
+def _note(error: Exception, text: str) -> None:
+    """Show `text` below the traceback, once however often the same exception is raised."""
+    if text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
 
 
 def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
@@ -93,6 +167,13 @@ def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
 def describe_tasks() -> list[dict[str, str]]:
     """Every task of the running loop, and where it waits."""
     return sorted((_described(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
+
+
+def _shown_as(function: Callable[..., object], coroutine: Coroutine[Any, Any, None]) -> Coroutine[Any, Any, None]:
+    """Give `coroutine` the name of the function that it repeats, for `describe_tasks`."""
+    if isinstance(coroutine, CoroutineType):
+        coroutine.__qualname__ = getattr(function, "__qualname__", coroutine.__qualname__)
+    return coroutine
 
 
 def _described(task: asyncio.Task[Any]) -> dict[str, str]:

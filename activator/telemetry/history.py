@@ -89,11 +89,10 @@ class History:
         self._before: dict[str, _Before] = {}
         self._looked_s = nan
 
-    async def run(self) -> None:
-        """Look again and again."""
-        while True:
-            took_s = await self.look()
-            await pause(max(HISTORY_INTERVAL_S, took_s / LOOK_SHARE_MAX))
+    async def step(self) -> None:
+        """Take a sample, and rest until the next."""
+        took_s = await self.look()
+        await pause(max(HISTORY_INTERVAL_S, took_s / LOOK_SHARE_MAX))
 
     async def look(self) -> float:
         """One sample of every revision; how much time of the loop it took."""

@@ -20,8 +20,7 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.extras import need
-from activator.runtime.tasks import pause
-from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
+from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError
 from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.request_hooks import RequestHooks
@@ -86,19 +85,16 @@ class Telemetry:
             log.warning("metrics-protocol: prometheus, http/protobuf or none, not %s", cluster.metrics_protocol)
         self._set(self._config, cluster)
 
-    async def run(self) -> None:
-        """Report now and then the floods in the log that are over."""
-        while True:
-            await pause(LOG_WINDOW_S)
-            if self.app_log is not None:
-                self.app_log.sweep()
+    def sweep(self) -> None:
+        """Report the floods in the log that are over; to be called every LOG_WINDOW_S."""
+        if self.app_log is not None:
+            self.app_log.sweep()
 
     def close(self) -> None:
         """Write and send what is left, for a bounded time."""
         self.access_log.close()
         self.traces.close()
-        if self.app_log is not None:
-            self.app_log.sweep()
+        self.sweep()
 
     def _set(self, config: Config, cluster: ClusterSettings) -> None:
         exported = export_of(config.metrics.knative, cluster)

@@ -22,7 +22,7 @@ from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.metrics.request_counts import RequestReader
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import WorkerCounts
@@ -75,7 +75,7 @@ class OneWorker(Workers):
         peers.loads = self._data.join(member, peers.send)
         peers.answers = self._data.answer_links
         self._group = group
-        self._tasks.start("lent slots", self._tick(member))
+        self._tasks.repeat("lent slots", MEMBER_TICK_S, member.tick)
         group.set_data_planes((DataPlaneName(number, worker_place(seat_of(group.replica), 0)),))
 
     def adopt_view(self, view: View) -> None:
@@ -95,11 +95,6 @@ class OneWorker(Workers):
 
     def ownership(self) -> tuple[int, int]:
         return (0, 0) if self._member is None else self._member.ownership()
-
-    async def _tick(self, member: Member) -> None:
-        while True:
-            await pause(MEMBER_TICK_S)
-            member.tick()
 
     # --- messages and configuration ---
 

@@ -31,6 +31,8 @@ from activator.members.messages import DataPlaneName
 from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.members.proof import started_at
 from activator.messages import Command, Drain, Effect, FromData, RevisionEnded, RevisionStatistics, SentRevision
+from activator.runtime.backoff import grown_s
+from activator.runtime.certificates import CERTIFICATE_CHECK_S
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import ProfilerBusyError
@@ -134,6 +136,7 @@ class WorkerPool(Workers, ForkListener):
         self._requests = WorkersRequests()
         self._questions = Questions()
         self._may_grant = True
+        self._watched_s = now()  # when hanging workers were last looked for
         self._is_serving = False
         self._is_ending = False
         self._ending: dict[int, int] = {}  # places of workers that have ended, until it is known how
@@ -156,9 +159,10 @@ class WorkerPool(Workers, ForkListener):
                 if self._now() >= until_s:
                     raise StartError(f"worker {worker.place} did not start in {WORKER_START_S:g} s")
                 await pause(0.005)
-        self._tasks.start("workers", self._watch())
-        self._tasks.start("statistics", self._collect())
-        self._tasks.start("certificates", self._sockets.watch_certificates(self._look_at_certificates))
+        self._watched_s = self._now()
+        self._tasks.repeat("workers", WORKER_WATCH_S, self._watch)
+        self._tasks.repeat("statistics", STATISTICS_INTERVAL_S, self._collect)
+        self._tasks.repeat("certificates", CERTIFICATE_CHECK_S, self._look_at_certificates)
 
     async def serve(self) -> None:
         self._is_serving = True
@@ -248,7 +252,7 @@ class WorkerPool(Workers, ForkListener):
         self._sockets.change(plan)
         if self._is_serving:
             self._sockets.look_at_certificates()
-            self._look_at_certificates()
+            self._tell(LookAtCertificates())
             self._listen()
 
     def reconfigure(self, config: Config) -> None:
@@ -269,7 +273,8 @@ class WorkerPool(Workers, ForkListener):
             worker.send(message)
 
     def _look_at_certificates(self) -> None:
-        self._tell(LookAtCertificates())
+        if self._sockets.look_at_certificates():
+            self._tell(LookAtCertificates())
 
     # --- figures ---
 
@@ -334,11 +339,9 @@ class WorkerPool(Workers, ForkListener):
             "restarts": place.restarts_total,
         }
 
-    async def _collect(self) -> None:
-        while True:
-            await pause(STATISTICS_INTERVAL_S)
-            self._tell(AskStatistics(0, everything=False))
-            self._requests.forget_others(self._figures.revision_keys())
+    def _collect(self) -> None:
+        self._tell(AskStatistics(0, everything=False))
+        self._requests.forget_others(self._figures.revision_keys())
 
     # --- workers ---
 
@@ -541,7 +544,7 @@ class WorkerPool(Workers, ForkListener):
         place.short_lives = place.short_lives + 1 if lived_s < WORKER_STABLE_S else 0
         delay_s = 0.0
         if place.short_lives > 1:
-            delay_s = min(WORKER_BACKOFF_INITIAL_S * 2.0 ** (place.short_lives - 2), WORKER_BACKOFF_MAX_S)
+            delay_s = grown_s(WORKER_BACKOFF_INITIAL_S, place.short_lives - 2, WORKER_BACKOFF_MAX_S)
         if delay_s == 0.0:
             self._start(place)
             return
@@ -558,23 +561,20 @@ class WorkerPool(Workers, ForkListener):
         if not self._is_ending and place.worker is None:
             self._start(place)
 
-    async def _watch(self) -> None:
+    def _watch(self) -> None:
         """End those that hang. While the parent itself had no time, nobody could be heard."""
-        looked_s = self._now()
-        while True:
-            await pause(WORKER_WATCH_S)
-            stall_s = float(self._config.limits.worker_stall)
-            now_s = self._now()
-            lost_s = max(now_s - looked_s - 2.0 * WORKER_WATCH_S, 0.0)
-            looked_s = now_s
-            for worker in list(self._by_number.values()):
-                worker.heard_s += lost_s
-                limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
-                if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
-                    log.error("worker %d has said nothing for %.1f s and is ended", worker.place, limit_s)
-                    worker.kill()
-                    if worker.pidfd < 0:
-                        self._forking.restart()  # it was never forked
+        stall_s = float(self._config.limits.worker_stall)
+        now_s = self._now()
+        lost_s = max(now_s - self._watched_s - 2.0 * WORKER_WATCH_S, 0.0)
+        self._watched_s = now_s
+        for worker in list(self._by_number.values()):
+            worker.heard_s += lost_s
+            limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
+            if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
+                log.error("worker %d has said nothing for %.1f s and is ended", worker.place, limit_s)
+                worker.kill()
+                if worker.pidfd < 0:
+                    self._forking.restart()  # it was never forked
 
     # --- what the fork server says ---
 

@@ -31,11 +31,11 @@ from activator.members.handshake import Seal
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.errors import StartError
-from activator.runtime.memory import FreedMemory
+from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
 from activator.runtime.wire import Wire
-from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.metrics.request_counts import RequestCounter, RequestCounts
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import (
@@ -203,15 +203,10 @@ class Worker:
             log.critical("%s", error)
             self._leave(EXIT_NOT_STARTED)
             return
-        self._tasks.start("alive", self._stay_alive())
-        self._tasks.start("log", self._serving.telemetry.run())
-        self._tasks.start("freed memory", FreedMemory().watch())
+        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(Alive()))
+        self._tasks.repeat("log", LOG_WINDOW_S, self._serving.telemetry.sweep)
+        self._tasks.repeat("freed memory", MEMORY_LOOK_S, FreedMemory().look)
         self.send(Begun())
-
-    async def _stay_alive(self) -> None:
-        while True:
-            await pause(ALIVE_INTERVAL_S)
-            self.send(Alive())
 
     async def _end(self, serving: Serving) -> None:
         serving.telemetry.close()
@@ -280,7 +275,7 @@ class Serving:
         self._listening: dict[int, ListeningSocket] = {}
         self._turn = asyncio.Lock()
         self._reported: dict[int, tuple[int, int]] = {}  # what was counted of idle revisions, by incarnation
-        tasks.start("lent slots", self._tick())
+        tasks.repeat("lent slots", MEMBER_TICK_S, self._member.tick)
 
     def adopt(self, message: Members) -> None:
         """The workers are these from now on."""
@@ -370,11 +365,6 @@ class Serving:
                 if not everything and known.get(incarnation) == counted:
                     continue
             yield self.data.statistics_of(throttler)
-
-    async def _tick(self) -> None:
-        while True:
-            await pause(MEMBER_TICK_S)
-            self._member.tick()
 
 
 def _resident_bytes() -> int:

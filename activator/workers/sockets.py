@@ -12,16 +12,15 @@ Rules
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
 from typing import NamedTuple
 
 from activator.config.model.listeners import Listener, address_of_listener
 from activator.data_plane.server.listener import apply_access
-from activator.runtime.certificates import CERTIFICATE_CHECK_S, ServerCertificate
+from activator.runtime.certificates import ServerCertificate
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind, join_address
-from activator.runtime.tasks import pause
 from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_sockets import SocketAccess, remove_file
 
@@ -120,13 +119,6 @@ class SharedSockets:
                 certificate.look()
                 replaced = replaced or certificate.reloads_total != before
         return replaced
-
-    async def watch_certificates(self, replaced: Callable[[], None]) -> None:
-        """Look at the files again and again."""
-        while True:
-            await pause(CERTIFICATE_CHECK_S)
-            if self.look_at_certificates():
-                replaced()
 
     def _open(self, wanted: str | Listener, leaving: list[SharedListener]) -> SharedListener:
         address = address_of_listener(wanted)

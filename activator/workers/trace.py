@@ -12,8 +12,8 @@ Rules
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -21,15 +21,15 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import Granted, MemberMessage
 from activator.data_plane.ownership.view import View
 from activator.runtime.clock import Now
-from activator.workers.frames import made, plain
+from activator.workers.frames import plain
 
 FOLDER_VARIABLE: Final = "OWNERSHIP_TRACE"
 SUFFIX: Final = ".trace"
-_LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 4
 
 
 class Event(msgspec.Struct, frozen=True, tag=True):
-    """Base of all of them."""
+    """The base of all events; `tests/simulation/trace_events.py` reads them, and adds those of pods."""
 
     at_s: float
     member: int
@@ -76,34 +76,15 @@ class Ceased(Event, frozen=True, tag=True):
     key: str
 
 
-class Used(Event, frozen=True, tag=True):
-    """A request has begun at the pod, which may have so many; pods write this, or the simulation."""
-
-    pod: str
-    limit: int
-
-
-class Left(Event, frozen=True, tag=True):
-    """A request is no longer at the pod."""
-
-    pod: str
-
-
-AnyEvent = Adopted | Linked | Unlinked | Sent | Heard | Began | Ceased | Used | Left
-
-
-def _made(kind: type, said: Any) -> Any:
-    return made(said)
-
+MemberEvent = Adopted | Linked | Unlinked | Sent | Heard | Began | Ceased
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
-_DECODER = msgspec.msgpack.Decoder(AnyEvent, dec_hook=_made)
 
 
 class Recorder:
     """Of one member. Its methods are called by whoever hands things to it and takes them from it."""
 
-    def __init__(self, member: Member, now: Now, write: Callable[[AnyEvent], None]) -> None:
+    def __init__(self, member: Member, now: Now, write: Callable[[MemberEvent], None]) -> None:
         self._member = member
         self._now = now
         self._write = write
@@ -150,9 +131,9 @@ class TraceFile:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
-    def write(self, event: AnyEvent) -> None:
+    def write(self, event: Event) -> None:
         data = _ENCODER.encode(event)
-        os.write(self._file, len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+        os.write(self._file, len(data).to_bytes(LENGTH_BYTES, "big") + data)
 
 
 def recorder_from_environment(member: Member, now: Now) -> Recorder | None:
@@ -161,12 +142,3 @@ def recorder_from_environment(member: Member, now: Now) -> Recorder | None:
     if not folder:
         return None
     return Recorder(member, now, TraceFile(os.path.join(folder, f"{member.number}{SUFFIX}")).write)
-
-
-def events_of(data: bytes) -> Iterator[AnyEvent]:
-    """What a file has. Raises msgspec.DecodeError for what is no event."""
-    at = 0
-    while at < len(data):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(data[at:begin], "big")
-        yield _DECODER.decode(data[begin:at])

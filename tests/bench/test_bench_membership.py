@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from activator.members.claims.ways import WAYS
 from bench.__main__ import main
 from bench.api_server import cpu_reader, listener, local_port
+from bench.claims.ways import WAYS
 from bench.membership import Options, Turn, figures, options_of, rows, write_kubeconfig
 from bench.processes import UsageError
 

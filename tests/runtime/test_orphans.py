@@ -32,10 +32,9 @@ async def main():
     for _ in range(5):
         subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"], check=True)
     own = await asyncio.create_subprocess_exec("sh", "-c", "exit 7")
-    watched = asyncio.ensure_future(made.watch())
     while made.reaped_total < 5:
-        await asyncio.sleep(0.05)
-    watched.cancel()
+        await asyncio.sleep(CHECK_S)
+        made.check()
     print(json.dumps([is_adopting, os.getpid(), zombies(), await own.wait(), made.reaped_total]))
 
 made = Orphans()

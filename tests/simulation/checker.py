@@ -43,16 +43,13 @@ from activator.data_plane.ownership.messages import (
 from activator.workers.trace import (
     SUFFIX,
     Adopted,
-    AnyEvent,
     Began,
     Ceased,
     Heard,
-    Left,
     Linked,
     Sent,
-    Used,
-    events_of,
 )
+from tests.simulation.trace_events import AnyEvent, Left, Used, events_of
 
 _OF_BORROWERS = (Want, Cancel, Released, Returned, TrialOver, Suspected)
 _OF_OWNERS = (Queued, Granted, Refused, Recall, Revoked)

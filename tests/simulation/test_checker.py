@@ -9,9 +9,10 @@ import pytest
 
 from activator.data_plane.ownership.messages import Granted, HeldSlot, Register, Registered, Released, Want
 from activator.data_plane.ownership.messages import WaitingRequest as Waiting
-from activator.workers.trace import SUFFIX, Adopted, AnyEvent, Began, Ceased, Heard, Left, Linked, Sent, TraceFile, Used
+from activator.workers.trace import SUFFIX, Adopted, Began, Ceased, Heard, Linked, Sent, TraceFile
 from tests.simulation.checker import TraceError, check, read
 from tests.simulation.storm import LIMITS_COME, storm
+from tests.simulation.trace_events import AnyEvent, Left, Used
 
 KEY = "ns/a#0"
 SLOT = (1 << 40) + 1

@@ -23,7 +23,7 @@ from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PlacePod
 from activator.runtime.reasons import Reason
-from activator.workers.trace import Left, Recorder, Used
+from activator.workers.trace import Recorder
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -32,6 +32,7 @@ from tests.simulation.audit import check_left
 from tests.simulation.checker import Checker
 from tests.simulation.network import Link, Network, Timeline
 from tests.simulation.rules import RuleError
+from tests.simulation.trace_events import Left, Used
 
 TICK_S: Final = 0.25
 CALM_S: Final = 14.0  # what is kept for UNKNOWN_KEPT_S is gone by then, also where a clock goes at half the rate

@@ -17,7 +17,9 @@ from activator.control_plane.probes.probe import (
     Ask,
 )
 from activator.messages import StartProbe
+from activator.runtime.backoff import Backoff, grown_s
 from activator.runtime.clock import NEVER, Later, Now
+from lb.rng import Rng
 
 PROBE_BACKOFF_INITIAL_S: Final = 0.05
 PROBE_BACKOFF_MAX_S: Final = 5.0
@@ -56,23 +58,20 @@ class AdaptiveTimeout:
     def timeout_s(self, silences: int) -> float:
         """After so many silences in a row: each doubles it."""
         first_s = max(PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_RTTS * self._slowest_s)
-        return float(min(first_s * 2.0 ** min(silences, 8), PROBE_TIMEOUT_MAX_S))
+        return grown_s(first_s, silences, PROBE_TIMEOUT_MAX_S)
 
 
 class Asker:
     """What a pod that is asked needs of the prober."""
 
-    def __init__(self, now: Now, wait: Wait) -> None:
+    def __init__(self, now: Now, wait: Wait, rng: Rng) -> None:
         self.now = now
         self.wait = wait
+        self.rng = rng  # spreads pods that died together
         self.hurried_pods: set[AskedPod] = set()
 
     def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
         """Ask it once; it is told what was found (`answered_with`)."""
-        raise NotImplementedError
-
-    def jitter(self) -> float:
-        """Spreads pods that died together."""
         raise NotImplementedError
 
 
@@ -104,7 +103,7 @@ class AskedPod:
         self._wake = asyncio.Event()  # an answer came, or requests wait
         self._questions: set[asyncio.Task[None]] = set()
         self._due_s = -NEVER  # not before: the next question
-        self._backoff_s = PROBE_BACKOFF_INITIAL_S
+        self._backoff = Backoff(PROBE_BACKOFF_INITIAL_S, PROBE_BACKOFF_MAX_S, asker.rng)
         self._hurried_since_s = 0.0
         self._hurried_until_s = 0.0
         self._answered = False
@@ -182,13 +181,11 @@ class AskedPod:
         self.silences = 0
         self.failing = None
         self._due_s = -NEVER
-        self._backoff_s = PROBE_BACKOFF_INITIAL_S
+        self._backoff.reset()
 
     def _pause_s(self) -> float:
         if not self.hurried:
-            backoff_s = self._backoff_s
-            self._backoff_s = min(backoff_s * 2.0, PROBE_BACKOFF_MAX_S)
-            return backoff_s * self._asker.jitter()
+            return self._backoff.next_s()
         since_s = self._asker.now() - self._hurried_since_s
         step_s = min(max(since_s * PROBE_HURRIED_STEP_SHARE, PROBE_HURRIED_STEP_MIN_S), PROBE_HURRIED_STEP_MAX_S)
         if since_s >= PROBE_HURRIED_LONG_S:

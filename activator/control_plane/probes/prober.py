@@ -91,10 +91,9 @@ class Prober(Asker):
         wait: Wait = wait_for,
         later: Later = call_later,
     ) -> None:
-        super().__init__(now, wait)
+        super().__init__(now, wait, rng)
         self._tasks = tasks
         self._submit = submit
-        self._rng = rng
         self.ask_pod = ask_pod
         self._later = later
         self.on_failed: Callable[[str], None] = _ignore  # a pod of this revision was asked, and did not answer
@@ -226,9 +225,6 @@ class Prober(Asker):
 
     def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
         return self._tasks.start("question", self._ask_once(pod))
-
-    def jitter(self) -> float:
-        return 0.5 + float(self._rng.below(512)) / 1024.0
 
     async def _ask_once(self, pod: AskedPod) -> None:
         order = pod.order

@@ -40,11 +40,6 @@ class Part(Protocol):
         """Make it as wanted."""
 
 
-def one_by_one(groups: Groups) -> Groups:
-    """The same order without concurrency: for measurements."""
-    return tuple((component,) for group in groups for component in group)
-
-
 async def run_groups(parts: Mapping[Component, Part], run: Pass, groups: Groups) -> dict[Component, Outcome]:
     """All of them, in order."""
     outcomes: dict[Component, Outcome] = {}
@@ -52,8 +47,7 @@ async def run_groups(parts: Mapping[Component, Part], run: Pass, groups: Groups)
         failed = any(outcome.result not in GOOD for outcome in outcomes.values())
         busy: list[Component] = []
         for component in group:
-            if run.skips and not parts[component].has_work(run):
-                run.writer.skipped(component)
+            if run.is_unchanged(component, not parts[component].has_work(run)):
                 outcomes[component] = UNCHANGED
             elif failed and component in DEPENDENT and run.desired.present:
                 outcomes[component] = Outcome(Result.SKIPPED, "the Service failed")

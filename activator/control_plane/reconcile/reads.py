@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar, final
+from typing import Final, TypeVar
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Api, not_found
@@ -23,14 +23,12 @@ SERVICES_LISTED_MAX: Final = 100  # of one Activation; there is one, and after a
 Answer = TypeVar("Answer")
 
 
-@final
 class Reads:
-    """`calls`: by verb. `memoised` False reads anew each time, which is for measurements."""
+    """The answers of one pass. `calls`: by verb."""
 
-    def __init__(self, api: Api, desired: Desired, memoised: bool = True) -> None:
+    def __init__(self, api: Api, desired: Desired) -> None:
         self._api = api
         self._desired = desired
-        self._memoised = memoised
         self._bodies: dict[str, asyncio.Future[bytes | None]] = {}
         self.calls: Counter[str] = Counter()
 
@@ -65,7 +63,7 @@ class Reads:
             raise
 
     async def _once(self, path: str, verb: str, call: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        known = self._bodies.get(path) if self._memoised else None
+        known = self._bodies.get(path)
         if known is not None:
             return await asyncio.shield(known)
         self.calls[verb] += 1

@@ -22,7 +22,7 @@ from activator.control_plane.controller_counts import Controllers, error_type_of
 from activator.control_plane.reconcile.api import Api
 from activator.control_plane.reconcile.desired import Desired, ScaleSeen
 from activator.control_plane.reconcile.events import EventComponent
-from activator.control_plane.reconcile.groups import IN_ORDER, REMOVAL, Part, one_by_one, run_groups
+from activator.control_plane.reconcile.groups import IN_ORDER, REMOVAL, Groups, Part, run_groups
 from activator.control_plane.reconcile.kinds import Kinds
 from activator.control_plane.reconcile.memory import Memory
 from activator.control_plane.reconcile.reads import Reads
@@ -43,14 +43,6 @@ RECONCILE_KEYS_MAX: Final = 50_000  # Activations of this replica
 RETRY_AFTER_MAX_S: Final = 120.0  # however long the API asks to wait
 
 
-class Techniques(msgspec.Struct, frozen=True):
-    """What keeps passes cheap; each can be left out, to measure what it is worth."""
-
-    memoised_reads: bool = True
-    groups: bool = True
-    skip_unchanged: bool = True
-
-
 class Reconciler:
     """`wall_s` is the time of day; `reported` is called after each pass; `instance` names this process on events."""
 
@@ -66,7 +58,6 @@ class Reconciler:
         instance: str = "activator",
         passes_max: int = RECONCILE_PASSES_MAX,
         keys_max: int = RECONCILE_KEYS_MAX,
-        techniques: Techniques = Techniques(),  # noqa: B008 - frozen
         call_later: Later = call_later,
         pause: Pause = pause,
     ) -> None:
@@ -77,7 +68,6 @@ class Reconciler:
         self._reported = reported
         self._passes_max = passes_max
         self._keys_max = keys_max
-        self._techniques = techniques
         self._tasks = TaskGroupOwner(on_error)
         self._writer = Writer(api, controllers, rng, pause)
         self._events = EventComponent(instance, now, wall_s)
@@ -172,10 +162,8 @@ class Reconciler:
     # --- passes -----------------------------------------------------------------------------------------------------
 
     def _is_done(self, desired: Desired) -> bool:
-        if not self._techniques.skip_unchanged:
-            return False
         run = self._pass(desired)
-        groups = IN_ORDER if desired.present else REMOVAL
+        groups = self._groups(desired)
         if any(self._parts[component].has_work(run) for group in groups for component in group):
             return False
         for group in groups:
@@ -192,10 +180,11 @@ class Reconciler:
         return isinstance(known, ScaleSeen) and known.replicas == 0
 
     def _pass(self, desired: Desired) -> Pass:
-        techniques = self._techniques
-        reads = Reads(self._api, desired, techniques.memoised_reads)
-        memory = self._memories[desired.key]
-        return Pass(desired, memory, reads, self._writer, self._now, self._wall_s, techniques.skip_unchanged)
+        reads = Reads(self._api, desired)
+        return Pass(desired, self._memories[desired.key], reads, self._writer, self._now, self._wall_s)
+
+    def _groups(self, desired: Desired) -> Groups:
+        return IN_ORDER if desired.present else REMOVAL
 
     def _added(self, again: bool) -> None:
         self._controllers.added(CONTROLLER, again)
@@ -231,9 +220,8 @@ class Reconciler:
 
     async def _reconcile(self, desired: Desired) -> Report:
         run = self._pass(desired)
-        groups = IN_ORDER if desired.present else REMOVAL
         with self._controllers.reconcile(CONTROLLER) as counted:
-            outcomes = await run_groups(self._parts, run, groups if self._techniques.groups else one_by_one(groups))
+            outcomes = await run_groups(self._parts, run, self._groups(desired))
             for outcome in outcomes.values():
                 if outcome.error is not None:
                     self._controllers.failed(CONTROLLER, error_type_of(outcome.error))

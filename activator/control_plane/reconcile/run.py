@@ -10,14 +10,15 @@ from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.desired import Desired, StatusSeen
 from activator.control_plane.reconcile.memory import Memory
 from activator.control_plane.reconcile.reads import Reads
+from activator.control_plane.reconcile.report import Component
 from activator.control_plane.reconcile.writer import Writer
 from activator.runtime.clock import Now
 
 
 class Pass:
-    """`skips`: what a comparison finds unchanged is not sent; False is for measurements."""
+    """What is desired, what is known, and the means to read and write."""
 
-    __slots__ = ("desired", "memory", "now", "reads", "skips", "wall_s", "writer")
+    __slots__ = ("desired", "memory", "now", "reads", "wall_s", "writer")
 
     def __init__(
         self,
@@ -27,7 +28,6 @@ class Pass:
         writer: Writer,
         now: Now,
         wall_s: Callable[[], float],
-        skips: bool,
     ) -> None:
         self.desired = desired
         self.memory = memory
@@ -35,7 +35,12 @@ class Pass:
         self.writer = writer
         self.now = now
         self.wall_s = wall_s
-        self.skips = skips
+
+    def is_unchanged(self, component: Component, is_same: bool) -> bool:
+        """Return `is_same`: there is already what `component` would write. A write that is saved is counted."""
+        if is_same:
+            self.writer.skipped(component)
+        return is_same
 
     async def status(self, fresh: bool = False) -> StatusSeen | None:
         """The Activation's status; None: it is gone, or another one has its name.

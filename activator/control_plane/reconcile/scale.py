@@ -24,6 +24,7 @@ from activator.control_plane.reconcile.desired import ScaleSeen
 from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
 from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
 from activator.control_plane.reconcile.run import Pass
+from activator.runtime.backoff import grown_s
 
 TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took back are taken again
 TAKE_AGAIN_MAX_S: Final = 300.0  # … doubling up to this
@@ -69,8 +70,7 @@ class ScaleComponent:
         assert isinstance(known, ScaleSeen)
         if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
             run.memory.settled = run.memory.taken_for = None
-        if run.skips and known.replicas == replicas:
-            run.writer.skipped(self.component)
+        if run.is_unchanged(self.component, known.replicas == replicas):
             return UNCHANGED
         if not self._kinds.may_apply(desired.target):
             return await self._patched(run, path, replicas)
@@ -154,7 +154,7 @@ def _wait_s(run: Pass, replicas: int) -> float:
     quiet_s = now_s - memory.taken_at_s
     if memory.taken_for != replicas or quiet_s >= TAKES_FORGOTTEN_S:
         return 0.0
-    return min(TAKE_AGAIN_INITIAL_S * 2.0 ** min(memory.takes - 1, 20), TAKE_AGAIN_MAX_S) - quiet_s
+    return grown_s(TAKE_AGAIN_INITIAL_S, memory.takes - 1, TAKE_AGAIN_MAX_S) - quiet_s
 
 
 def _absent(run: Pass) -> Outcome:

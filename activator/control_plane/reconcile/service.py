@@ -54,8 +54,7 @@ class ServiceComponent:
             return await self._created(run, wanted)
         if known.owner_uid != run.desired.uid:
             return not_owned(run, known)
-        if run.skips and wire.is_service(known, wanted, run.desired):
-            run.writer.skipped(self.component)
+        if run.is_unchanged(self.component, wire.is_service(known, wanted, run.desired)):
             return UNCHANGED
         return await self._changed(run, wanted, known)
 

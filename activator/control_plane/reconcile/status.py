@@ -41,8 +41,7 @@ class StatusComponent:
         known = await run.status()
         if known is None:
             return _gone(run)
-        if run.skips and wire.is_status(known, run.desired):
-            run.writer.skipped(self.component)
+        if run.is_unchanged(self.component, wire.is_status(known, run.desired)):
             return UNCHANGED
         return await self._written(run, known)
 

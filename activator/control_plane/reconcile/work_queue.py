@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, final
 
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Later, Now, Timer
 from lb.rng import Rng
 
@@ -22,22 +23,21 @@ URGENT_IN_A_ROW_MAX: Final = 8  # urgent passes before one that is not urgent
 FAILED_PAUSE_INITIAL_S: Final = 0.25  # after a pass that failed: between half of it and all of it …
 FAILED_PAUSE_MAX_S: Final = 60.0  # … doubling up to this
 
-WOKEN_FAILURES: Final = 2  # a key that is woken, and fails again, pauses as after so many failures: 1 s at the most
-
-_GRAIN: Final = 1 << 20
+WOKEN_PAUSE_MAX_S: Final = 1.0  # a key that is woken, and fails again, pauses for so long at the most
 
 
 class _Key:
-    """One Activation in the queue. `due_s`: it comes again then; None: it does not wait. `is_dirty`: put in while its
-    pass is under way. `is_pausing`: it waits because it failed; neither the API nor a component asked for the pause.
+    """One Activation in the queue. `backoff`: None unless its last pass failed. `due_s`: it comes again then; None: it
+    does not wait. `is_dirty`: put in while its pass is under way. `is_pausing`: it waits because it failed; neither
+    the API nor a component asked for the pause.
     """
 
-    __slots__ = ("added_s", "due_s", "failures", "is_active", "is_dirty", "is_pausing", "is_urgent")
+    __slots__ = ("added_s", "backoff", "due_s", "is_active", "is_dirty", "is_pausing", "is_urgent")
 
     def __init__(self) -> None:
         self.added_s = 0.0
+        self.backoff: Backoff | None = None
         self.due_s: float | None = None
-        self.failures = 0
         self.is_active = False
         self.is_dirty = False
         self.is_pausing = False
@@ -91,7 +91,7 @@ class WorkQueue:
             if urgent:
                 del self._waiting[key]
                 self._urgent[key] = None
-        elif entry.due_s is None or urgent or entry.failures == 0:
+        elif entry.due_s is None or urgent or entry.backoff is None:
             entry.is_urgent |= urgent
             self._enqueue(key, entry, False)
 
@@ -120,11 +120,13 @@ class WorkQueue:
         entry.is_active = False
         wait_s: float | None = again_in_s
         if failed:
+            if entry.backoff is None:
+                entry.backoff = Backoff(FAILED_PAUSE_INITIAL_S, FAILED_PAUSE_MAX_S, self._rng)
+            pause_s = entry.backoff.next_s()
             # A component that says when it is to come again knows better than the pause.
-            wait_s = max(self._pause_s(entry.failures) if again_in_s is None else again_in_s, at_least_s)
-            entry.failures += 1
+            wait_s = max(pause_s if again_in_s is None else again_in_s, at_least_s)
         else:
-            entry.failures = 0
+            entry.backoff = None
         entry.is_pausing = failed and again_in_s is None and at_least_s <= 0.0
         if entry.is_dirty:
             entry.is_dirty = False
@@ -140,8 +142,8 @@ class WorkQueue:
     def wake(self) -> None:
         """Give every key its turn now that pauses because it failed."""
         for key, entry in list(self._keys.items()):
-            if entry.due_s is not None and entry.is_pausing:
-                entry.failures = min(entry.failures, WOKEN_FAILURES)
+            if entry.due_s is not None and entry.is_pausing and entry.backoff is not None:
+                entry.backoff.lower(WOKEN_PAUSE_MAX_S)
                 self._enqueue(key, entry, True)
 
     def forget(self, key: str) -> None:
@@ -173,10 +175,6 @@ class WorkQueue:
         self._added(again)
         self._ready()
 
-    def _pause_s(self, failures: int) -> float:
-        ceiling_s = min(FAILED_PAUSE_INITIAL_S * 2.0 ** min(failures, 30), FAILED_PAUSE_MAX_S)
-        return ceiling_s * (0.5 + 0.5 * (self._rng.below(_GRAIN) / _GRAIN))
-
     def _wait(self, key: str, entry: _Key, wait_s: float) -> None:
         entry.due_s = self._now() + wait_s
         heapq.heappush(self._due, (entry.due_s, key))
@@ -206,5 +204,5 @@ class WorkQueue:
         while self._due and self._due[0][0] <= now_s:
             due_s, key = heapq.heappop(self._due)
             if self._is_due_at(key, due_s):
-                self._enqueue(key, self._keys[key], self._keys[key].failures > 0)
+                self._enqueue(key, self._keys[key], self._keys[key].backoff is not None)
         self._arm()

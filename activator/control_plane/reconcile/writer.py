@@ -17,6 +17,7 @@ from typing import Final, final
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.api import Api, Json, is_conflict, managers_in
 from activator.control_plane.reconcile.report import Component
+from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
@@ -34,15 +35,8 @@ TARGET_KINDS: Final = {
     Component.TRAFFIC: "endpointslice",
 }
 
-_GRAIN: Final = 1 << 20
-
 Pause = Callable[[float], Awaitable[None]]
 Judge = Callable[[], Awaitable[Json | None]]  # reads anew; the body to send, or None: there is nothing more to write
-
-
-def jitter(rng: Rng) -> float:
-    """A factor between a half and one."""
-    return 0.5 + 0.5 * (rng.below(_GRAIN) / _GRAIN)
 
 
 class Applied:
@@ -71,7 +65,7 @@ class Writer:
         """Apply `body`, or after a conflict what `judge` says. Raises the last conflict, or what else went wrong."""
         force = False
         managers: tuple[str, ...] = ()
-        ceiling_s = CONFLICT_PAUSE_INITIAL_S
+        conflicts = Backoff(CONFLICT_PAUSE_INITIAL_S, CONFLICT_PAUSE_MAX_S, self._rng)
         for attempt in range(CONFLICT_ATTEMPTS_MAX):
             try:
                 answer = await self.counted(component, self.api.apply(path, body, MANAGERS[component], force))
@@ -85,8 +79,7 @@ class Writer:
                 force, managers = bool(found), found or managers
             else:
                 return Applied(answer, managers)
-            await self._pause(ceiling_s * jitter(self._rng))
-            ceiling_s = min(2 * ceiling_s, CONFLICT_PAUSE_MAX_S)
+            await self._pause(conflicts.next_s())
             fresh = await judge()
             if fresh is None:
                 return Applied(None)

@@ -23,6 +23,7 @@ import aiohttp
 
 from activator.control_plane.scaling.concurrency import ConcurrencyStat
 from activator.control_plane.scaling.statistics_pb2 import Stat, WireStatMessage, WireStatMessages
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.tasks import OnTaskError, wait_for
 from lb.rng import Rng
@@ -107,7 +108,13 @@ class AutoscalerStream:
 
     async def run(self) -> None:
         """Until cancelled."""
-        backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
+        backoff = Backoff(
+            AUTOSCALER_BACKOFF_INITIAL_S,
+            AUTOSCALER_BACKOFF_MAX_S,
+            self._rng,
+            factor=AUTOSCALER_BACKOFF_FACTOR,
+            jitter=(1.0, 1.5),
+        )
         async with aiohttp.ClientSession(trust_env=False) as session:
             while True:
                 try:
@@ -116,14 +123,11 @@ class AutoscalerStream:
                     self._on_error("autoscaler", error)
                     at_once = None
                 if at_once is not None:
-                    backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
+                    backoff.reset()
                     if at_once:
                         continue
-                jittered_s = backoff_s * (1.0 + 0.5 * float(self._rng.below(1024)) / 1024.0)
-                if await self._pause(jittered_s):
-                    backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
-                else:
-                    backoff_s = min(backoff_s * AUTOSCALER_BACKOFF_FACTOR, AUTOSCALER_BACKOFF_MAX_S)
+                if await self._pause(backoff.next_s()):
+                    backoff.reset()
 
     async def _pause(self, seconds: float) -> bool:
         """Sit out a backoff; True if a request cut it short. It has a least length all the same."""

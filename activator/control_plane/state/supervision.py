@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
-from activator.runtime.tasks import pause
 from lb.rng import Rng
 
 DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
 PANIC_BACKOFF_INITIAL_S: Final = 0.1
 PANIC_BACKOFF_MAX_S: Final = 60.0
-PANIC_BACKOFF_FACTOR: Final = 2.0
 PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
 PANIC_BUDGET: Final = 5  # in a row, of one owner; more, of enough of them: the program is not ready
 
@@ -43,13 +42,15 @@ class DeadLetter(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class Panics(msgspec.Struct, frozen=True):
-    """Of one revision, or of the worker itself."""
+class Panics:
+    """The panics in a row of one revision, or of the worker itself."""
 
-    last_s: float
-    in_a_row: int
-    backoff_s: float  # without jitter, so that it grows by its factor
-    beyond_s: float = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there have not
+    __slots__ = ("backoff", "beyond_s", "last_s")
+
+    def __init__(self, rng: Rng | None) -> None:
+        self.backoff = Backoff(PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, rng, jitter=(0.75, 1.25))
+        self.last_s = 0.0
+        self.beyond_s = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there have not
 
 
 class Supervision:
@@ -67,16 +68,25 @@ class Supervision:
         self.panics_total += 1
         self.last_panic_s = now_s
         self.dead_letters.append(DeadLetter(repr(what)[:_LETTER_CHARS_MAX], repr(error)[:_LETTER_CHARS_MAX], now_s))
-        last = self._recent(key, now_s)
-        if last is None:
-            panics = Panics(now_s, 1, PANIC_BACKOFF_INITIAL_S)
-        else:
-            backoff_s = min(last.backoff_s * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
-            count = last.in_a_row + 1
-            beyond_s = last.beyond_s or (now_s if count > PANIC_BUDGET else 0.0)
-            panics = Panics(now_s, count, backoff_s, beyond_s)
-        self._panics[key] = panics
-        return panics.backoff_s * self._jitter()
+        panics = self._recent(key, now_s)
+        if panics is None:
+            panics = self._panics[key] = Panics(self._rng)
+        panics.last_s = now_s
+        pause_s = panics.backoff.next_s()
+        if panics.backoff.failures > PANIC_BUDGET and panics.beyond_s == 0.0:
+            panics.beyond_s = now_s
+        return pause_s
+
+    def task_failed(self, name: str, now: Now) -> Callable[[Exception], float]:
+        """Return what `keep_running` calls with an error of this task of the control plane."""
+        key = name if name == WORKER else TASK + name
+
+        def failed(error: Exception) -> float:
+            backoff_s = self.panicked(key, _whose(key), error, now())
+            log.error("%s failed; it starts again in %.1f s", _whose(key), backoff_s, exc_info=error)
+            return backoff_s
+
+        return failed
 
     def forget(self, key: str) -> None:
         """The revision has gone."""
@@ -89,7 +99,7 @@ class Supervision:
     def in_a_row(self, key: str, now_s: float) -> int:
         """Panics of this key, none of them longer than PANIC_RESET_AFTER_S after the one before."""
         recent = self._recent(key, now_s)
-        return 0 if recent is None else recent.in_a_row
+        return 0 if recent is None else recent.backoff.failures
 
     def worst_in_a_row(self, now_s: float) -> int:
         return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
@@ -97,9 +107,7 @@ class Supervision:
     def next_backoff_s(self, now_s: float) -> float:
         """What the longest backoff would be if its owner panicked now, without jitter; 0.0: no panic lately."""
         recent = [one for key in self._panics if (one := self._recent(key, now_s)) is not None]
-        if not recent:
-            return 0.0
-        return min(max(one.backoff_s for one in recent) * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
+        return max((one.backoff.ceiling_s for one in recent), default=0.0)
 
     def since_last_s(self, now_s: float) -> float | None:
         """How long ago the last panic was; None: there was none."""
@@ -132,27 +140,6 @@ class Supervision:
     def _recent(self, key: str, now_s: float) -> Panics | None:
         last = self._panics.get(key)
         return last if last is not None and now_s - last.last_s < PANIC_RESET_AFTER_S else None
-
-    def _jitter(self) -> float:
-        return 1.0 if self._rng is None else 0.75 + float(self._rng.below(512)) / 1024.0
-
-
-async def keep_running(
-    name: str,
-    run: Callable[[], Awaitable[None]],
-    supervision: Supervision,
-    now: Now,
-    wait: Callable[[float], Awaitable[None]] = pause,
-) -> None:
-    """Run a task that should never end; after an exception again, with the backoff of its name."""
-    key = name if name == WORKER else TASK + name
-    while True:
-        try:
-            await run()
-        except Exception as error:
-            backoff_s = supervision.panicked(key, _whose(key), error, now())
-            log.exception("%s failed; it starts again in %.1f s", _whose(key), backoff_s)
-            await wait(backoff_s)
 
 
 def _is_own(key: str) -> bool:

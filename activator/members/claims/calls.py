@@ -7,7 +7,7 @@ Rules
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar, final
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
@@ -23,7 +23,6 @@ FIELD_MANAGER: Final = "activator"
 FORBIDDEN: Final = 403
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
-INVALID: Final = 422
 
 Answer = TypeVar("Answer")
 
@@ -39,7 +38,7 @@ class CountedCalls:
     async def get(self, path: str) -> bytes | None:
         """None: there is none."""
         try:
-            return await self._counted("get", self._client.get(path))
+            return await self.counted("get", self._client.get(path))
         except RefusedError as error:
             if is_refusal(error, NOT_FOUND, "NotFound"):
                 return None
@@ -47,32 +46,24 @@ class CountedCalls:
 
     async def list(self, selection: Selection[Object], decoding: Decoding[Object]) -> list[Object]:
         """A consistent list: at least as new as any answer before."""
-        items, _ = await self._counted("list", list_all(self._client, selection, decoding, pause))
+        items, _ = await self.counted("list", list_all(self._client, selection, decoding, pause))
         return list(items.values())
 
     async def create(self, collection: str, thing: Mapping[str, Any]) -> bytes:
-        return await self._counted("create", self._client.create(collection, thing, FIELD_MANAGER))
-
-    async def update(self, path: str, thing: Mapping[str, Any]) -> bytes:
-        return await self._counted("update", self._client.update(path, thing, FIELD_MANAGER))
-
-    async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str) -> bytes:
-        return await self._counted("patch", self._client.apply(path, wanted, field_manager))
-
-    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> bytes:
-        return await self._counted("patch", self._client.json_patch(path, operations, FIELD_MANAGER))
+        return await self.counted("create", self._client.create(collection, thing, FIELD_MANAGER))
 
     async def delete(self, path: str, uid: str, resource_version: str) -> bool:
         """Delete this very version; False: there was none of this name."""
         try:
-            await self._counted("delete", self._client.delete(path, uid, resource_version))
+            await self.counted("delete", self._client.delete(path, uid, resource_version))
         except RefusedError as error:
             if is_refusal(error, NOT_FOUND, "NotFound"):
                 return False
             raise
         return True
 
-    async def _counted(self, verb: str, call: Awaitable[Answer]) -> Answer:
+    async def counted(self, verb: str, call: Awaitable[Answer]) -> Answer:
+        """Make a call of this verb. Raises KubeError, MembershipForbiddenError."""
         self.by_verb[verb] += 1
         try:
             return await call

@@ -56,11 +56,6 @@ class GroupNames:
             return None
         return int(digits)
 
-    @property
-    def shared(self) -> str:
-        """The name of an object that all members write, for the ways of claiming that have one."""
-        return shortened(f"{self.group}-members", NAME_LENGTH_MAX)
-
 
 def shortened(name: str, length_max: int) -> str:
     """`name`, or its beginning and a digest of all of it."""

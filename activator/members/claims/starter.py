@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Final
 
-from activator.control_plane.sources.kubernetes.backoff import Backoff
+from activator.control_plane.sources.kubernetes.backoff import kube_backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
@@ -29,6 +29,7 @@ from activator.members.claims.errors import ClaimFailedError
 from activator.members.claims.names import GroupNames
 from activator.members.claims.seats import Holder
 from activator.members.claims.table import Choice, Table
+from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
@@ -83,8 +84,8 @@ class Starter(ABC):
 
     async def claim(self) -> int:
         """The index of this holder: the one that it has, or a new one. Raises MembershipError."""
-        failures = Backoff(self._rng)
-        lost = Backoff(self._rng, CLAIM_PAUSE_INITIAL_S, CLAIM_PAUSE_MAX_S)
+        failures = kube_backoff(self._rng)
+        lost = Backoff(CLAIM_PAUSE_INITIAL_S, CLAIM_PAUSE_MAX_S, self._rng)
         self._attempted = False
         self._has_lost = False
         self._waited_rounds = 0
@@ -103,7 +104,7 @@ class Starter(ABC):
 
     async def release(self) -> None:
         """Give up what this holder has. Raises MembershipError; then it stays until somebody evicts it."""
-        failures = Backoff(self._rng)
+        failures = kube_backoff(self._rng)
         while True:
             try:
                 await self._leave()

@@ -12,7 +12,7 @@ from aiohttp import web
 from activator.config.model.telemetry import KnativeExport
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.knative_requests import KnativeRequests
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
@@ -105,17 +105,24 @@ class KnativeExporter:
 
         exporter = OTLPMetricExporter(endpoint=wanted.endpoint or None, timeout=KNATIVE_EXPORT_TIMEOUT_S)
         resource = Resource.create({"service.name": "activator"})
+
+        async def send_once() -> None:
+            await pause(float(wanted.export_interval))
+            await self._gather()
+            reading = self._metrics.begin()
+            for _ in reading.fill():
+                await pause(0.0)
+            data = otlp_data(reading, resource, self._started_ns, self._wall_ns())
+            result = await asyncio.to_thread(exporter.export, data)
+            if result is not MetricExportResult.SUCCESS:
+                self.failed_total += 1
+                log.warning("Knative's metrics could not be sent to %s", wanted.endpoint or "the collector")
+
         try:
-            while True:
-                await pause(float(wanted.export_interval))
-                await self._gather()
-                reading = self._metrics.begin()
-                for _ in reading.fill():
-                    await pause(0.0)
-                data = otlp_data(reading, resource, self._started_ns, self._wall_ns())
-                result = await asyncio.to_thread(exporter.export, data)
-                if result is not MetricExportResult.SUCCESS:
-                    self.failed_total += 1
-                    log.warning("Knative's metrics could not be sent to %s", wanted.endpoint or "the collector")
+            await keep_running(send_once, self._failed)
         finally:
             exporter.shutdown()
+
+    def _failed(self, error: Exception) -> float:
+        self._tasks.on_error("knative metrics", error)
+        return 0.0  # the next batch is an interval away

@@ -226,7 +226,7 @@ class DirectApi:
 class World:
     """A cluster with the definition, a reconciler, and time that passes when a test says so."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, kind: type[Reconciler] = Reconciler, **settings: Any) -> None:
         self.server = FakeApiServer()
         self.server.create("customresourcedefinitions", DEFINITION, "")
         self.api = DirectApi(self.server)
@@ -235,7 +235,7 @@ class World:
         self.reports: list[Report] = []
         self.errors: list[BaseException] = []
         self.pauses: list[float] = []
-        self.reconciler = Reconciler(
+        self.reconciler = kind(
             self.api,
             self.controllers,
             self.clock.now,

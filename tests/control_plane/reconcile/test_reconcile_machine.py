@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activator.control_plane.reconcile.desired import ConditionSpec, Desired, Observed, PodsService
-from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.report import Result
 from activator.control_plane.reconcile.scale import TAKES_FORGOTTEN_S
 from tests.control_plane.reconcile.reconcile_world import NAMESPACE, World, activation, desired_of, event
@@ -43,7 +42,7 @@ class Life:
     """`foreign`: objects of others that nobody may touch, as they were made."""
 
     def __init__(self, watched: bool) -> None:
-        self.here = World(techniques=Techniques())
+        self.here = World()
         self.watched = watched
         self.wanted: dict[str, Desired] = {}
         self.shown: dict[str, Observed] = {}  # what the watch shows, which may be behind

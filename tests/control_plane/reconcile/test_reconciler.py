@@ -11,7 +11,7 @@ import pytest
 from activator.control_plane.reconcile.desired import ConditionSpec, Observed, PodsService, TargetReference
 from activator.control_plane.reconcile.events import EVENTS_BURST, SERIES_PATCH_S, SERIES_S
 from activator.control_plane.reconcile.memory import REMEMBERED_S
-from activator.control_plane.reconcile.reconciler import Techniques
+from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.scale import TAKE_AGAIN_INITIAL_S
 from activator.control_plane.reconcile.writer import CONFLICT_ATTEMPTS_MAX, CONTROLLER
@@ -111,17 +111,14 @@ async def test_a_watch_that_is_behind_does_not_undo_a_write() -> None:
 
 
 @on_a_loop
-async def test_without_memoised_reads_each_asks_for_itself() -> None:
-    from activator.control_plane.reconcile.reads import Reads
-
+async def test_what_is_read_twice_in_a_pass_is_asked_for_once() -> None:
     async with world() as here:
         desired = desired_of(here.make("a"))
-        for memoised, gets in ((True, 1), (False, 3)):
-            reads = Reads(here.api, desired, memoised)
-            for _ in range(3):
-                assert await reads.activation() is not None
-                assert await reads.services() == ()
-            assert here.api.taken() == {("get", "activations"): gets, ("list", "services"): gets}
+        reads = Reads(here.api, desired)
+        for _ in range(3):
+            assert await reads.activation() is not None
+            assert await reads.services() == ()
+        assert here.api.taken() == {("get", "activations"): 1, ("list", "services"): 1}
         reads = Reads(here.api, desired)
         assert await reads.get("/apis/apps/v1/namespaces/default/deployments/none") is None
         reads.forget()
@@ -298,16 +295,6 @@ async def test_an_activation_that_is_replaced_before_the_write_keeps_its_own_sta
         await wanted(here, thing, 1, observed=here.observed("a"))
         assert "status" not in here.one("activations", "a")
         assert outcome(here, Component.STATUS) is Result.NOT_FOUND and conflicts(here) == {"status": 1}
-
-
-@on_a_loop
-async def test_what_is_of_others_is_not_deleted_where_comparisons_are_off_either() -> None:
-    async with world(techniques=Techniques(skip_unchanged=False)) as here:
-        thing = here.make("a")
-        metadata = {"name": "a-pods", "labels": {"activator.dev/activation": "a"}}
-        here.server.create("services", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})
-        await wanted(here, thing, 1, service=None, observed=here.observed("a"))
-        assert here.has("services", "a-pods") and here.api.taken()["delete", "services"] == 0
 
 
 # --- changes --------------------------------------------------------------------------------------------------------

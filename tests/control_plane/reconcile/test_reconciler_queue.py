@@ -7,11 +7,10 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.work_queue import FAILED_PAUSE_MAX_S, URGENT_IN_A_ROW_MAX, WorkQueue
 from activator.runtime.rendezvous import owner_of
 from lb.rng import Rng
-from tests.control_plane.reconcile.reconcile_world import desired_of, event, world
+from tests.control_plane.reconcile.reconcile_world import desired_of, world
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
 from tests.manual_clock import ManualClock
 
@@ -112,27 +111,6 @@ async def test_keys_are_bounded_and_a_closed_reconciler_takes_none() -> None:
         await here.reconciler.close()
         assert not here.reconciler.want(desired_of(c, 1))
         assert here.api.running == 0, "what ran is cancelled"
-
-
-@on_a_loop
-async def test_techniques_switched_off_write_the_same() -> None:
-    wanted = None
-    for techniques in (
-        Techniques(),
-        Techniques(False, True, True),
-        Techniques(True, False, True),
-        Techniques(True, True, False),
-    ):
-        async with world(techniques=techniques) as here:
-            thing = here.make("a")
-            for _ in range(2):
-                here.reconciler.want(desired_of(thing, 1, events=(event(),)))
-                await here.settle()
-            found = (here.one("services", "a-pods")["spec"], here.one("deployments", "a")["spec"]["replicas"])
-            wanted = wanted or found
-            assert found == wanted
-            calls = here.api.taken()
-            assert (calls["patch", "activations/status"] > 1) == (not techniques.skip_unchanged)
 
 
 # --- the queue alone ------------------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from activator.control_plane.state.supervision import (
     TASK,
     WORKER,
     Supervision,
-    keep_running,
 )
 from activator.control_plane.state.worker import Outcome
 from activator.messages import (
@@ -36,6 +35,7 @@ from activator.messages import (
     RevisionRecovered,
     RevisionSet,
 )
+from activator.runtime.tasks import keep_running
 from lb.rng import Rng
 from lb.tracker import PodTracker
 from tests.conftest import DEEP
@@ -124,7 +124,7 @@ def test_what_goes_on_failing_beyond_its_budget_is_hopeless_if_enough_depends_on
     assert not failing(WORKER, for_s=60.0).is_hopeless(1, 60.0, now_s + PANIC_RESET_AFTER_S)
 
 
-def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own() -> None:
+def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     supervision = Supervision()
     clock = ManualClock()
     waits: list[float] = []
@@ -142,10 +142,15 @@ def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own() -> None:
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(keep_running("sweeps", run, supervision, clock.now, wait))
+        asyncio.run(keep_running(run, supervision.task_failed("sweeps", clock.now), wait=wait))
     assert waits == [PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(8)]
     assert supervision.over_budget(1, clock.now()) == ["the task sweeps has failed 8 times in a row"]
     assert supervision.in_a_row(WORKER, clock.now()) == 0
+    assert [record.getMessage() for record in caplog.records[:2]] == [
+        "the task sweeps failed; it starts again in 0.1 s",
+        "the task sweeps failed; it starts again in 0.2 s",
+    ]
+    assert caplog.records[0].exc_info is not None and len(caplog.records) == supervision.panics_total == 8
 
 
 def busy() -> tuple[Joined, list[Request]]:

@@ -18,7 +18,7 @@ from activator.members.claims.names import (
 )
 from activator.members.claims.seats import Holder, lease_of
 from activator.members.claims.table import Choice
-from activator.members.claims.ways import DEFAULT_WAY, WAYS
+from bench.claims.ways import DEFAULT_WAY, WAYS
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
 from tests.members.claims.claim_world import GROUP, claim_all, claim_world, holder, is_dense, until_indexes
@@ -94,7 +94,6 @@ async def test_group_names_up_to_their_bound(tmp_path: Path, length: int) -> Non
     group = ("ab-" * 100)[: length - 1] + "z"
     names = GroupNames(group)
     assert len(names.label) <= LABEL_LENGTH_MAX and len(names.lease(SEATS_MAX - 1)) <= NAME_LENGTH_MAX
-    assert len(names.shared) <= NAME_LENGTH_MAX
     assert names.index(names.lease(SEATS_MAX - 1)) == SEATS_MAX - 1
     async with claim_world(tmp_path) as world:
         assert is_dense(await claim_all([world.starter(number, group=group) for number in range(3)]))

@@ -10,12 +10,12 @@ import pytest
 
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.resources import LEASES
-from activator.members.claims.apply_by_member import ApplyByMemberStarter
 from activator.members.claims.errors import ClaimFailedError, MembershipForbiddenError
 from activator.members.claims.names import UID_ANNOTATION
 from activator.members.claims.starter import CLAIM_FAILURES_MAX, RELEASE_ATTEMPTS_MAX, Starter
 from activator.members.claims.table import Choice
-from activator.members.claims.ways import DEFAULT_WAY, WAYS
+from bench.claims.apply_by_member import ApplyByMemberStarter
+from bench.claims.ways import DEFAULT_WAY, WAYS
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError

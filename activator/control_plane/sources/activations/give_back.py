@@ -21,6 +21,7 @@ from activator.control_plane.sources.activations.fronts import Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService
 from activator.control_plane.sources.activations.service_front import is_labelled
 from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import NEVER, Now
 
 GIVE_BACK_INTERVAL_S: Final = 0.5  # between two looks at what is to be given back
@@ -49,14 +50,13 @@ class GiveBack:
         self._now = now
         self._pause = pause
         self._since: dict[str, float] = {}  # by Service: when its label was taken away
-        self._next: dict[str, tuple[float, float]] = {}  # … when to try again, and the pause before that
+        self._next: dict[str, tuple[float, Backoff]] = {}  # … when to try again, and the pause after that
         self.given_back_total = 0
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        while True:
-            await self._pause(GIVE_BACK_INTERVAL_S)
-            await self.look()
+    async def step(self) -> None:
+        """After a pause, one step of each Service that is due."""
+        await self._pause(GIVE_BACK_INTERVAL_S)
+        await self.look()
 
     def wake(self) -> None:
         """The API answers again: try all again that has failed."""
@@ -69,15 +69,14 @@ class GiveBack:
             for key in memory.keys() - set(waiting):
                 memory.pop(key)
         for key in waiting:
-            due_s, pause_s = self._next.get(key, (0.0, GIVE_BACK_INTERVAL_S))
+            due_s, backoff = self._next.get(key) or (0.0, Backoff(2 * GIVE_BACK_INTERVAL_S, GIVE_BACK_PAUSE_MAX_S))
             if self._now() < due_s:
                 continue
             try:
                 await self._step(key)
             except Exception as error:
                 log.warning("the Service %s could not be given back: %s", key, error)
-                pause_s = min(2 * pause_s, GIVE_BACK_PAUSE_MAX_S)
-                self._next[key] = (self._now() + pause_s, pause_s)
+                self._next[key] = (self._now() + backoff.next_s(), backoff)
 
     async def _step(self, key: str) -> None:
         service = self._find_service(key)

@@ -176,10 +176,10 @@ class ActivationsMode(Source):
         self.source.workloads_known = self._are_workloads_known
         self._watch(HTTP_ROUTES, self.source.route_objects)
         self._watch_fronts()
-        self._tasks.start("pod looks", self.looks.run())
-        self._tasks.start("other targets", self.others.run())
-        self._tasks.start("giving back", self.give_back.run())
-        self._tasks.start("scaling", self._scale())
+        self._tasks.keep_running("pod looks", self.looks.step)
+        self._tasks.keep_running("other targets", self.others.step)
+        self._tasks.keep_running("giving back", self.give_back.step)
+        self._tasks.repeat("scaling", SCALE_TICK_S, self._scale, retry_max_s=SCALE_TICK_S)
 
     def _watch_fronts(self) -> None:
         """Our slices of the Services of others, and those of our own Service."""
@@ -461,16 +461,11 @@ class ActivationsMode(Source):
             else:
                 self._slices.relax(scope)
 
-    async def _scale(self) -> None:
-        while True:
-            await pause(SCALE_TICK_S)
-            try:
-                self._look_at_workloads()
-                self._forget_contests()
-                self._keep_up_with_replicas()
-                self.autoscaler.tick()
-            except Exception as error:  # counted and logged; the next look is a moment away
-                self._tasks.on_error("scaling", error)
+    def _scale(self) -> None:
+        self._look_at_workloads()
+        self._forget_contests()
+        self._keep_up_with_replicas()
+        self.autoscaler.tick()
 
 
 def _may_do_without(reflector: Reflector[Any]) -> bool:

@@ -113,18 +113,17 @@ class OtherTargets:
     def __len__(self) -> int:
         return len(self._due_s)
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        while True:
-            await self._pause(1.0 / OTHER_TARGETS_PER_S)
-            place = self._next()
-            if place is None:
-                continue
-            try:
-                await self._read(place)
-            except Exception as error:  # a defect: of this target only
-                log.error("%s %s/%s could not be read", *place, exc_info=error)
-                self._again(place)
+    async def step(self) -> None:
+        """After a pause, read the target that is due, if there is one."""
+        await self._pause(1.0 / OTHER_TARGETS_PER_S)
+        place = self._next()
+        if place is None:
+            return
+        try:
+            await self._read(place)
+        except Exception as error:  # a defect: of this target only
+            log.error("%s %s/%s could not be read", *place, exc_info=error)
+            self._again(place)
 
     def _again(self, place: Place) -> None:
         if place in self._due_s:

@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from activator.control_plane.reconcile.traffic_wanted import Position
+from activator.runtime.backoff import grown_s
 from activator.runtime.clock import NEVER
 
 ALWAYS: Final = -1  # a burst capacity
@@ -124,7 +125,7 @@ def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
         state = state._replace(last_s=now_s, busy_s=busy_s, requests_total=seen.requests_total)
         if state.zero_s != NEVER and state.went_out:
             if now_s - state.zero_s < max(rule.grace_s, MISTAKE_MIN_S):
-                stays_s = min(rule.look_interval_s * MISTAKE_GROWTH**state.mistakes, rule.after_mistake_s)
+                stays_s = grown_s(rule.look_interval_s, state.mistakes, rule.after_mistake_s, MISTAKE_GROWTH)
                 state = state._replace(distrust_s=now_s + stays_s, mistakes=min(state.mistakes + 1, MISTAKES_MAX))
             else:
                 state = state._replace(mistakes=0)

@@ -19,6 +19,7 @@ from activator.control_plane.sources.kubernetes.client import Query
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 
 POD_LOOKS_PER_S: Final = 20.0
@@ -44,7 +45,7 @@ class _Look:
     def __init__(self, labels: Mapping[str, str], due_s: float) -> None:
         self.labels = labels
         self.due_s = due_s
-        self.interval_s = POD_LOOK_INTERVAL_S
+        self.intervals = Backoff(POD_LOOK_INTERVAL_S, POD_LOOK_INTERVAL_MAX_S, factor=POD_LOOK_GROWTH)
 
 
 class PodLooks:
@@ -72,8 +73,8 @@ class PodLooks:
     def hurry(self, key: str) -> None:
         """Requests have come."""
         known = self._looks.get(key)
-        if known is not None and known.interval_s > POD_LOOK_INTERVAL_S:
-            known.interval_s = POD_LOOK_INTERVAL_S
+        if known is not None and known.intervals.failures:
+            known.intervals.reset()
             self._plan(key, known, min(known.due_s, self._now() + POD_LOOK_INTERVAL_S))
 
     def __len__(self) -> int:
@@ -84,20 +85,19 @@ class PodLooks:
         """Looks that are planned, outdated ones included."""
         return len(self._due)
 
-    async def run(self) -> None:
-        """Ends by cancellation only."""
-        while True:
-            await self._pause(1.0 / POD_LOOKS_PER_S)
-            key = self._next()
-            if not key:
-                continue
-            try:
-                await self._look(key)
-            except Exception as error:  # a defect: of this revision only
-                self.errors_total += 1
-                log.error("the pods of %s could not be looked at", key, exc_info=error)
-                if key in self._looks:
-                    self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
+    async def step(self) -> None:
+        """After a pause, look at the pods of the revision that is due, if there is one."""
+        await self._pause(1.0 / POD_LOOKS_PER_S)
+        key = self._next()
+        if not key:
+            return
+        try:
+            await self._look(key)
+        except Exception as error:  # a defect: of this revision only
+            self.errors_total += 1
+            log.error("the pods of %s could not be looked at", key, exc_info=error)
+            if key in self._looks:
+                self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
 
     def _begin(self, key: str, labels: Mapping[str, str], due_s: float) -> None:
         look = self._looks[key] = _Look(labels, due_s)
@@ -135,7 +135,6 @@ class PodLooks:
             pods = None
         if self._looks.get(key) is not look:
             return  # it serves, or is gone, meanwhile
-        self._plan(key, look, self._now() + look.interval_s)
-        look.interval_s = min(look.interval_s * POD_LOOK_GROWTH, POD_LOOK_INTERVAL_MAX_S)
+        self._plan(key, look, self._now() + look.intervals.next_s())
         if pods is not None:
             self._looked(key, pods, self._now())

@@ -18,7 +18,7 @@ from activator.control_plane.sources.container.creation import IDENTITY_LABEL, I
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.owner import has_ended, parse_owner, this_owner
 from activator.control_plane.sources.container.state import state_of
-from activator.runtime.tasks import pause, wait_for
+from activator.runtime.tasks import keep_running, pause, wait_for
 
 SWEEP_S: Final = 30.0
 SWEEP_AWAY_S: Final = 1.0  # until the first look has succeeded
@@ -53,18 +53,21 @@ class Sweeper:
 
     async def run(self) -> None:
         """Look again and again."""
-        while True:
-            try:
-                await self.sweep()
-            except EngineAwayError as error:
-                log.debug("no sweep: %s", error)
-            except EngineError as error:
-                log.warning("the container engine does not list its containers: %s", error)
-            except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
-                log.error("the containers could not be swept", exc_info=error)
-            else:
-                self._first.set()
-            await pause(SWEEP_S if self._first.is_set() else SWEEP_AWAY_S)
+        await keep_running(self._sweep_and_rest, self._failed)
+
+    async def _sweep_and_rest(self) -> None:
+        await self.sweep()
+        self._first.set()
+        await pause(SWEEP_S)
+
+    def _failed(self, error: Exception) -> float:
+        if isinstance(error, EngineAwayError):
+            log.debug("no sweep: %s", error)
+        elif isinstance(error, EngineError):
+            log.warning("the container engine does not list its containers: %s", error)
+        else:  # A defect, or an unexpected answer: the next attempt may succeed.
+            log.error("the containers could not be swept", exc_info=error)
+        return SWEEP_S if self._first.is_set() else SWEEP_AWAY_S
 
     async def sweep(self) -> None:
         """Raises EngineAwayError, EngineError."""

@@ -37,6 +37,7 @@ from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
 from activator.control_plane.sources.process.unit import NotStartedError, Unit
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
@@ -51,6 +52,7 @@ UNSEEN_S: Final = 5.0  # … and has not for so long; before that it is not conn
 KILL_TIMEOUT_S: Final = 5.0
 REMOVE_TIMEOUT_S: Final = 10.0  # of one try
 LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
+REMOVE_STEP_S: Final = 0.05  # after the first try to remove a container that failed, doubling up to RETRY_AWAY_S
 RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
 
 log = logging.getLogger("activator.container")
@@ -496,7 +498,7 @@ async def removed(
     """Returns when the container is not there any more; while the activator closes, after the patience at the latest:
     then the reaper goes on, or the next start.
     """
-    began_s, step_s, is_told = now(), 0.05, False
+    began_s, steps, is_told = now(), Backoff(REMOVE_STEP_S, RETRY_AWAY_S), False
     while True:
         try:
             query = {"force": "true", "v": "true"}
@@ -514,8 +516,7 @@ async def removed(
         if not is_told and now() - began_s >= patience_s:
             is_told = True
             log.warning("%s: its container %s cannot be removed: %s", identity, container[:12], problem)
-        await pause(step_s)
-        step_s = min(step_s * 2.0, RETRY_AWAY_S)
+        await pause(steps.next_s())
 
 
 def way_of(settings: Container, address: str) -> bool:

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.streams import JsonLines, NoStreamError
-from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+from activator.runtime.backoff import Backoff
+from activator.runtime.tasks import TaskGroupOwner, keep_running, pause, wait_for
 
 LOOK_S: Final = 60.0  # without an event
 LOOK_PAUSE_S: Final = 0.25  # between two looks
@@ -36,6 +37,9 @@ class Watcher:
         self._tasks = tasks
         self._look = look
         self._changed = asyncio.Event()
+        self._look_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._listen_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._is_away = False
         self.looks_total = 0
         self.problem = ""  # why the last look failed
 
@@ -45,53 +49,51 @@ class Watcher:
 
     async def run(self) -> None:
         """Until cancelled."""
-        events = self._tasks.start("container events", self._listen())
-        is_away, again_s = False, AGAIN_INITIAL_S
+        events = self._tasks.start("container events", keep_running(self._listen, self._listen_failed))
         try:
-            while True:
-                self._changed.clear()
-                self.looks_total += 1
-                try:
-                    await self._look()
-                    if is_away:
-                        log.info("the container engine at %s answers again", self._engine.path)
-                    is_away, again_s, self.problem = False, AGAIN_INITIAL_S, ""
-                except (EngineAwayError, EngineError) as error:
-                    if not is_away:
-                        log.warning("containers are not found at the moment: %s", error)
-                    is_away, self.problem = True, str(error)
-                    await pause(again_s)
-                    again_s = min(again_s * 2.0, AGAIN_MAX_S)
-                    continue
-                except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
-                    self._tasks.on_error("discovery of containers", error)
-                    await pause(again_s)
-                    again_s = min(again_s * 2.0, AGAIN_MAX_S)
-                    continue
-                await wait_for(self._changed, LOOK_S)
-                await pause(LOOK_PAUSE_S)
+            await keep_running(self._look_and_rest, self._look_failed)
         finally:
             events.cancel()
 
+    async def _look_and_rest(self) -> None:
+        self._changed.clear()
+        self.looks_total += 1
+        await self._look()
+        if self._is_away:
+            log.info("the container engine at %s answers again", self._engine.path)
+        self._is_away, self.problem = False, ""
+        self._look_again.reset()
+        await wait_for(self._changed, LOOK_S)
+        await pause(LOOK_PAUSE_S)
+
+    def _look_failed(self, error: Exception) -> float:
+        if isinstance(error, EngineAwayError | EngineError):
+            if not self._is_away:
+                log.warning("containers are not found at the moment: %s", error)
+            self._is_away, self.problem = True, str(error)
+        else:  # A defect, or an unexpected answer: the next attempt may succeed.
+            self._tasks.on_error("discovery of containers", error)
+        return self._look_again.next_s()
+
     async def _listen(self) -> None:
         query = {"filters": json.dumps({"type": ["container"]})}
-        again_s = AGAIN_INITIAL_S
-        while True:
-            lines = JsonLines()
-            try:
-                async with self._engine.streamed("GET", "/events", query) as content:
-                    self._changed.set()  # what happened before
-                    again_s = AGAIN_INITIAL_S
-                    while data := await content.read(_READ_BYTES):
-                        if any(_matters(event) for event in lines.feed(data)):
-                            self._changed.set()
-            except (EngineAwayError, EngineError, NoStreamError) as error:
-                log.debug("no events of containers: %s", error)
-            except Exception as error:  # as in `run`
-                self._tasks.on_error("container events", error)
-            self._changed.set()
-            await pause(again_s)
-            again_s = min(again_s * 2.0, AGAIN_MAX_S)
+        lines = JsonLines()
+        async with self._engine.streamed("GET", "/events", query) as content:
+            self._changed.set()  # what happened before
+            self._listen_again.reset()
+            while data := await content.read(_READ_BYTES):
+                if any(_matters(event) for event in lines.feed(data)):
+                    self._changed.set()
+        self._changed.set()
+        await pause(self._listen_again.next_s())
+
+    def _listen_failed(self, error: Exception) -> float:
+        if isinstance(error, EngineAwayError | EngineError | NoStreamError):
+            log.debug("no events of containers: %s", error)
+        else:  # as for a look
+            self._tasks.on_error("container events", error)
+        self._changed.set()
+        return self._listen_again.next_s()
 
 
 def _matters(event: dict[str, Any]) -> bool:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Final
 
 from activator.control_plane.sources.fixed_pods.resolver import NameGoneError, Resolved, ResolveError, Target
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 
 NAME_GONE_HOLD_S: Final = 30.0
@@ -51,18 +52,17 @@ class NameWatch:
         self._now = now
         self._wait = wait
         self._hurried = asyncio.Event()
-        self._retry_s = NAME_RETRY_INITIAL_S
+        self._retry = Backoff(NAME_RETRY_INITIAL_S, NAME_RETRY_MAX_S)
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            self._hurried.clear()
-            begun_s = self._now()
-            pause_s = await self._ask(begun_s)
-            if await self._wait(self._hurried, pause_s):
-                gap_s = begun_s + NAME_HURRY_GAP_S - self._now()
-                if gap_s > 0.0:
-                    await self._wait(asyncio.Event(), gap_s)
+    async def step(self) -> None:
+        """Ask once, and rest until the next question."""
+        self._hurried.clear()
+        begun_s = self._now()
+        pause_s = await self._ask(begun_s)
+        if await self._wait(self._hurried, pause_s):
+            gap_s = begun_s + NAME_HURRY_GAP_S - self._now()
+            if gap_s > 0.0:
+                await self._wait(asyncio.Event(), gap_s)
 
     def hurry(self) -> None:
         """Requests wait, and there is nothing that they could go to."""
@@ -76,9 +76,8 @@ class NameWatch:
                 found = await self._resolve()
         except (ResolveError, NameGoneError) as error:
             self._failed(begun_s, str(error), isinstance(error, NameGoneError))
-            pause_s, self._retry_s = self._retry_s, min(2.0 * self._retry_s, NAME_RETRY_MAX_S)
-            return pause_s
-        self._retry_s = NAME_RETRY_INITIAL_S
+            return self._retry.next_s()
+        self._retry.reset()
         if self.problem:
             log.info("%s is resolved again", self.label)
         if found.cut:

@@ -135,11 +135,10 @@ class PodsFile:
         self._complete_s = 0.0  # from when on it counts as complete
         self._applied: Contents | None = None  # the reading that took effect, or whose problem was reported
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
-        while True:
-            await self.look()
-            await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
+    async def step(self) -> None:
+        """Look at the file, and rest until the next look."""
+        await self.look()
+        await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
 
     async def look(self) -> None:
         """Read the file if it has changed, and apply what was read once it is complete."""

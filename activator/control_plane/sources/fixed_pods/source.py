@@ -84,7 +84,7 @@ class FixedPods:
                 label = f"{key}: the pods_file {known.path}"
                 changed = partial(self._tell, key)
                 known.file = PodsFile(label, known.path, changed, self._now, self._wait, self._wall_clock)
-                known.tasks[known.path] = self._tasks.start("pods file", known.file.run())
+                known.tasks[known.path] = self._tasks.keep_running("pods file", known.file.step)
         known.said = None
         self._tell(key)
 
@@ -178,7 +178,7 @@ class FixedPods:
             changed = partial(self._tell, key)
             watch = NameWatch(f"{key}: {shown}", ask, changed, self._places, self._now, self._wait)
             known.names[name] = watch
-            known.tasks[name] = self._tasks.start("name", watch.run())
+            known.tasks[name] = self._tasks.keep_running("name", watch.step)
 
     def _end(self, known: _Revision, what: object) -> None:
         task = known.tasks.pop(what, None)

@@ -31,6 +31,7 @@ import aiohttp
 from activator.control_plane.sources.knative.cluster_settings import MESH_AUTO, MESH_ENABLED
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.source import KnativeSource
+from activator.runtime.backoff import grown_s
 from activator.runtime.clock import NEVER, Now
 
 MESH_PODS_ASKED_MAX: Final = 3  # of a revision
@@ -183,7 +184,7 @@ class MeshFallback:
                 self._answered(backends, address)
         finally:
             self._asked_now -= 1
-            step_s = min(MESH_STEP_MIN_S * 2.0 ** min(unanswered.asked, 16), MESH_STEP_MAX_S)
+            step_s = grown_s(MESH_STEP_MIN_S, unanswered.asked, MESH_STEP_MAX_S)
             unanswered.asked += 1
             self._put(self._later, self._now() + step_s, unanswered)
             self.heeded.set()

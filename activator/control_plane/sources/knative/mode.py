@@ -56,6 +56,7 @@ from activator.control_plane.sources.kubernetes.resources import (
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
 from activator.control_plane.sources.source import Source
 from activator.messages import Change, DropRevision, Effect, Load
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from lb.registry import default_name, names
@@ -171,9 +172,7 @@ class KnativeMode(Source):
         self._endpoints = self.watches.reflectors[-2:]
         self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
         self._tasks.start("autoscaler", self.stream.run())
-        self._tasks.start("reports", self._report())
-        self._tasks.start("scale fallback", self._look_after_the_autoscaler())
-        self._tasks.start("mesh", self._look_for_meshes())
+        self._start_looks()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -290,34 +289,21 @@ class KnativeMode(Source):
     def _autoscaler_back(self) -> None:
         self.reporter.connected()
 
+    def _start_looks(self) -> None:
+        tasks = self._tasks
+        tasks.repeat("reports", CONCURRENCY_REPORT_S, self.reporter.report, retry_max_s=CONCURRENCY_REPORT_S)
+        tasks.repeat("scale fallback", SCALE_LOOK_S, self._look_after_the_autoscaler, retry_max_s=SCALE_LOOK_S)
+        tasks.keep_running("mesh", self._look_for_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
+
     async def _look_for_meshes(self) -> None:
-        while True:
-            try:
-                due_s = self.fallback.look()
-            except Exception as error:  # counted and logged; the next look is a second away
-                self._tasks.on_error("mesh", error)
-                await pause(MESH_REPAIR_S)
-                continue
-            if due_s > 0.0:
-                await wait_for(self.fallback.heeded, min(due_s, MESH_LOOK_S))
-            else:
-                await pause(0.0)
+        due_s = self.fallback.look()
+        if due_s > 0.0:
+            await wait_for(self.fallback.heeded, min(due_s, MESH_LOOK_S))
+        else:
+            await pause(0.0)
 
-    async def _look_after_the_autoscaler(self) -> None:
-        while True:
-            await pause(SCALE_LOOK_S)
-            try:
-                self.scale_fallback.look(list(self._awaited))
-            except Exception as error:  # counted and logged; the next look is a second away
-                self._tasks.on_error("scale fallback", error)
-
-    async def _report(self) -> None:
-        while True:
-            await pause(CONCURRENCY_REPORT_S)
-            try:
-                self.reporter.report()
-            except Exception as error:  # counted and logged; the next report is a second away
-                self._tasks.on_error("reports", error)
+    def _look_after_the_autoscaler(self) -> None:
+        self.scale_fallback.look(list(self._awaited))
 
 
 def _host_of(config: Config) -> str:

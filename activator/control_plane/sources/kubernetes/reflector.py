@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from typing import Final, Generic
 
-from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, Backoff
+from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, kube_backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import (
@@ -38,6 +38,7 @@ from activator.control_plane.sources.kubernetes.object_store import Handler, Obj
 from activator.control_plane.sources.kubernetes.objects import BareObject, Key, Object
 from activator.control_plane.sources.kubernetes.resources import Selection
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from activator.runtime.backoff import fraction
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import EndablePause, pause
 from lb.rng import Rng
@@ -84,7 +85,8 @@ class Reflector(Generic[Object]):
         self._inactivity_s = inactivity_s
         self._watch_s = watch_s
         self._page_objects = page_objects
-        self._backoff = Backoff(rng)
+        self._backoff = kube_backoff(rng)
+        self._rng = rng
         self.decoding = Decoding(selection.resource.kind)
         self.contents = ObjectStore(self.name, handler)
         self.list_lock = asyncio.Lock()  # lists of this selection, the comparisons' among them, one after the other
@@ -213,7 +215,7 @@ class Reflector(Generic[Object]):
     # --- watch ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        seconds = int(self._watch_s * (1 + self._backoff.fraction()))  # not all at the same time
+        seconds = int(self._watch_s * (1 + fraction(self._rng)))  # not all at the same time
         query = {
             **self.selection.query(),
             "resourceVersion": self.version,

@@ -19,7 +19,7 @@ import logging
 from collections import Counter
 from typing import Final, Generic
 
-from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, Backoff
+from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, kube_backoff
 from activator.control_plane.sources.kubernetes.client import ONLY_METADATA, KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError
@@ -28,6 +28,7 @@ from activator.control_plane.sources.kubernetes.object_store import version_numb
 from activator.control_plane.sources.kubernetes.objects import Object, VersionOnly
 from activator.control_plane.sources.kubernetes.reflector import Reflector
 from activator.control_plane.sources.kubernetes.resources import Scope
+from activator.runtime.backoff import fraction
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
@@ -64,7 +65,8 @@ class Relister(Generic[Object]):
         self._reflector = reflector
         self._now = now
         self._pause = pause
-        self._backoff = Backoff(rng)
+        self._backoff = kube_backoff(rng)
+        self._rng = rng
         self._page_objects = page_objects
         self._versions = Decoding(VersionOnly)
         self.interval_s = interval_s  # may change live
@@ -96,7 +98,7 @@ class Relister(Generic[Object]):
 
     async def run(self) -> None:
         """Round after round. Ends by cancellation only."""
-        self._next_s = self._now() + self.interval_s * (0.5 + 0.5 * self._backoff.fraction())
+        self._next_s = self._now() + self.interval_s * (0.5 + 0.5 * fraction(self._rng))
         while True:
             await self._is_due.wait()
             self._is_due.clear()

@@ -52,14 +52,14 @@ class KubeWatches:
         """Watch from now on."""
         if not self._checking:
             self._checking = True
-            self._tasks.start("kubernetes check", self._check())
+            self._tasks.keep_running("kubernetes check", self._check)
         reflector = Reflector(self._client, selection, handler, self._now, self._rng, self._pause)
         relister = Relister(self._client, reflector, self._now, self._rng, self._pause, interval_s=reconcile_interval_s)
         self.reflectors.append(reflector)
         self.relisters.append(relister)
         tasks = [
-            self._tasks.start(f"watch {reflector.name}", reflector.run()),
-            self._tasks.start(f"reconcile {reflector.name}", relister.run()),
+            self._tasks.keep_running(f"watch {reflector.name}", reflector.run),
+            self._tasks.keep_running(f"reconcile {reflector.name}", relister.run),
         ]
         self._running.append(tasks)
         return reflector, relister
@@ -88,13 +88,12 @@ class KubeWatches:
         await self._tasks.close()
 
     async def _check(self) -> None:
-        while True:
-            await self._pause(min([KUBE_CHECK_INTERVAL_S, *[one.interval_s for one in self.relisters]]))
-            for reflector, relister in zip(self.reflectors, self.relisters):
-                reflector.check()
-                relister.check()
-            if self._client.outage.is_on and self.reflectors and self._asking is None:
-                self._asking = self._tasks.start("kubernetes outage", self._ask(self.reflectors[0].selection))
+        await self._pause(min([KUBE_CHECK_INTERVAL_S, *[one.interval_s for one in self.relisters]]))
+        for reflector, relister in zip(self.reflectors, self.relisters):
+            reflector.check()
+            relister.check()
+        if self._client.outage.is_on and self.reflectors and self._asking is None:
+            self._asking = self._tasks.start("kubernetes outage", self._ask(self.reflectors[0].selection))
 
     async def _ask(self, selection: Selection[Any]) -> None:
         """Read one object at most, to learn whether the API is back. All who pause after a failure wait for that."""

@@ -19,6 +19,7 @@ from typing import Final
 
 from activator.control_plane.sources.process.ports import described
 from activator.control_plane.sources.process.reaper import kill, living
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.process_stat import PARENT, SESSION, STARTED, STATE, stat_fields
 from activator.runtime.tasks import pause
@@ -80,13 +81,12 @@ class Remains:
 
     async def until_empty(self, timeout_s: float, now: Now) -> None:
         """Return when nothing of the program is alive, or after the time."""
-        began_s, step_s = now(), LOOK_INITIAL_S
+        began_s, steps = now(), Backoff(LOOK_INITIAL_S, EMPTY_LOOK_MAX_S)
         while await self.living():
             left_s = timeout_s - (now() - began_s)
             if left_s <= 0.0:
                 return
-            await pause(min(step_s, left_s))
-            step_s = min(step_s * 2.0, EMPTY_LOOK_MAX_S)
+            await pause(min(steps.next_s(), left_s))
 
     async def described(self) -> str:
         """Name what is alive, for people; empty: nothing is."""
@@ -100,17 +100,17 @@ class Remains:
         If `may_give_up()`, returns after TOLD_AFTER_S at the latest: the reaper continues when the activator ends.
         """
         signal_group(self.group, signal.SIGKILL)
-        step_s, waited_s = LOOK_INITIAL_S, 0.0
+        steps, waited_s = Backoff(LOOK_INITIAL_S, LOOK_MAX_S), 0.0
         while left := await self.living():
             if waited_s >= TOLD_AFTER_S and may_give_up():
                 return
             for process in left:
                 kill(process)
+            step_s = steps.next_s()
             if waited_s < TOLD_AFTER_S <= waited_s + step_s:
                 log.error("%s: processes %s cannot be killed", self._mark, left)
             await pause(step_s)
             waited_s += step_s
-            step_s = min(step_s * 2.0, LOOK_MAX_S)
 
 
 def _living(sessions: set[int], entry: bytes, claimed: dict[int, int]) -> list[int]:

@@ -33,6 +33,7 @@ from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, Fil
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodTaken, RevisionFailed, RevisionRecovered
+from activator.runtime.backoff import grown_s
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -430,7 +431,7 @@ class ProcessSupervisor(Keeper):
             fleet.crashes = 0  # it was corrected while this program started
         fleet.crashes += 1
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
-        backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** min(fleet.crashes - 1, 30), most_s)
+        backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
             fleet.failure = cause

@@ -15,6 +15,7 @@ from activator.control_plane.sources.activations.other_targets import (
     labels_of,
 )
 from activator.control_plane.sources.kubernetes.errors import UnreachableError
+from activator.runtime.tasks import keep_running
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, running, until
 from tests.manual_clock import ManualClock
 
@@ -52,6 +53,16 @@ class Answers:
         return answer
 
 
+class Repeated:
+    """A life of steps."""
+
+    def __init__(self, targets: OtherTargets) -> None:
+        self._targets = targets
+
+    async def run(self) -> None:
+        await keep_running(self._targets.step, lambda error: pytest.fail(repr(error)))
+
+
 SCALE = b'{"metadata": {"name": "a", "uid": "1"}, "spec": {"replicas": 2}, "status": {"selector": "app=a"}}'
 PLACE = ("apps/v1/Deployment", "default", "a")
 
@@ -73,7 +84,7 @@ async def test_an_answer_that_cannot_be_read_ends_nothing(answer: bytes | Except
     api = Answers(answer, SCALE)
     targets = OtherTargets(api, file, clock.now, pause)  # type: ignore[arg-type]
     targets.follow(PLACE)
-    async with running(targets):
+    async with running(Repeated(targets)):
         await until(lambda: filed == [2])
         assert clock.now() >= OTHER_TARGET_INTERVAL_S
 
@@ -89,7 +100,7 @@ async def test_what_could_not_be_read_is_read_when_the_api_is_back() -> None:
     api = Answers(UnreachableError("away"), SCALE)
     targets = OtherTargets(api, lambda place, *_: filed.append(place), clock.now, pause)  # type: ignore[arg-type]
     targets.follow(PLACE)
-    async with running(targets):
+    async with running(Repeated(targets)):
         await until(lambda: api.calls == 1)
         targets.wake()
         await until(lambda: filed == [PLACE])

@@ -14,6 +14,7 @@ from activator.control_plane.sources.activations.pod_looks import (
     POD_LOOKS_SPARE,
     PodLooks,
 )
+from activator.runtime.tasks import keep_running
 from tests.manual_clock import ManualClock
 
 LABELS = {"app": "hello"}
@@ -48,7 +49,7 @@ class World:
     def run(self, seconds: float) -> None:
         self._until_s = self.clock.now() + seconds
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(self.looks.run())
+            asyncio.run(keep_running(self.looks.step, lambda error: pytest.fail(repr(error))))
 
 
 def test_it_looks_less_and_less_often_until_requests_come() -> None:

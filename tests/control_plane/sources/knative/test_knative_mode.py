@@ -149,16 +149,10 @@ def test_a_report_or_a_look_that_raises_is_counted_and_the_next_one_comes_all_th
         mode._awaited = None  # type: ignore[assignment]
         mode.fallback._changed = None  # type: ignore[assignment]
         mode.reporter._entries = None  # type: ignore[assignment]
-        running = [
-            tasks.start("mesh", mode._look_for_meshes()),
-            tasks.start("scale fallback", mode._look_after_the_autoscaler()),
-            tasks.start("reports", mode._report()),
-        ]
+        mode._start_looks()
         async with asyncio.timeout(60.0):
             while min(failures.count(name) for name in ("mesh", "reports", "scale fallback")) < 2:
                 await pause(0.05)
-        assert not any(one.done() for one in running)
-        await tasks.close()
         await mode.close()
         return failures
 

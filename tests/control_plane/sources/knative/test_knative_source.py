@@ -13,7 +13,6 @@ from activator.control_plane.sources.knative.cluster_settings import ClusterSett
 from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, max_scale_of, protocol_of
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
 from activator.control_plane.state.supervision import (
-    PANIC_BACKOFF_FACTOR,
     PANIC_BACKOFF_INITIAL_S,
     PANIC_BACKOFF_MAX_S,
     PANIC_RESET_AFTER_S,
@@ -525,7 +524,7 @@ def test_a_defect_in_one_revision_is_tried_again_by_itself_with_a_backoff_that_g
             clock.pass_time(0.05)
             cluster.turn()
         waits.append(clock.now() - began_s)
-    grown = [min(PANIC_BACKOFF_INITIAL_S * PANIC_BACKOFF_FACTOR**n, PANIC_BACKOFF_MAX_S) for n in range(13)]
+    grown = [min(PANIC_BACKOFF_INITIAL_S * 2.0**n, PANIC_BACKOFF_MAX_S) for n in range(13)]
     assert waits == pytest.approx(grown, abs=0.11)
     assert cluster.controllers.of("revision").retries_total == 13
     assert supervision.dead_letters[-1].change == "'what the cluster says of it'"

@@ -52,3 +52,21 @@ async def test_silence_is_noticed_without_anybodys_doing(tmp_path: Path) -> None
         await until(lambda: reflector.errors_total["stalled"] >= 2)
         assert relister.rounds_total["whole"] >= 2
         await watches.close()
+
+
+@on_a_loop
+async def test_a_check_that_raises_is_reported_and_not_the_last(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        failed: list[str] = []
+        watches = KubeWatches(
+            cluster.client, cluster.clock.now, Rng(1), lambda name, error: failed.append(name), cluster.pauses
+        )
+        reflector, relister = watches.add(Selection(CONFIG_MAPS), Recorder())
+        await until(lambda: reflector.synced)
+        relister._next_s = None  # type: ignore[assignment]
+        await until(lambda: len(failed) >= 1)
+        relister._next_s = 0.0
+        rounds = relister.rounds_total["whole"]
+        await until(lambda: relister.rounds_total["whole"] > rounds)
+        await watches.close()
+        assert set(failed) <= {"kubernetes check", "reconcile configmaps"}

@@ -1,15 +1,15 @@
-"""The five ways of claiming, by name: one is used (Leases), the others are there to be measured beside it."""
+"""The five ways of claiming, by name: the product uses one (Leases), the others are measured beside it."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from activator.members.claims.apply_by_index import ApplyByIndexStarter
-from activator.members.claims.apply_by_member import ApplyByMemberStarter
-from activator.members.claims.json_patch import JsonPatchStarter
 from activator.members.claims.leases import LeaseStarter
 from activator.members.claims.starter import Starter
-from activator.members.claims.update import UpdateStarter
+from bench.claims.apply_by_index import ApplyByIndexStarter
+from bench.claims.apply_by_member import ApplyByMemberStarter
+from bench.claims.json_patch import JsonPatchStarter
+from bench.claims.update import UpdateStarter
 
 DEFAULT_WAY: Final = "leases"
 WAYS: Final[dict[str, type[Starter]]] = {

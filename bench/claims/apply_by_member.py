@@ -9,25 +9,11 @@ Rules
 
 from __future__ import annotations
 
-import hashlib
-from typing import Final, final
-
-import msgspec
+from typing import final
 
 from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.members.claims.calls import CONFLICT, is_refusal
-from activator.members.claims.shared import Json, SharedStarter
-
-MANAGER_LENGTH_MAX: Final = 128  # of a field manager's name
-_DIGEST_LENGTH: Final = 32
-
-
-def manager_of(name: str) -> str:
-    """The field manager of a member: its name, or where that is too long its digest."""
-    manager = f"activator/{name}"
-    if len(manager) <= MANAGER_LENGTH_MAX:
-        return manager
-    return f"activator/{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]}"
+from activator.members.claims.calls import CONFLICT
+from bench.claims.shared import SharedStarter
 
 
 @final
@@ -44,14 +30,3 @@ class ApplyByMemberStarter(SharedStarter):
     async def _leave(self) -> None:
         if await self._get() is not None and await self._apply(self._whole({})) is None:
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others again and again")
-
-    async def _apply(self, wanted: Json) -> Json | None:
-        """None: the server has tried again and again, and others were always faster."""
-        try:
-            body = await self._calls.apply(self.path, wanted, manager_of(self.holder.name))
-        except RefusedError as error:
-            if not is_refusal(error, CONFLICT, "Conflict"):
-                raise
-            return None
-        answer: Json = msgspec.json.decode(body)
-        return answer

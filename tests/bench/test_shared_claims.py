@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
-from activator.members.claims.apply_by_index import ApplyByIndexStarter
-from activator.members.claims.apply_by_member import MANAGER_LENGTH_MAX, ApplyByMemberStarter, manager_of
 from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
-from activator.members.claims.json_patch import JsonPatchStarter
-from activator.members.claims.shared import REMOVE_ATTEMPTS_MAX, SHARED_LABEL, SharedStarter
 from activator.members.claims.table import Choice
-from activator.members.claims.update import UpdateStarter
+from bench.claims.apply_by_index import ApplyByIndexStarter
+from bench.claims.apply_by_member import ApplyByMemberStarter
+from bench.claims.json_patch import JsonPatchStarter
+from bench.claims.shared import MANAGER_LENGTH_MAX, REMOVE_ATTEMPTS_MAX, SHARED_LABEL, SharedStarter, manager_of
+from bench.claims.update import UpdateStarter
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.members.claims.claim_world import (

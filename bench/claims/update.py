@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import final
 
-from activator.members.claims.shared import SharedStarter
+from bench.claims.shared import SharedStarter
 
 
 @final

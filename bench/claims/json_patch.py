@@ -8,11 +8,13 @@ Rules
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Any, Final, final
 
 from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.members.claims.calls import CONFLICT, INVALID, is_refusal
-from activator.members.claims.shared import SharedStarter
+from activator.members.claims.calls import CONFLICT, FIELD_MANAGER, is_refusal
+from bench.claims.shared import SharedStarter
+
+INVALID: Final = 422
 
 Operation = dict[str, Any]
 
@@ -45,7 +47,7 @@ class JsonPatchStarter(SharedStarter):
 
     async def _patched(self, operations: list[Operation]) -> bool:
         try:
-            await self._calls.json_patch(self.path, operations)
+            await self._calls.counted("patch", self._client.json_patch(self.path, operations, FIELD_MANAGER))
         except RefusedError as error:
             if not is_refusal(error, INVALID, "Invalid") and not is_refusal(error, CONFLICT, "Conflict"):
                 raise

@@ -10,25 +10,15 @@ from __future__ import annotations
 from typing import final
 
 from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.members.claims.apply_by_member import manager_of
-from activator.members.claims.calls import CONFLICT, is_refusal
-from activator.members.claims.shared import Json, SharedStarter
+from activator.members.claims.calls import CONFLICT
+from bench.claims.shared import SharedStarter
 
 
 @final
 class ApplyByIndexStarter(SharedStarter):
     async def _take(self, index: int, leaving: int | None) -> bool:
-        return await self._applied(self._whole({self._key(index): self._row(index)}))
+        return await self._apply(self._whole({self._key(index): self._row(index)})) is not None
 
     async def _leave(self) -> None:
-        if await self._get() is not None and not await self._applied(self._whole({})):
+        if await self._get() is not None and await self._apply(self._whole({})) is None:
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others again and again")
-
-    async def _applied(self, wanted: Json) -> bool:
-        try:
-            await self._calls.apply(self.path, wanted, manager_of(self.holder.name))
-        except RefusedError as error:
-            if not is_refusal(error, CONFLICT, "Conflict"):
-                raise
-            return False
-        return True

@@ -15,21 +15,23 @@ Rules
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
-from activator.control_plane.sources.kubernetes.backoff import Backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.errors import RefusedError
 from activator.control_plane.sources.kubernetes.listing import Pause
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
-from activator.members.claims.calls import CONFLICT, is_refusal
+from activator.members.claims.calls import CONFLICT, FIELD_MANAGER, is_refusal
 from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
+from activator.members.claims.names import NAME_LENGTH_MAX, shortened
 from activator.members.claims.seats import Holder
 from activator.members.claims.starter import CLAIM_SPREAD, Starter
 from activator.members.claims.table import Choice, Table
+from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
@@ -41,6 +43,16 @@ FORMAT: Final = "1"
 REMOVE_ATTEMPTS_MAX: Final = 20  # of one removal of rows; each is refused where another member wrote meanwhile
 REMOVE_PAUSE_INITIAL_S: Final = 0.01
 REMOVE_PAUSE_MAX_S: Final = 0.5
+MANAGER_LENGTH_MAX: Final = 128  # of a field manager's name
+_DIGEST_LENGTH: Final = 32
+
+
+def manager_of(name: str) -> str:
+    """The field manager of a member: its name, or where that is too long its digest."""
+    manager = f"activator/{name}"
+    if len(manager) <= MANAGER_LENGTH_MAX:
+        return manager
+    return f"activator/{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]}"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -69,13 +81,14 @@ class SharedStarter(Starter):
         object_name: str = "",
     ) -> None:
         super().__init__(client, namespace, group, holder, rng, choice, pause, spread)
-        self.object_name = object_name or self.names.shared
+        self.object_name = object_name or shortened(f"{group}-members", NAME_LENGTH_MAX)
         self.path = CONFIG_MAPS.one(namespace, self.object_name)
+        self._client = client
         self._seen: Json | None = None  # the object as of the last look
 
     async def remove_gone(self, uids: Collection[str]) -> int:
         """Remove the rows of these UIDs, of this group only; how many. Raises KubeError, MembershipError."""
-        conflicts = Backoff(self._rng, REMOVE_PAUSE_INITIAL_S, REMOVE_PAUSE_MAX_S)
+        conflicts = Backoff(REMOVE_PAUSE_INITIAL_S, REMOVE_PAUSE_MAX_S, self._rng)
         for _ in range(REMOVE_ATTEMPTS_MAX):
             thing = await self._get()
             if thing is None:
@@ -138,6 +151,18 @@ class SharedStarter(Starter):
         """Of a row that is found by its index."""
         return f"{index}.{self.names.group}"
 
+    async def _apply(self, wanted: Json) -> Json | None:
+        """The object after a server-side apply by this member; None: others have written what it would write."""
+        manager = manager_of(self.holder.name)
+        try:
+            body = await self._calls.counted("patch", self._client.apply(self.path, wanted, manager))
+        except RefusedError as error:
+            if not is_refusal(error, CONFLICT, "Conflict"):
+                raise
+            return None
+        answer: Json = msgspec.json.decode(body)
+        return answer
+
     async def _created(self, data: dict[str, str]) -> bool:
         """Whether this member made the object; False: another has."""
         try:
@@ -151,7 +176,7 @@ class SharedStarter(Starter):
     async def _updated(self, thing: Json) -> bool:
         """Write `thing` over the version that it was read as; False: that is no longer the version."""
         try:
-            await self._calls.update(self.path, thing)
+            await self._calls.counted("update", self._client.update(self.path, thing, FIELD_MANAGER))
         except RefusedError as error:
             if not is_refusal(error, CONFLICT, "Conflict"):
                 raise

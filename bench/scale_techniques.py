@@ -1,0 +1,61 @@
+"""What keeps the passes of the reconciler cheap, each part of which can be left out to measure what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from activator.control_plane.reconcile.desired import Desired
+from activator.control_plane.reconcile.groups import Groups
+from activator.control_plane.reconcile.reads import Reads
+from activator.control_plane.reconcile.reconciler import Reconciler
+from activator.control_plane.reconcile.report import Component
+from activator.control_plane.reconcile.run import Pass
+
+
+class Techniques(msgspec.Struct, frozen=True):
+    """Read everything once in a pass; run the components of a group at once; write only what has changed."""
+
+    memoised_reads: bool = True
+    groups: bool = True
+    skip_unchanged: bool = True
+
+
+class MeasuredReconciler(Reconciler):
+    """The reconciler with some of its techniques."""
+
+    def __init__(self, *parts: Any, techniques: Techniques, **settings: Any) -> None:
+        super().__init__(*parts, **settings)
+        self._techniques = techniques
+
+    def _is_done(self, desired: Desired) -> bool:
+        return self._techniques.skip_unchanged and super()._is_done(desired)
+
+    def _pass(self, desired: Desired) -> Pass:
+        kind = Pass if self._techniques.skip_unchanged else _WritingPass
+        reads = Reads if self._techniques.memoised_reads else FreshReads
+        memory = self._memories[desired.key]
+        return kind(desired, memory, reads(self._api, desired), self._writer, self._now, self._wall_s)
+
+    def _groups(self, desired: Desired) -> Groups:
+        groups = super()._groups(desired)
+        return groups if self._techniques.groups else tuple((component,) for group in groups for component in group)
+
+
+class _WritingPass(Pass):
+    """A pass that writes whatever a comparison finds."""
+
+    __slots__ = ()
+
+    def is_unchanged(self, component: Component, is_same: bool) -> bool:
+        return False
+
+
+class FreshReads(Reads):
+    """Reads that share no answer."""
+
+    async def _once(self, path: str, verb: str, call: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
+        self.forget()
+        return await super()._once(path, verb, call)
