@@ -490,47 +490,39 @@ class Http1Connection(StreamOwner):
         self._tunnel = None
         self._parser.retire()
 
-    # --- from the parser ---
-
-    def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
-        if self._phase != OPEN:
-            self._parsing = None
-            return
-        self._who().stamp(head)
-        head.entry = self._entry
-        stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
-        stream.exchange = self._registry.proxy.open_request(head, stream)
-        self._parsing = stream
-        self._next = stream
-
-    def request_body(self, data: bytes) -> None:
-        if self._parsing is not None:
-            self._parsing.exchange.request_body(data)
-
-    def request_end(self, trailers: Headers) -> None:
-        stream = self._parsing
-        if stream is not None:
-            self._parsing = None
-            self._parser.pause()
-            self._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
-            stream.request_ended = True
-            stream.exchange.request_end(trailers)
-
     def is_draining(self) -> bool:
         return self._registry.is_left(self._entry)
 
 
 class _Sink(RequestSink):
-    """Hands what the parser finds to the connection."""
+    """What the parser finds, for the connection and the exchange of its stream."""
 
     def __init__(self, connection: Http1Connection) -> None:
         self._connection = connection
 
     def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
-        self._connection.request_head(head, keep_alive, http_1_0)
+        connection = self._connection
+        if connection._phase != OPEN:
+            connection._parsing = None
+            return
+        connection._who().stamp(head)
+        head.entry = connection._entry
+        stream = Http1Stream(connection, keep_alive, http_1_0, not head.has_body)
+        stream.exchange = connection._registry.proxy.open_request(head, stream)
+        connection._parsing = stream
+        connection._next = stream
 
     def request_body(self, data: bytes) -> None:
-        self._connection.request_body(data)
+        stream = self._connection._parsing
+        if stream is not None:
+            stream.exchange.request_body(data)
 
     def request_end(self, trailers: Headers) -> None:
-        self._connection.request_end(trailers)
+        connection = self._connection
+        stream = connection._parsing
+        if stream is not None:
+            connection._parsing = None
+            connection._parser.pause()
+            connection._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
+            stream.request_ended = True
+            stream.exchange.request_end(trailers)
