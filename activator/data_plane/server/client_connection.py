@@ -28,9 +28,8 @@ from activator.data_plane.server.closing import (
     is_legal,
 )
 from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
-from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.clock import Deadline
-from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
+from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.transport import (
     FLUSH_S,
     TLS_BUFFERS_BYTES,
@@ -43,19 +42,16 @@ from activator.runtime.transport import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection(RegisteredConnection):
-    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+    """The base of both; `Http1Connection` becomes the other where the first bytes are that protocol's."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
+        super().__init__(registry.turn)
         # for as long as it lives
         self._registry = registry
         self._timer = _ConnectionTimer(self)
-        self._reading = Reading(registry.turn.shares.add, self._turn)
         self._phase: i64 = OPEN  # closing.py
         self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
         # while the socket is there
-        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
-        self._transport: Transport | None = None
-        self._writer: BufferedWriter | None = None
         self._origin: Origin | None = None
         self.endpoints: Endpoints | None = None  # whence it came and where it arrived, as a proxy says, or once asked
         self._entry: bytes = b""  # the port of its own that it came to; empty: one of all revisions
@@ -63,14 +59,6 @@ class ClientConnection(RegisteredConnection):
         self._closing: Closing | None = None
 
     # --- what a subclass does ---
-
-    def connection_made(self, transport: Transport) -> None:
-        """The socket is there; over TLS, the handshake is over."""
-        raise NotImplementedError
-
-    def _turn(self) -> None:
-        """The next turn has come: go on where the last one was used up."""
-        raise NotImplementedError
 
     def _update_reading(self) -> None:
         """Read or not, as the connection's state has it; of one that lingers everything, to throw it away."""
@@ -83,6 +71,29 @@ class ClientConnection(RegisteredConnection):
     def _open_timer_expired(self, now_s: float) -> None:
         """The timer, while the connection is OPEN."""
         raise NotImplementedError
+
+    # --- asyncio protocol ---
+
+    def eof_received(self) -> bool | None:
+        self._client_gone()
+        self._client_ended()
+        return None  # the transport closes, and `connection_lost` follows
+
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
+        self._entry = self._registry.entry_at(transport)
+        self._quiet_since_s = self._registry.now()
+
+    def _lost(self, error: Exception | None) -> None:
+        self._client_gone()
+
+    def _release(self) -> None:
+        registry = self._registry
+        registry.forget(self, self._phase == GIVEN_UP)
+        registry.wheel.cancel(self._timer)
+        self._enter(GONE)
+        super()._release()
+        self._timer.connection = None
 
     # --- its socket ---
 
@@ -100,9 +111,6 @@ class ClientConnection(RegisteredConnection):
             return 0
         unsent = transport.get_write_buffer_size()
         return unsent if transport.can_write_eof() else unsent + TLS_BUFFERS_BYTES
-
-    def half_closes(self) -> bool:
-        return self._transport is not None and self._transport.can_write_eof()
 
     def socket_state(self) -> int:
         if self._transport is None:
@@ -199,6 +207,12 @@ class ClientConnection(RegisteredConnection):
             else:
                 writer.abort()
         self._client_gone()
+
+    def peer_has_ended(self, closed: bool) -> None:
+        self._client_gone()
+        writer = self._writer
+        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
+            writer.abort()
 
     def gives_up(self) -> bool:
         transport = self._transport
@@ -303,17 +317,6 @@ class ClientConnection(RegisteredConnection):
         if self._writer is not None:
             self._writer.flush()  # an answer that ended in this very turn
         self._registry.wheel.arm(self._timer, now_s + FLUSH_S)
-
-    def _forget(self) -> None:
-        """The loop has closed it: refer to nothing any more, so that no cycle is left for the collector."""
-        registry = self._registry
-        registry.forget(self, self._phase == GIVEN_UP)
-        registry.wheel.cancel(self._timer)
-        self._enter(GONE)
-        self._transport = None
-        self._writer = None
-        self._reading.stop()
-        self._timer.connection = None
 
 
 class _ConnectionTimer(Deadline):

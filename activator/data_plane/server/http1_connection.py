@@ -28,16 +28,15 @@ from activator.codec.http1.serialise import plain_response
 from activator.codec.http2.frames import PREFACE
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.refusals import refusal_text
-from activator.data_plane.server.closing import ABORTED, GONE, LINGERING, OPEN
+from activator.data_plane.server.closing import LINGERING, OPEN
 from activator.data_plane.server.http1_stream import Http1Stream, StreamOwner
 from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
-from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.errors import WireError
 from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import Transport
 
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
@@ -78,14 +77,8 @@ class Http1Connection(StreamOwner):
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
+        self._start(transport)
         registry = self._registry
-        self._transport = transport
-        self._entry = registry.entry_at(transport)
-        self._writer = BufferedWriter(registry.turn, transport)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
-        self._quiet_since_s = registry.now()
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
@@ -123,13 +116,7 @@ class Http1Connection(StreamOwner):
         registry = self._registry
         connection = Http2ClientConnection(registry)
         registry.replace(self, connection)
-        registry.wheel.cancel(self._timer)
-        self._timer.connection = None
-        self._reading.stop()
-        self._parser.retire()
-        self._enter(GONE)
-        self._transport = None
-        self._writer = None
+        self._release()
         transport.set_protocol(connection)
         connection.endpoints = self.endpoints
         connection.take_over(transport, self._origin, data)
@@ -145,21 +132,17 @@ class Http1Connection(StreamOwner):
             self._eof_read = True
             self._half_close(self._registry.now())
             return True
-        self._client_gone()
-        self._client_ended()
-        return None  # the transport closes, and `connection_lost` follows
+        return super().eof_received()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _read_last(self) -> None:
         tunnel = self._tunnel
-        if error is not None and tunnel is not None and self._phase == OPEN:
+        if tunnel is not None and self._phase == OPEN:
             has_data = False
             for data in last_reads(self._transport if self.half_closes() else None):
                 has_data = True
                 tunnel.exchange.request_body(data)
             if has_data:
                 tunnel.exchange.request_end([])
-        self._client_gone()
-        self._forget()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -217,8 +200,7 @@ class Http1Connection(StreamOwner):
         if self._half_closed and self._is_idle():
             self._close_in_order(False, False, True)
 
-    def _turn(self) -> None:
-        """The next turn has come: go on where the last one was used up."""
+    def _turn_came(self) -> None:
         if self._phase != OPEN or self._tunnel is not None:
             return
         if self._parser.needs_turn and not self._reading.is_paused_by(SLOW_READER):
@@ -378,11 +360,8 @@ class Http1Connection(StreamOwner):
     def peer_has_ended(self, closed: bool) -> None:
         if not closed and self._phase == OPEN and self._can_half_close():
             self._half_close(self._registry.now())
-            return
-        self._client_gone()
-        writer = self._writer
-        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
-            writer.abort()
+        else:
+            super().peer_has_ended(closed)
 
     # --- within ---
 
@@ -484,8 +463,8 @@ class Http1Connection(StreamOwner):
         if stream is not None:
             stream.exchange.client_gone()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _release(self) -> None:
+        super()._release()
         self._parsing = None
         self._tunnel = None
         self._parser.retire()

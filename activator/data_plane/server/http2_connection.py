@@ -27,14 +27,14 @@ from activator.codec.message import Headers, RequestHead
 from activator.data_plane.headers.forwarding import Origin
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.data_plane.server.client_connection import ClientConnection
-from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
+from activator.data_plane.server.closing import LINGERING, OPEN
 from activator.data_plane.server.http2_stream import Http2ClientStream
 from activator.data_plane.server.registry import ConnectionRegistry
-from activator.runtime.buffered_writer import GatheringWriter
+from activator.runtime.buffered_writer import BufferedWriter, GatheringWriter
 from activator.runtime.errors import WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.units import KIB
 
 LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
@@ -46,13 +46,12 @@ _DRAIN_PING: Final = b"draining"
 
 
 class Http2ClientConnection(ClientConnection):
-    """An asyncio protocol by its methods."""
+    """A client's connection, from its first byte or where `Http1Connection` has read the preface."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
         self._begun: list[Http2ClientStream] = []  # came in this read
-        self._gathering_writer: GatheringWriter | None = None
         self._looking: bool = False  # the timer is for the streams
         self._frames_seen: i64 = 0  # at the last look …
         self._frame_since_s: float = 0.0  # … a frame was there in part, first then
@@ -63,8 +62,8 @@ class Http2ClientConnection(ClientConnection):
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
+        self._start(transport)
         registry = self._registry
-        self._begin(transport, None)
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._codec.fail(ENHANCE_YOUR_CALM, "this proxy has as many connections as it may")
@@ -72,7 +71,8 @@ class Http2ClientConnection(ClientConnection):
 
     def take_over(self, transport: Transport, origin: Origin | None, data: bytes) -> None:
         """The connection's first bytes are those of HTTP/2: go on with them, and all that follows."""
-        self._begin(transport, origin)
+        self._origin = origin
+        self._start(transport)
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
@@ -84,15 +84,6 @@ class Http2ClientConnection(ClientConnection):
             return
         self._codec.feed(data, now_s)
         self._after(now_s)
-
-    def eof_received(self) -> bool | None:
-        self._client_gone()
-        self._client_ended()
-        return None  # the transport closes, and `connection_lost` follows
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._client_gone()
-        self._forget()
 
     def pause_writing(self) -> None:
         self._codec.hold(True)
@@ -138,31 +129,21 @@ class Http2ClientConnection(ClientConnection):
                 count += user.exchange.refuse_unsent()
         return count
 
-    def peer_has_ended(self, closed: bool) -> None:
-        self._client_gone()
-        writer = self._writer
-        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
-            writer.abort()
-
     # --- within ---
 
-    def _begin(self, transport: Transport, origin: Origin | None) -> None:
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
         registry = self._registry
-        self._transport = transport
-        self._origin = origin
-        self._entry = registry.entry_at(transport)
         if self._entry:
             registry.entered[self] = self._entry
-        self._writer = self._gathering_writer = GatheringWriter(registry.turn, transport, self._codec.flush)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         registry.http2_total += 1
         registry.http2_connections += 1
         self._who().version = b"2.0"
-        self._quiet_since_s = registry.now()
         self._codec.start()
         self._look_again(self._quiet_since_s)
+
+    def _new_writer(self, transport: Transport) -> BufferedWriter:
+        return GatheringWriter(self.turn, transport, self._codec.flush)
 
     def _after(self, now_s: float) -> None:
         """Something was parsed: begin what has come, and see whether the connection goes on."""
@@ -183,14 +164,13 @@ class Http2ClientConnection(ClientConnection):
                 self._close_in_order(True, True, True)  # over TLS at once: its own end is the only one it has
         else:
             if codec.needs_turn:
-                self._reading.pause(UNPARSED)
-                self._reading.wait_for_turn()
+                self._parse_later()
             transport = self._transport
             if transport is not None and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
                 self._reading.pause(SLOW_READER)  # until `resume_writing`
                 self._registry.note_paused(self, True)
 
-    def _turn(self) -> None:
+    def _turn_came(self) -> None:
         self._reading.resume(UNPARSED)
         if self._phase == OPEN and self._codec.needs_turn:
             self._codec.resume()
@@ -211,14 +191,11 @@ class Http2ClientConnection(ClientConnection):
             if isinstance(user, Http2ClientStream):
                 user.exchange.client_gone()
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self._registry.http2_connections -= 1
         # One whose malformed head used up a budget has no user, and was never counted.
         self._registry.streams -= sum(one.user is not None for one in self._codec.streams.values())
-        super()._forget()
-        if self._gathering_writer is not None:
-            self._gathering_writer.stop()
-            self._gathering_writer = None
+        super()._release()
         self._codec.retire()
 
     def _name_last(self) -> None:
