@@ -1,9 +1,8 @@
-"""What every connection has, a client's as well as one to a pod: its transport, what is read of it in a turn of the
-loop, and what is written to it.
+"""The transport of one connection, of a client or to a pod: reading in turns of the loop, writing, and the end.
 
 Rules
   1. A connection is an asyncio protocol by its methods: a native class cannot derive from asyncio.Protocol.
-  2. What a parser leaves unparsed is parsed in another turn (`_turn_came`); until then nothing is read.
+  2. A parser that has used up its share of a turn continues in another one (`_turn_came`); until then nothing is read.
   3. A connection that the loop has closed refers to nothing any more, so that no cycle is left for the collector.
 """
 
@@ -41,7 +40,7 @@ class Connection:
         raise NotImplementedError
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Deliver what is left to be read, report the end, and let go of everything."""
+        """Deliver the last reads after an error, report the end, and drop all references."""
         if error is not None:
             self._read_last()
         self._lost(error)
@@ -63,7 +62,7 @@ class Connection:
         return BufferedWriter(self.turn, transport)
 
     def _read_last(self) -> None:
-        """Deliver what the kernel still holds: a write has failed, so the loop reads no more."""
+        """Deliver the bytes that the kernel still holds: a write has failed, so the loop does not read them."""
 
     def _lost(self, error: Exception | None) -> None:
         """Report that the connection is gone."""
@@ -79,11 +78,11 @@ class Connection:
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
 
     def half_closes(self) -> bool:
-        """True if one direction can end while the other goes on; TLS connections cannot do that."""
+        """True if one direction can end before the other; TLS connections cannot do that."""
         return self._transport is not None and self._transport.can_write_eof()
 
     def _parse_later(self) -> None:
-        """Leave what was read to another turn, and read nothing until then."""
+        """Parse the rest of the last read in another turn, and read nothing until then."""
         self._reading.pause(UNPARSED)
         self._reading.wait_for_turn()
 

@@ -32,7 +32,7 @@ class CancelledStreams:
             self._confirmed_later.append(cancelled)
 
     def acknowledged(self) -> None:
-        """The pod has acknowledged SETTINGS: end what was reset before the last of them."""
+        """End the streams that were reset before the last SETTINGS: the pod has acknowledged it."""
         if self._codec.unacknowledged > 0:
             return
         confirmed = self._confirmed_next

@@ -25,38 +25,26 @@ from activator.data_plane.upstream.cancelled_streams import CancelledStreams, en
 from activator.data_plane.upstream.http2_stream import Http2PodStream, Http2StreamOwner
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner
 from activator.data_plane.upstream.websockets import switched
-from activator.runtime.buffered_writer import GatheringWriter, WriteBatcher
+from activator.runtime.buffered_writer import BufferedWriter, GatheringWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import WireError
-from activator.runtime.last_reads import last_reads
-from activator.runtime.reading import UNPARSED, Reading
+from activator.runtime.reading import UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
+from activator.runtime.transport import Transport
 
 NOT_HTTP2: Final = "the pod does not speak HTTP/2 on this port: its first bytes are not SETTINGS"
 
 
 class Http2PodConnection(Http2StreamOwner):
-    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+    """A connection to a pod that speaks HTTP/2."""
 
     def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, secure: bool) -> None:
-        self._owner = owner
-        self._now = now
-        self.turn = turn
-        self.authority = authority
+        super().__init__(owner, now, turn, authority)
         self.secure = secure
         self.codec = Http2Client(_Events(self))
-        self.bare: Transport | None = None
-        self._transport: Transport | None = None
-        self._writer: GatheringWriter | None = None
-        self._reading = Reading(turn.shares.add, self._turn_came)
-        self.fresh: bool = True
-        self.last_read_s: float = 0.0
-        self.is_closed: bool = False
         self.promised = 0
         self._served: bool = False  # it has been given to an exchange before
-        self.streams_before_settings: int = 1  # that it carries until the pod has said how many it takes
-        self.retiring: bool = False  # it takes no new ones
+        self.streams_before_settings: int = 1  # it carries so many before the pod's SETTINGS
         self.is_ready: bool = False  # the pool has it among those with room
         self.idle_since_s: float = 0.0
         self._refused: list[Http2PodStream] = []
@@ -75,7 +63,7 @@ class Http2PodConnection(Http2StreamOwner):
         return stream
 
     def room(self) -> int:
-        """How many exchanges it can take now."""
+        """Return how many exchanges it can take now."""
         transport = self._transport
         if self.is_closed or self.retiring or transport is None or transport.is_closing():
             return 0
@@ -85,21 +73,15 @@ class Http2PodConnection(Http2StreamOwner):
         return max(room - self.promised, 0)
 
     def is_idle(self) -> bool:
-        """It carries nothing."""
+        """True if it carries nothing."""
         return not self.codec.streams and self.promised == 0
-
-    def watch(self) -> None:
-        if self._transport is not None:
-            watch(self._transport)
 
     def close(self) -> None:
         if not self.is_closed:
             self._gone()
-            writer = self._writer
-            transport = self._transport
-            if writer is not None and transport is not None:
+            if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # a GOAWAY, as 5.4.1 wants it
-                self._write_last(writer, transport)
+            self._leave()
 
     def cut(self) -> None:
         self._fail_all(Reason.POD_REMOVED, "", False, False)
@@ -132,37 +114,35 @@ class Http2PodConnection(Http2StreamOwner):
 
     # --- asyncio protocol ---
 
-    def connection_made(self, transport: Transport) -> None:
-        self._transport = transport
-        self._writer = GatheringWriter(self.turn, transport, self.codec.flush)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        self.last_read_s = self._now()
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
         self.codec.start()
-        self._owner.opened(self)
+
+    def _new_writer(self, transport: Transport) -> BufferedWriter:
+        return GatheringWriter(self.turn, transport, self.codec.flush)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
-        if self.fresh:
-            self.fresh = False
-            self._owner.answered(self)
-        now_s = self._now()
-        self.last_read_s = self._received_s = now_s
-        self._reading.took(len(data))
+        now_s = self._received_s = self._note_read(len(data))
         self.codec.feed(data, now_s)
         self._after()
 
     def _turn_came(self) -> None:
         self._reading.resume(UNPARSED)
-        if not self.is_closed and self.codec.needs_turn:
-            self._received_s = self._now()
-            self.codec.resume()
-            self._after()
+        self._parse_on()
+
+    def _parse_on(self) -> bool:
+        if self.is_closed or not self.codec.needs_turn:
+            return False
+        self._reading.resume(UNPARSED)
+        self._received_s = self._now()
+        self.codec.resume()
+        self._after()
+        return True
 
     def _after(self) -> None:
-        """Something was parsed: see whether the connection goes on."""
+        """Flush what was parsed to the clients, and end the connection if the codec has found an error."""
         self._received_s = 0.0
         touched = self._touched
         if touched:
@@ -180,13 +160,7 @@ class Http2PodConnection(Http2StreamOwner):
                 self._owner.wrong_protocol(self, NOT_HTTP2)
             self._fail_all(Reason.BAD_RESPONSE, words, False, True)
         elif codec.needs_turn:
-            self._reading.pause(UNPARSED)
-            self._reading.wait_for_turn()
-
-    def _parse_all(self) -> None:
-        """Nothing more comes: parse what is left of the last read, in as many shares as it takes."""
-        while self.codec.needs_turn and not self.is_closed:
-            self._turn_came()
+            self._parse_later()
 
     def eof_received(self) -> bool | None:
         self._parse_all()
@@ -194,18 +168,23 @@ class Http2PodConnection(Http2StreamOwner):
             self._ended()
         return None  # the transport closes, and `connection_lost` follows
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _read_last(self) -> None:
         self._parse_all()
-        if error is not None and not self.is_closed:
-            for data in last_reads(self._transport):
-                self.data_received(data)
-                self._parse_all()
-            for stream in self.codec.streams.values():
-                if isinstance(stream.user, Http2PodStream):
-                    stream.user.was_reset = True
+        if self.is_closed:
+            return
+        self._parse_last_reads()
+        for stream in self.codec.streams.values():
+            if isinstance(stream.user, Http2PodStream):
+                stream.user.was_reset = True
+
+    def _lost(self, error: Exception | None) -> None:
+        self._parse_all()
         if not self.is_closed:
             self._ended()
-        self._forget()
+
+    def _release(self) -> None:
+        super()._release()
+        self.codec.retire()
 
     def pause_writing(self) -> None:
         self.codec.hold(True)
@@ -234,7 +213,7 @@ class Http2PodConnection(Http2StreamOwner):
             self._touched.append(user)
 
     def settled(self) -> None:
-        """The pod has said what it takes."""
+        """Send the requests that have waited for the pod's SETTINGS."""
         unsettled, self._unsettled = self._unsettled, []
         for stream, head, body in unsettled:
             if stream.exchange is not None:
@@ -242,7 +221,7 @@ class Http2PodConnection(Http2StreamOwner):
         self.room_changed()
 
     def _ended(self) -> None:
-        """The pod sends no more: what it has not answered ends here."""
+        """End all unanswered exchanges: the pod sends no more."""
         if self.codec.streams:
             self._owner.cut(self)
         if not self.codec.is_settled() and self.codec.streams:
@@ -254,7 +233,7 @@ class Http2PodConnection(Http2StreamOwner):
             self._fail_all(Reason.POD_CLOSED, "", True, False)
 
     def _fail_all(self, reason: Reason, words: str, may_be_untouched: bool, in_order: bool) -> None:
-        """The connection is over; its exchanges are told. `in_order`: what was written to it still goes out."""
+        """Close the connection and fail its exchanges. `in_order`: bytes already written are still sent."""
         if self.is_closed:
             return
         cancelled = self._cancelled.take()
@@ -266,13 +245,10 @@ class Http2PodConnection(Http2StreamOwner):
                 users.append(unsettled)
         self._unsettled = []
         self._gone()
-        writer = self._writer
-        transport = self._transport
-        if writer is not None and transport is not None:
-            if in_order:
-                self._write_last(writer, transport)
-            else:
-                writer.cut()
+        if in_order:
+            self._leave()
+        elif self._writer is not None:
+            self._writer.cut()
         self.codec.retire()
         for user in users:
             if isinstance(user, Http2PodStream):
@@ -281,23 +257,6 @@ class Http2PodConnection(Http2StreamOwner):
                 if exchange is not None:
                     exchange.pod_failed(reason, words, may_be_untouched and user.reused and not user.answered)
         end_all(cancelled)
-
-    def _write_last(self, writer: GatheringWriter, transport: Transport) -> None:
-        writer.close()
-        if transport.get_write_buffer_size() > 0:
-            self._owner.leaving(transport)
-
-    def _gone(self) -> None:
-        self.is_closed = True
-        self._owner.closed(self)
-
-    def _forget(self) -> None:
-        self._reading.stop()
-        self.codec.retire()
-        if self._writer is not None:
-            self._writer.stop()
-        self._transport = None
-        self._writer = None
 
     def room_changed(self) -> None:
         if not self.is_closed:
@@ -310,7 +269,7 @@ class Http2PodConnection(Http2StreamOwner):
 
 
 class _Events(ClientEvents):
-    """What the codec finds, for the connection and the exchanges of its streams."""
+    """Passes what the codec finds to the connection and the exchanges of its streams."""
 
     def __init__(self, connection: Http2PodConnection) -> None:
         self._connection = connection

@@ -13,21 +13,18 @@ from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.upstream.pooled_connection import PooledConnection
-from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.reasons import Reason
 
 
 class Http2StreamOwner(PooledConnection):
     """The connection, as its streams see it."""
 
-    turn: WriteBatcher
     codec: Http2Client
-    authority: bytes  # of the pod: for requests that name none
     secure: bool
     promised: int  # exchanges that have been given a place, and have not sent their request
 
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
-        """Send this request when the pod has said what it takes."""
+        """Send this request when the pod has sent its SETTINGS."""
         raise NotImplementedError
 
     def refuse_soon(self, stream: Http2PodStream) -> None:

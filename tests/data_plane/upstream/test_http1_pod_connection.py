@@ -84,8 +84,7 @@ class Call:
             self.exchange.request_body(b"u" * held)
             self.transport.takes = False
         self.pool.forget(self.exchange)
-        self.connection.serve(self.exchange)
-        self.exchange.connected(self.connection)
+        self.exchange.connected(self.connection.serve(self.exchange))
         self.world.clock.turn()
 
 
