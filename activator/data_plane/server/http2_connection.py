@@ -31,6 +31,7 @@ from activator.data_plane.server.closing import LINGERING, OPEN
 from activator.data_plane.server.http2_stream import Http2ClientStream
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.buffered_writer import BufferedWriter, GatheringWriter
+from activator.runtime.clock import NEVER
 from activator.runtime.errors import WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
@@ -40,7 +41,7 @@ from activator.runtime.units import KIB
 LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
 FRAME_TIMEOUT_S: Final = 60.0  # of a frame that is there in part; DATA counts for the rate of its body instead
 UNTAKEN_BYTES_MAX: Final = 256 * KIB  # of heads and control frames: a client that takes no more is not read either
-DRAIN_PING_S: Final = 1.0  # a client that does not answer PING is told the last stream after so long
+DRAIN_PING_S: Final = 1.0  # after so long without an answer to PING the last stream is named
 
 _DRAIN_PING: Final = b"draining"
 
@@ -52,12 +53,11 @@ class Http2ClientConnection(ClientConnection):
         super().__init__(registry)
         self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
         self._begun: list[Http2ClientStream] = []  # came in this read
-        self._looking: bool = False  # the timer is for the streams
-        self._frames_seen: i64 = 0  # at the last look …
-        self._frame_since_s: float = 0.0  # … a frame was there in part, first then
+        self._frames_seen: i64 = 0  # at the last look
+        self._frame_since_s: float = 0.0  # the look that first found a part of a frame; 0.0: none has
         self._announced_s: float = 0.0  # when the end was announced
         self._last_named: bool = False
-        self._ended: bool = False  # the streams' clients have been told
+        self._ended: bool = False  # `client_gone` has been reported to all streams
 
     # --- asyncio protocol ---
 
@@ -140,21 +140,20 @@ class Http2ClientConnection(ClientConnection):
         registry.http2_connections += 1
         self._who().version = b"2.0"
         self._codec.start()
-        self._look_again(self._quiet_since_s)
+        self._look_soon(self._quiet_since_s)
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
         return GatheringWriter(self.turn, transport, self._codec.flush)
 
     def _after(self, now_s: float) -> None:
-        """Something was parsed: begin what has come, and see whether the connection goes on."""
+        """Begin the requests that were parsed, and end the connection if the codec has found an error."""
         begun = self._begun
         if begun:
             self._begun = []
             for one in begun:
                 if not one.exchange.over:
                     one.exchange.begin()
-            if not self._looking:
-                self._look_again(now_s)
+            self._look_soon(now_s)
         codec = self._codec
         error = codec.error
         if error is not None:
@@ -208,19 +207,27 @@ class Http2ClientConnection(ClientConnection):
         if not self._codec.streams:
             self._quiet_since_s = self._registry.now()
 
-    # --- the timer ---
+    # --- its deadlines ---
+
+    def _is_busy(self) -> bool:
+        return len(self._codec.streams) > 0
+
+    def _look_soon(self, now_s: float) -> None:
+        """Look at the streams from now on, if that is not done already."""
+        if self._deadlines.body_s == NEVER:
+            self._look_again(now_s)
+            self._arm(now_s)
 
     def _look_again(self, now_s: float) -> None:
-        self._looking = True
-        self._registry.wheel.arm(self._timer, now_s + min(LOOK_S, self._registry.idle_s))
+        self._deadlines.body_s = now_s + min(LOOK_S, self._registry.idle_s)
 
-    def _open_timer_expired(self, now_s: float) -> None:
+    def _body_due(self, now_s: float) -> None:
+        self._deadlines.body_s = NEVER
         codec = self._codec
         if self._is_stalled(now_s):
             codec.fail(PROTOCOL_ERROR, "a frame did not end in time")
             self._after(now_s)
-            return
-        if codec.streams or self._frame_since_s > 0.0:
+        elif codec.streams or self._frame_since_s > 0.0:
             for stream in list(codec.streams.values()):
                 user = stream.user
                 if isinstance(user, Http2ClientStream):
@@ -229,14 +236,10 @@ class Http2ClientConnection(ClientConnection):
                 elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
                     codec.reset(stream, CANCEL)
             self._look_again(now_s)
-            return
-        idle_s = self._registry.idle_s
-        self._looking = False
-        if now_s - self._quiet_since_s >= idle_s:
-            self._name_last()
-            self._close_in_order(False, False, True)
-        else:
-            self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
+
+    def _end_idle(self) -> None:
+        self._name_last()
+        super()._end_idle()
 
     def loop_paused(self, pause_s: float) -> None:
         super().loop_paused(pause_s)
@@ -256,7 +259,7 @@ class Http2ClientConnection(ClientConnection):
         return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
 
     def _look(self, one: Http2ClientStream, now_s: float) -> None:
-        """Whether the client does its part of this stream: sends what it has begun to send, takes what is there."""
+        """Fail the request or reset the stream if its client sends too slowly, or takes nothing of the answer."""
         stream = one.stream
         if one.exchange.over:
             # What is left is on its way to the client, and held by this stream alone.
@@ -289,7 +292,7 @@ class _Refused:
 
 
 class _Events(ServerEvents):
-    """What the codec finds, for the connection and the exchanges of its streams."""
+    """Passes what the codec finds to the connection and the exchanges of its streams."""
 
     def __init__(self, connection: Http2ClientConnection) -> None:
         self._connection = connection
@@ -326,8 +329,7 @@ class _Events(ServerEvents):
         codec.send_response(stream, refusal_head(error.reason, body, 0), stream.head_request)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
-        if not connection._looking:
-            connection._look_again(registry.now())
+        connection._look_soon(registry.now())
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user
