@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, cast
 
 from activator.data_plane.proxy.retry_policy import RISKY_IDLE_S
@@ -241,3 +242,32 @@ def test_what_a_pod_said_before_its_end_is_not_lost_when_its_connection_breaks()
     call.connection.connection_lost(ConnectionResetError())
     assert call.client.has_ended() and not call.client.is_aborted()
     call.world.check_idle()
+
+
+def test_a_connection_that_is_gone_needs_no_collector() -> None:
+    def connections() -> int:
+        return sum(isinstance(one, Http1PodConnection) for one in gc.get_objects())
+
+    world = World()
+    pool = UndialledPool(world)
+    gc.collect()
+    gc.disable()
+    try:
+        before = connections()
+        for data, error in ((ANSWER, None), (CUT, None), (UNTIL_EOF, None), (b"HTT", OSError()), (b"garbage", None)):
+            world.begin()
+            connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
+            pool.window.dialled()
+            connection.connection_made(WrittenTransport())
+            connection.data_received(data)
+            connection.connection_lost(error)
+            del connection
+            pool._young.clear()
+            for exchange in list(pool._waiting):
+                exchange.client_gone()
+            for _ in range(10):
+                world.clock.turn()
+            assert connections() == before, data
+    finally:
+        gc.enable()
+    pool.close()
