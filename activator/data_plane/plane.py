@@ -316,7 +316,7 @@ class DataPlane:
         for throttler in self.tables.throttlers.values():
             for tracker in throttler.table.slots[: throttler.table.length]:
                 if isinstance(tracker.attachment, PodPool):
-                    tracker.attachment.close()
+                    tracker.attachment.in_use().close()
         return finished
 
     def _refuse_queued(self) -> int:
@@ -443,15 +443,17 @@ class _Hooks(TableHooks):
         if talks != before:
             self._talks[throttler.key] = talks
             for tracker in throttler.table.slots[: throttler.table.length]:
-                pool = tracker.attachment
-                if not isinstance(pool, PodPool):
+                attachment = tracker.attachment
+                if not isinstance(attachment, PodPool):
                     continue
-                if before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol):
+                pool = attachment.in_use()
+                is_other = before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol)
+                if pool is attachment and not is_other:
+                    pool.move(self._address_of(tracker, spec))
+                elif not pool.is_closed():  # another protocol, or ALPN has decided and is to be asked again
                     successor = self._pool_of(tracker, spec)
                     tracker.attachment = successor
                     pool.hand_over(successor)
-                else:
-                    pool.move(self._address_of(tracker, spec))
 
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
@@ -506,11 +508,11 @@ class _Hooks(TableHooks):
 
     def pod_withdrawn(self, attachment: object) -> None:
         assert isinstance(attachment, PodPool)
-        attachment.close()
+        attachment.in_use().close()
 
     def address_taken(self, attachment: object) -> None:
         assert isinstance(attachment, PodPool)
-        attachment.watch()
+        attachment.in_use().watch()
 
     def pod_drained(self, key: str, identity: str) -> None:
         self._send(PodDrained(key, identity))

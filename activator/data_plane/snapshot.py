@@ -92,7 +92,7 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
         "generation": tracker.generation,
     }
     if isinstance(tracker.attachment, PodPool):
-        shown["connections"] = tracker.attachment.statistics()
+        shown["connections"] = tracker.attachment.in_use().statistics()
     return shown
 
 

@@ -79,7 +79,7 @@ def _table(table: TrackerTable, in_flight: int) -> TableStatistics:
         states[tracker.state] += 1
         pool = tracker.attachment
         if isinstance(pool, PodPool):
-            pool.count_into(connections)
+            pool.in_use().count_into(connections)
     return TableStatistics(
         in_flight=in_flight,
         capacity=table.capacity,

@@ -138,6 +138,9 @@ class BufferedWriter:
         self._drop_pending()
         cut(self._transport)
 
+    def stop(self) -> None:
+        """The connection is gone: no cycle is left for the collector."""
+
     def _drop_pending(self) -> None:
         self._pending.clear()
         self._size = 0
@@ -168,7 +171,6 @@ class GatheringWriter(BufferedWriter):
         self._send_pending()
 
     def stop(self) -> None:
-        """The connection is gone: no cycle is left for the collector."""
         self._gather = _nothing
 
 

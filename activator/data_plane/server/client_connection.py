@@ -4,7 +4,8 @@ Rules
   1. A connection is in one phase of its life, along the table in closing.py: OPEN, then one of the ways to end.
   2. What was written reaches the client if it takes it: a connection that closes lingers, as long as the client may
      still be sending, and is cut off when it takes nothing of what is left.
-  3. The one timer of a connection is for its closing once that has begun; before, for what the subclass says.
+  3. Every deadline has a name: head, body, half-close, idle, and write once the connection closes. They share one entry
+     of the wheel, so that a later one only writes a number.
 """
 
 from __future__ import annotations
@@ -28,9 +29,8 @@ from activator.data_plane.server.closing import (
     is_legal,
 )
 from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
-from activator.runtime.buffered_writer import BufferedWriter
-from activator.runtime.clock import Deadline
-from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
+from activator.runtime.clock import NEVER, Deadline
+from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.transport import (
     FLUSH_S,
     TLS_BUFFERS_BYTES,
@@ -43,46 +43,72 @@ from activator.runtime.transport import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection(RegisteredConnection):
-    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+    """The base of both; `Http1Connection` becomes the other where the first bytes are that protocol's."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
+        super().__init__(registry.turn)
         # for as long as it lives
         self._registry = registry
-        self._timer = _ConnectionTimer(self)
-        self._reading = Reading(registry.turn.shares.add, self._turn)
+        self._deadlines = Deadlines(self)
         self._phase: i64 = OPEN  # closing.py
         self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
         # while the socket is there
-        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
-        self._transport: Transport | None = None
-        self._writer: BufferedWriter | None = None
         self._origin: Origin | None = None
-        self.endpoints: Endpoints | None = None  # whence it came and where it arrived, as a proxy says, or once asked
+        self.endpoints: Endpoints | None = None  # its addresses, from a PROXY protocol header or from the kernel
         self._entry: bytes = b""  # the port of its own that it came to; empty: one of all revisions
         # from its last answer on
         self._closing: Closing | None = None
 
     # --- what a subclass does ---
 
-    def connection_made(self, transport: Transport) -> None:
-        """The socket is there; over TLS, the handshake is over."""
-        raise NotImplementedError
-
-    def _turn(self) -> None:
-        """The next turn has come: go on where the last one was used up."""
-        raise NotImplementedError
-
     def _update_reading(self) -> None:
         """Read or not, as the connection's state has it; of one that lingers everything, to throw it away."""
         raise NotImplementedError
 
     def _client_gone(self) -> None:
-        """Nobody is there for the answers that are still to come."""
+        """Report to every exchange that its client has gone."""
         raise NotImplementedError
 
-    def _open_timer_expired(self, now_s: float) -> None:
-        """The timer, while the connection is OPEN."""
+    def _is_busy(self) -> bool:
+        """True if something is being answered: the connection is not idle."""
         raise NotImplementedError
+
+    def _head_late(self) -> None:
+        """The head of a request has not been completed in time."""
+
+    def _body_due(self, now_s: float) -> None:
+        """Judge how fast bodies come, and set the next time for that."""
+        raise NotImplementedError
+
+    def _half_close_due(self, now_s: float) -> None:
+        """Look whether a client that has ended its side is still there, and set the next time for that."""
+
+    def _end_idle(self) -> None:
+        """No request has come for the idle timeout."""
+        self._close_in_order(False, False, True)
+
+    # --- asyncio protocol ---
+
+    def eof_received(self) -> bool | None:
+        self._client_gone()
+        self._client_ended()
+        return None  # the transport closes, and `connection_lost` follows
+
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
+        self._entry = self._registry.entry_at(transport)
+        self._quiet_since_s = self._registry.now()
+
+    def _lost(self, error: Exception | None) -> None:
+        self._client_gone()
+
+    def _release(self) -> None:
+        registry = self._registry
+        registry.forget(self, self._phase == GIVEN_UP)
+        registry.wheel.cancel(self._deadlines)
+        self._enter(GONE)
+        super()._release()
+        self._deadlines.connection = None
 
     # --- its socket ---
 
@@ -100,9 +126,6 @@ class ClientConnection(RegisteredConnection):
             return 0
         unsent = transport.get_write_buffer_size()
         return unsent if transport.can_write_eof() else unsent + TLS_BUFFERS_BYTES
-
-    def half_closes(self) -> bool:
-        return self._transport is not None and self._transport.can_write_eof()
 
     def socket_state(self) -> int:
         if self._transport is None:
@@ -162,6 +185,49 @@ class ClientConnection(RegisteredConnection):
             origin = self._origin = self._registry.origins.of(peer_ip, secure, is_unix)
         return origin
 
+    # --- its deadlines ---
+
+    def deadline_passed(self, now_s: float) -> None:
+        """One of them has, or might have."""
+        if self._phase > LINGERING:
+            self._closing_takes_long(now_s)
+        elif self._phase == LINGERING:
+            self._judge_lingering(now_s)
+        else:
+            self._check_deadlines(now_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        """The event loop did not run for so long: the client had no chance to do anything that was seen."""
+        self._quiet_since_s += pause_s
+
+    def _check_deadlines(self, now_s: float) -> None:
+        deadlines = self._deadlines
+        if deadlines.body_s <= now_s:
+            self._body_due(now_s)
+        elif deadlines.head_s <= now_s:
+            deadlines.head_s = NEVER
+            self._head_late()
+        elif deadlines.half_close_s <= now_s:
+            self._half_close_due(now_s)
+        if self._phase != OPEN:
+            return
+        is_idle = deadlines.earliest_s() == NEVER and not self._is_busy()
+        if is_idle and now_s - self._quiet_since_s >= self._registry.idle_s:
+            self._end_idle()
+        else:
+            self._arm(now_s)
+
+    def _arm(self, now_s: float) -> None:
+        """Arm the earliest deadline of an open connection."""
+        registry = self._registry
+        earliest_s = self._deadlines.earliest_s()
+        idle_from_s = now_s if earliest_s != NEVER or self._is_busy() else self._quiet_since_s
+        registry.wheel.arm(self._deadlines, min(earliest_s, idle_from_s + registry.idle_s))
+
+    def _arm_write(self, due_s: float) -> None:
+        """Arm the one deadline of a connection that closes: by then the client has taken some of the unsent bytes."""
+        self._registry.wheel.arm(self._deadlines, due_s)
+
     # --- its end ---
 
     def _enter(self, phase: i64) -> bool:
@@ -176,19 +242,6 @@ class ClientConnection(RegisteredConnection):
             self._transport.abort()
         return False
 
-    def timer_expired(self, now_s: float) -> None:
-        """Its one timer."""
-        if self._phase > LINGERING:
-            self._closing_takes_long(now_s)
-        elif self._phase == LINGERING:
-            self._judge_lingering(now_s)
-        else:
-            self._open_timer_expired(now_s)
-
-    def loop_paused(self, pause_s: float) -> None:
-        """The event loop did not run for so long: the client had no chance to do anything that was seen."""
-        self._quiet_since_s += pause_s
-
     def abort(self, cut_body: bool) -> None:
         writer = self._writer
         if writer is not None:
@@ -199,6 +252,12 @@ class ClientConnection(RegisteredConnection):
             else:
                 writer.abort()
         self._client_gone()
+
+    def peer_has_ended(self, closed: bool) -> None:
+        self._client_gone()
+        writer = self._writer
+        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
+            writer.abort()
 
     def gives_up(self) -> bool:
         transport = self._transport
@@ -237,12 +296,13 @@ class ClientConnection(RegisteredConnection):
             self._judge_lingering(self._quiet_since_s)
 
     def _close(self, is_whole: bool) -> None:
-        self._reading.resume(SLOW_READER | UNPARSED)  # over TLS the client's own end has to be read: else ours …
-        self._registry.note_paused(self, False)  # … takes until it times out
+        # Over TLS the client's own end has to be read: otherwise our own takes until it times out.
+        self._reading.resume(SLOW_READER | UNPARSED)
+        self._registry.note_paused(self, False)
         if self._enter(CLOSING) and self._writer is not None:
             self._writer.close()
             self._begin_closing(is_whole)
-            self._registry.wheel.arm(self._timer, self._registry.now() + FLUSH_S)
+            self._arm_write(self._registry.now() + FLUSH_S)
 
     def _begin_closing(self, is_whole: bool) -> Closing:
         closing = self._closing
@@ -261,7 +321,7 @@ class ClientConnection(RegisteredConnection):
         assert closing is not None
         until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
         if now_s < until_s:
-            self._registry.wheel.arm(self._timer, until_s)
+            self._arm_write(until_s)
         else:
             self._closing_takes_long(now_s)
 
@@ -272,7 +332,7 @@ class ClientConnection(RegisteredConnection):
         closing = self._closing
         unsent = transport.get_write_buffer_size()
         if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
-            self._registry.wheel.arm(self._timer, now_s + closing.look_again_s())
+            self._arm_write(now_s + closing.look_again_s())
         elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
             self._close(True)  # TLS has its own way to end
         else:
@@ -302,31 +362,32 @@ class ClientConnection(RegisteredConnection):
             self._enter(CLOSING)
         if self._writer is not None:
             self._writer.flush()  # an answer that ended in this very turn
-        self._registry.wheel.arm(self._timer, now_s + FLUSH_S)
-
-    def _forget(self) -> None:
-        """The loop has closed it: refer to nothing any more, so that no cycle is left for the collector."""
-        registry = self._registry
-        registry.forget(self, self._phase == GIVEN_UP)
-        registry.wheel.cancel(self._timer)
-        self._enter(GONE)
-        self._transport = None
-        self._writer = None
-        self._reading.stop()
-        self._timer.connection = None
+        self._arm_write(now_s + FLUSH_S)
 
 
-class _ConnectionTimer(Deadline):
-    """The connection's own deadline: a head that does not end, a silence, a lingering close."""
+class Deadlines(Deadline):
+    """By when a client must have done what; NEVER: nothing of the kind is expected. Times are monotonic seconds.
+
+    The entry of the wheel expires at the earliest of these times, or before: one that is cleared leaves it armed.
+    """
 
     def __init__(self, connection: ClientConnection) -> None:
         super().__init__()
         self.connection: ClientConnection | None = connection  # None once it is gone: no cycle is left
+        self.head_s: float = NEVER  # the head that has begun is complete
+        self.body_s: float = NEVER  # enough of the bodies has come
+        self.half_close_s: float = NEVER  # a client that has ended its side is looked at
+
+    def earliest_s(self) -> float:
+        return min(self.head_s, self.body_s, self.half_close_s)
 
     def expired(self, now_s: float) -> None:
         if self.connection is not None:
-            self.connection.timer_expired(now_s)
+            self.connection.deadline_passed(now_s)
 
     def loop_paused(self, pause_s: float) -> None:
+        self.head_s += pause_s
+        self.body_s += pause_s
+        self.half_close_s += pause_s
         if self.connection is not None:
             self.connection.loop_paused(pause_s)

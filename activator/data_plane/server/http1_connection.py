@@ -28,26 +28,26 @@ from activator.codec.http1.serialise import plain_response
 from activator.codec.http2.frames import PREFACE
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.refusals import refusal_text
-from activator.data_plane.server.closing import ABORTED, GONE, LINGERING, OPEN
+from activator.data_plane.server.closing import LINGERING, OPEN
 from activator.data_plane.server.http1_stream import Http1Stream, StreamOwner
 from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
-from activator.runtime.buffered_writer import BufferedWriter
+from activator.runtime.clock import NEVER
 from activator.runtime.errors import WireError
 from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import Transport
 
-REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
+REQUESTS_PER_TURN_MAX: Final = 16  # the loop is given a turn after so many of one connection
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
 FIRST_REQUEST_GRACE_S: Final = 1.0  # from accept, in which a drain does not close a connection without a byte
-BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
-# A half-closed client is probed when its request has taken so long: one that is answered sooner sees nothing of it …
+BODY_RATE_GRACE_S: Final = 5.0  # the rate of a request body is the mean over so long
+# A half-closed client is probed when its request has taken so long: one that is answered sooner sees nothing of it.
 HALF_CLOSE_PROBE_S: Final = 0.1
-HALF_CLOSE_PROBE_AGAIN_S: Final = 10.0  # … and again
-HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # whether it was answered with a reset: after a round trip …
-HALF_CLOSE_LOOK_S: Final = 1.0  # … and from time to time, since a round trip may be long
+HALF_CLOSE_PROBE_AGAIN_S: Final = 10.0  # between two probes
+HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # from a probe to the look whether a reset has answered it: a round trip
+HALF_CLOSE_LOOK_S: Final = 1.0  # between two looks, since a round trip may be long
 
 
 class Http1Connection(StreamOwner):
@@ -56,8 +56,8 @@ class Http1Connection(StreamOwner):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._parser = RequestParser(_Sink(self), registry.limits)
-        self._is_first: bool = True  # no byte has been given to the parser yet …
-        self._first_bytes: bytes = b""  # … since what has come so far may be the beginning of HTTP/2's preface
+        self._is_first: bool = True  # no byte has been given to the parser yet
+        self._first_bytes: bytes = b""  # those so far, which may be the beginning of HTTP/2's preface
         self._writing_paused: bool = False  # the client has much to take yet
         # of the requests on it, each from its head to the end of its answer
         self._current: Http1Stream | None = None  # being answered
@@ -67,30 +67,22 @@ class Http1Connection(StreamOwner):
         self._refusal: WireError | None = None  # to be answered when the current request is
         self._beginning: bool = False
         # of the request that is arriving
-        self._head_since_s: float = 0.0
-        self._body_since_s: float = 0.0  # since when the rate of the body is measured …
-        self._body_read: int = 0  # … and how much of it has come
+        self._body_read: int = 0  # bytes of its body, since their rate is measured
         # behind its last request
-        self._half_closed: bool = False  # the client has ended its side behind a whole request …
+        self._half_closed: bool = False  # the client has ended its side behind a whole request
         self._eof_read: bool = False  # the end of file was read, behind all other bytes
-        self._probe_due_s: float = 0.0  # … and is sent something at that time
+        self._probe_due_s: float = 0.0  # when a client that has ended its side is sent something
 
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
+        self._start(transport)
         registry = self._registry
-        self._transport = transport
-        self._entry = registry.entry_at(transport)
-        self._writer = BufferedWriter(registry.turn, transport)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
-        self._quiet_since_s = registry.now()
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
             return
-        self._arm_timer(self._quiet_since_s + HEAD_TIMEOUT_S, self._quiet_since_s)
+        self._arm(self._quiet_since_s)
 
     def data_received(self, data: bytes) -> None:
         self._reading.took(len(data))
@@ -114,7 +106,7 @@ class Http1Connection(StreamOwner):
         self._go_on(len(data))
 
     def _may_be_http2(self, data: bytes) -> None:
-        """What has come is the preface of HTTP/2, or the beginning of it; no request of HTTP/1.1 begins like that."""
+        """Hand the connection over to HTTP/2 once its preface is complete; no request of HTTP/1.1 begins like that."""
         if len(data) < len(PREFACE):
             self._first_bytes = data
             return
@@ -123,13 +115,7 @@ class Http1Connection(StreamOwner):
         registry = self._registry
         connection = Http2ClientConnection(registry)
         registry.replace(self, connection)
-        registry.wheel.cancel(self._timer)
-        self._timer.connection = None
-        self._reading.stop()
-        self._parser.retire()
-        self._enter(GONE)
-        self._transport = None
-        self._writer = None
+        self._release()
         transport.set_protocol(connection)
         connection.endpoints = self.endpoints
         connection.take_over(transport, self._origin, data)
@@ -140,26 +126,22 @@ class Http1Connection(StreamOwner):
             tunnel.request_ended = True
             tunnel.exchange.request_end([])
             if not tunnel.exchange.over:
-                return True  # the other direction goes on until it ends too
+                return True  # the other direction stays open until it ends too
         if self._awaits_answers():
             self._eof_read = True
             self._half_close(self._registry.now())
             return True
-        self._client_gone()
-        self._client_ended()
-        return None  # the transport closes, and `connection_lost` follows
+        return super().eof_received()
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _read_last(self) -> None:
         tunnel = self._tunnel
-        if error is not None and tunnel is not None and self._phase == OPEN:
+        if tunnel is not None and self._phase == OPEN:
             has_data = False
             for data in last_reads(self._transport if self.half_closes() else None):
                 has_data = True
                 tunnel.exchange.request_body(data)
             if has_data:
                 tunnel.exchange.request_end([])
-        self._client_gone()
-        self._forget()
 
     def pause_writing(self) -> None:
         self._writing_paused = True
@@ -178,7 +160,7 @@ class Http1Connection(StreamOwner):
     def _begin_next(self) -> None:
         """Begin the request that has come, and some of those behind it as long as each is answered at once."""
         if self._beginning:
-            return  # a request has been answered at once; the loop that began it goes on
+            return  # a request has been answered at once, within the loop that began it
         self._beginning = True
         begun = 0
         while self._current is None and not self._writing_paused and self._phase == OPEN:
@@ -209,7 +191,7 @@ class Http1Connection(StreamOwner):
         if self._parser.in_message:
             self._watch(count)
         else:
-            self._head_since_s = self._body_since_s = 0.0
+            self._deadlines.head_s = self._deadlines.body_s = NEVER
         if self._parser.needs_turn:
             self._reading.wait_for_turn()
         if self._parser.has_unparsed() or self._reading.is_paused():
@@ -217,8 +199,7 @@ class Http1Connection(StreamOwner):
         if self._half_closed and self._is_idle():
             self._close_in_order(False, False, True)
 
-    def _turn(self) -> None:
-        """The next turn has come: go on where the last one was used up."""
+    def _turn_came(self) -> None:
         if self._phase != OPEN or self._tunnel is not None:
             return
         if self._parser.needs_turn and not self._reading.is_paused_by(SLOW_READER):
@@ -240,43 +221,49 @@ class Http1Connection(StreamOwner):
 
     def _watch(self, count: int) -> None:
         """A request is there in part, after another `count` bytes: it may take its time, but not all time."""
-        registry = self._registry
+        deadlines = self._deadlines
         if self._parser.in_head:
-            self._body_since_s = 0.0
-            if self._head_since_s == 0.0:
-                self._head_since_s = registry.now()
-                self._arm_timer(self._head_since_s + HEAD_TIMEOUT_S, self._head_since_s)
+            deadlines.body_s = NEVER
+            if deadlines.head_s == NEVER:
+                now_s = self._registry.now()
+                deadlines.head_s = now_s + HEAD_TIMEOUT_S
+                self._arm(now_s)
             return
-        self._head_since_s = 0.0
+        deadlines.head_s = NEVER
         self._body_read += count
-        if self._body_since_s == 0.0 and registry.body_rate > 0:
-            self._measure_body()
+        if deadlines.body_s == NEVER and self._registry.body_rate > 0:
+            now_s = self._registry.now()
+            self._measure_body(now_s)
+            self._arm(now_s)
 
-    def _measure_body(self) -> None:
-        registry = self._registry
-        self._body_since_s = registry.now()
+    def _measure_body(self, now_s: float) -> None:
+        self._deadlines.body_s = now_s + BODY_RATE_GRACE_S
         self._body_read = 0
-        self._arm_timer(self._body_since_s + BODY_RATE_GRACE_S, self._body_since_s)
 
-    def _judge_body_rate(self, now_s: float) -> None:
+    def _body_due(self, now_s: float) -> None:
         """Slower than the least rate is too slow, unless we do not wait for the client.
 
         That is so while we do not read, after the answer has begun (then it depends on the pod, too), and before a
         100 (Continue) that was asked for.
         """
         stream = self._parsing
+        took_s = BODY_RATE_GRACE_S + now_s - self._deadlines.body_s
+        self._deadlines.body_s = NEVER
         if stream is None:
             return
-        least = self._registry.body_rate * (now_s - self._body_since_s)
-        if self._body_read >= least or self._reading.is_paused() or stream.answered or stream.awaits_continue():
-            self._measure_body()
+        is_fast = self._body_read >= self._registry.body_rate * took_s
+        if is_fast or self._reading.is_paused() or stream.answered or stream.awaits_continue():
+            self._measure_body(now_s)
         else:
-            self._body_since_s = 0.0
             self._parsing = None
             if stream is self._next:
                 self._next = None
                 self._current = stream
             stream.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
+
+    def _head_late(self) -> None:
+        self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
+        self._begin_next()
 
     def _update_reading(self) -> None:
         """Read no more than can be parsed; of a connection that is being closed everything, to throw it away."""
@@ -336,6 +323,7 @@ class Http1Connection(StreamOwner):
             self._reading.keep_last_reads()
         if self._eof_read:  # before the pod agreed: that was the end of the client's direction
             self._half_closed = False
+            self._deadlines.half_close_s = NEVER
             stream.request_ended = True
             stream.exchange.request_end([])
 
@@ -358,7 +346,7 @@ class Http1Connection(StreamOwner):
             self._close_in_order(False, False, True)
 
     def _is_fresh(self) -> bool:
-        """It was accepted a moment ago, and its first request is still on its way."""
+        """True if it was accepted a moment ago, so that its first request may be on its way."""
         return self._is_first and self._registry.now() - self._quiet_since_s < FIRST_REQUEST_GRACE_S
 
     def is_tunnel(self) -> bool:
@@ -378,11 +366,8 @@ class Http1Connection(StreamOwner):
     def peer_has_ended(self, closed: bool) -> None:
         if not closed and self._phase == OPEN and self._can_half_close():
             self._half_close(self._registry.now())
-            return
-        self._client_gone()
-        writer = self._writer
-        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
-            writer.abort()
+        else:
+            super().peer_has_ended(closed)
 
     # --- within ---
 
@@ -407,11 +392,11 @@ class Http1Connection(StreamOwner):
         if self._half_closed:
             return
         self._half_closed = True
-        self._head_since_s = self._body_since_s = 0.0  # the timer is for the probes now
-        self._probe_due_s = now_s + HALF_CLOSE_PROBE_S
-        self._registry.wheel.arm(self._timer, self._probe_due_s)
+        self._deadlines.head_s = self._deadlines.body_s = NEVER
+        self._deadlines.half_close_s = self._probe_due_s = now_s + HALF_CLOSE_PROBE_S
+        self._arm(now_s)
 
-    def _probe_half_closed(self, now_s: float) -> None:
+    def _half_close_due(self, now_s: float) -> None:
         """Send something, which the kernel of a client that has gone answers with a reset.
 
         No event reports the reset, since all has been read: the socket's state shows it.
@@ -426,42 +411,10 @@ class Http1Connection(StreamOwner):
             look_s = HALF_CLOSE_FIRST_LOOK_S
             if current is not None:
                 current.probe()
-        self._registry.wheel.arm(self._timer, now_s + look_s)
+        self._deadlines.half_close_s = now_s + look_s
 
-    def _open_timer_expired(self, now_s: float) -> None:
-        if self._body_since_s > 0.0:
-            if now_s - self._body_since_s >= BODY_RATE_GRACE_S:
-                self._judge_body_rate(now_s)
-            else:
-                self._arm_timer(self._body_since_s + BODY_RATE_GRACE_S, now_s)
-        elif self._head_since_s > 0.0:
-            if now_s - self._head_since_s >= HEAD_TIMEOUT_S:
-                self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
-                self._begin_next()
-            else:
-                self._arm_timer(self._head_since_s + HEAD_TIMEOUT_S, now_s)
-        elif self._half_closed:
-            self._probe_half_closed(now_s)
-        elif self._current is None:
-            idle_s = self._registry.idle_s
-            if now_s - self._quiet_since_s >= idle_s:
-                self._close_in_order(False, False, True)
-            else:
-                self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
-        else:
-            self._registry.wheel.arm(self._timer, now_s + self._registry.idle_s)
-
-    def loop_paused(self, pause_s: float) -> None:
-        super().loop_paused(pause_s)
-        if self._head_since_s > 0.0:
-            self._head_since_s += pause_s
-        if self._body_since_s > 0.0:
-            self._body_since_s += pause_s
-
-    def _arm_timer(self, deadline_s: float, now_s: float) -> None:
-        """Arm the timer for `deadline_s`, or sooner, so that an idle connection is noticed in time."""
-        registry = self._registry
-        registry.wheel.arm(self._timer, min(deadline_s, now_s + registry.idle_s))
+    def _is_busy(self) -> bool:
+        return self._current is not None
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
         body = refusal_text(reason, detail)
@@ -484,53 +437,45 @@ class Http1Connection(StreamOwner):
         if stream is not None:
             stream.exchange.client_gone()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def _release(self) -> None:
+        super()._release()
         self._parsing = None
         self._tunnel = None
         self._parser.retire()
-
-    # --- from the parser ---
-
-    def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
-        if self._phase != OPEN:
-            self._parsing = None
-            return
-        self._who().stamp(head)
-        head.entry = self._entry
-        stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
-        stream.exchange = self._registry.proxy.open_request(head, stream)
-        self._parsing = stream
-        self._next = stream
-
-    def request_body(self, data: bytes) -> None:
-        if self._parsing is not None:
-            self._parsing.exchange.request_body(data)
-
-    def request_end(self, trailers: Headers) -> None:
-        stream = self._parsing
-        if stream is not None:
-            self._parsing = None
-            self._parser.pause()
-            self._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
-            stream.request_ended = True
-            stream.exchange.request_end(trailers)
 
     def is_draining(self) -> bool:
         return self._registry.is_left(self._entry)
 
 
 class _Sink(RequestSink):
-    """Hands what the parser finds to the connection."""
+    """Passes what the parser finds to the connection and the exchange of its stream."""
 
     def __init__(self, connection: Http1Connection) -> None:
         self._connection = connection
 
     def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
-        self._connection.request_head(head, keep_alive, http_1_0)
+        connection = self._connection
+        if connection._phase != OPEN:
+            connection._parsing = None
+            return
+        connection._who().stamp(head)
+        head.entry = connection._entry
+        stream = Http1Stream(connection, keep_alive, http_1_0, not head.has_body)
+        stream.exchange = connection._registry.proxy.open_request(head, stream)
+        connection._parsing = stream
+        connection._next = stream
 
     def request_body(self, data: bytes) -> None:
-        self._connection.request_body(data)
+        stream = self._connection._parsing
+        if stream is not None:
+            stream.exchange.request_body(data)
 
     def request_end(self, trailers: Headers) -> None:
-        self._connection.request_end(trailers)
+        connection = self._connection
+        stream = connection._parsing
+        if stream is not None:
+            connection._parsing = None
+            connection._parser.pause()
+            connection._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
+            stream.request_ended = True
+            stream.exchange.request_end(trailers)

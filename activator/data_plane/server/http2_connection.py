@@ -27,44 +27,43 @@ from activator.codec.message import Headers, RequestHead
 from activator.data_plane.headers.forwarding import Origin
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.data_plane.server.client_connection import ClientConnection
-from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
+from activator.data_plane.server.closing import LINGERING, OPEN
 from activator.data_plane.server.http2_stream import Http2ClientStream
 from activator.data_plane.server.registry import ConnectionRegistry
-from activator.runtime.buffered_writer import GatheringWriter
+from activator.runtime.buffered_writer import BufferedWriter, GatheringWriter
+from activator.runtime.clock import NEVER
 from activator.runtime.errors import WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.units import KIB
 
 LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
 FRAME_TIMEOUT_S: Final = 60.0  # of a frame that is there in part; DATA counts for the rate of its body instead
 UNTAKEN_BYTES_MAX: Final = 256 * KIB  # of heads and control frames: a client that takes no more is not read either
-DRAIN_PING_S: Final = 1.0  # a client that does not answer PING is told the last stream after so long
+DRAIN_PING_S: Final = 1.0  # after so long without an answer to PING the last stream is named
 
 _DRAIN_PING: Final = b"draining"
 
 
 class Http2ClientConnection(ClientConnection):
-    """An asyncio protocol by its methods."""
+    """A client's connection, from its first byte or where `Http1Connection` has read the preface."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
         self._begun: list[Http2ClientStream] = []  # came in this read
-        self._gathering_writer: GatheringWriter | None = None
-        self._looking: bool = False  # the timer is for the streams
-        self._frames_seen: i64 = 0  # at the last look …
-        self._frame_since_s: float = 0.0  # … a frame was there in part, first then
+        self._frames_seen: i64 = 0  # at the last look
+        self._frame_since_s: float = 0.0  # the look that first found a part of a frame; 0.0: none has
         self._announced_s: float = 0.0  # when the end was announced
         self._last_named: bool = False
-        self._ended: bool = False  # the streams' clients have been told
+        self._ended: bool = False  # `client_gone` has been reported to all streams
 
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
+        self._start(transport)
         registry = self._registry
-        self._begin(transport, None)
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._codec.fail(ENHANCE_YOUR_CALM, "this proxy has as many connections as it may")
@@ -72,7 +71,8 @@ class Http2ClientConnection(ClientConnection):
 
     def take_over(self, transport: Transport, origin: Origin | None, data: bytes) -> None:
         """The connection's first bytes are those of HTTP/2: go on with them, and all that follows."""
-        self._begin(transport, origin)
+        self._origin = origin
+        self._start(transport)
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
@@ -84,15 +84,6 @@ class Http2ClientConnection(ClientConnection):
             return
         self._codec.feed(data, now_s)
         self._after(now_s)
-
-    def eof_received(self) -> bool | None:
-        self._client_gone()
-        self._client_ended()
-        return None  # the transport closes, and `connection_lost` follows
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._client_gone()
-        self._forget()
 
     def pause_writing(self) -> None:
         self._codec.hold(True)
@@ -138,42 +129,31 @@ class Http2ClientConnection(ClientConnection):
                 count += user.exchange.refuse_unsent()
         return count
 
-    def peer_has_ended(self, closed: bool) -> None:
-        self._client_gone()
-        writer = self._writer
-        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
-            writer.abort()
-
     # --- within ---
 
-    def _begin(self, transport: Transport, origin: Origin | None) -> None:
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
         registry = self._registry
-        self._transport = transport
-        self._origin = origin
-        self._entry = registry.entry_at(transport)
         if self._entry:
             registry.entered[self] = self._entry
-        self._writer = self._gathering_writer = GatheringWriter(registry.turn, transport, self._codec.flush)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         registry.http2_total += 1
         registry.http2_connections += 1
         self._who().version = b"2.0"
-        self._quiet_since_s = registry.now()
         self._codec.start()
-        self._look_again(self._quiet_since_s)
+        self._look_soon(self._quiet_since_s)
+
+    def _new_writer(self, transport: Transport) -> BufferedWriter:
+        return GatheringWriter(self.turn, transport, self._codec.flush)
 
     def _after(self, now_s: float) -> None:
-        """Something was parsed: begin what has come, and see whether the connection goes on."""
+        """Begin the requests that were parsed, and end the connection if the codec has found an error."""
         begun = self._begun
         if begun:
             self._begun = []
             for one in begun:
                 if not one.exchange.over:
                     one.exchange.begin()
-            if not self._looking:
-                self._look_again(now_s)
+            self._look_soon(now_s)
         codec = self._codec
         error = codec.error
         if error is not None:
@@ -183,14 +163,13 @@ class Http2ClientConnection(ClientConnection):
                 self._close_in_order(True, True, True)  # over TLS at once: its own end is the only one it has
         else:
             if codec.needs_turn:
-                self._reading.pause(UNPARSED)
-                self._reading.wait_for_turn()
+                self._parse_later()
             transport = self._transport
             if transport is not None and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
                 self._reading.pause(SLOW_READER)  # until `resume_writing`
                 self._registry.note_paused(self, True)
 
-    def _turn(self) -> None:
+    def _turn_came(self) -> None:
         self._reading.resume(UNPARSED)
         if self._phase == OPEN and self._codec.needs_turn:
             self._codec.resume()
@@ -211,14 +190,11 @@ class Http2ClientConnection(ClientConnection):
             if isinstance(user, Http2ClientStream):
                 user.exchange.client_gone()
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self._registry.http2_connections -= 1
         # One whose malformed head used up a budget has no user, and was never counted.
         self._registry.streams -= sum(one.user is not None for one in self._codec.streams.values())
-        super()._forget()
-        if self._gathering_writer is not None:
-            self._gathering_writer.stop()
-            self._gathering_writer = None
+        super()._release()
         self._codec.retire()
 
     def _name_last(self) -> None:
@@ -231,19 +207,27 @@ class Http2ClientConnection(ClientConnection):
         if not self._codec.streams:
             self._quiet_since_s = self._registry.now()
 
-    # --- the timer ---
+    # --- its deadlines ---
+
+    def _is_busy(self) -> bool:
+        return len(self._codec.streams) > 0
+
+    def _look_soon(self, now_s: float) -> None:
+        """Look at the streams from now on, if that is not done already."""
+        if self._deadlines.body_s == NEVER:
+            self._look_again(now_s)
+            self._arm(now_s)
 
     def _look_again(self, now_s: float) -> None:
-        self._looking = True
-        self._registry.wheel.arm(self._timer, now_s + min(LOOK_S, self._registry.idle_s))
+        self._deadlines.body_s = now_s + min(LOOK_S, self._registry.idle_s)
 
-    def _open_timer_expired(self, now_s: float) -> None:
+    def _body_due(self, now_s: float) -> None:
+        self._deadlines.body_s = NEVER
         codec = self._codec
         if self._is_stalled(now_s):
             codec.fail(PROTOCOL_ERROR, "a frame did not end in time")
             self._after(now_s)
-            return
-        if codec.streams or self._frame_since_s > 0.0:
+        elif codec.streams or self._frame_since_s > 0.0:
             for stream in list(codec.streams.values()):
                 user = stream.user
                 if isinstance(user, Http2ClientStream):
@@ -252,14 +236,10 @@ class Http2ClientConnection(ClientConnection):
                 elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
                     codec.reset(stream, CANCEL)
             self._look_again(now_s)
-            return
-        idle_s = self._registry.idle_s
-        self._looking = False
-        if now_s - self._quiet_since_s >= idle_s:
-            self._name_last()
-            self._close_in_order(False, False, True)
-        else:
-            self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
+
+    def _end_idle(self) -> None:
+        self._name_last()
+        super()._end_idle()
 
     def loop_paused(self, pause_s: float) -> None:
         super().loop_paused(pause_s)
@@ -279,7 +259,7 @@ class Http2ClientConnection(ClientConnection):
         return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
 
     def _look(self, one: Http2ClientStream, now_s: float) -> None:
-        """Whether the client does its part of this stream: sends what it has begun to send, takes what is there."""
+        """Fail the request or reset the stream if its client sends too slowly, or takes nothing of the answer."""
         stream = one.stream
         if one.exchange.over:
             # What is left is on its way to the client, and held by this stream alone.
@@ -312,7 +292,7 @@ class _Refused:
 
 
 class _Events(ServerEvents):
-    """What the codec finds, for the connection and the exchanges of its streams."""
+    """Passes what the codec finds to the connection and the exchanges of its streams."""
 
     def __init__(self, connection: Http2ClientConnection) -> None:
         self._connection = connection
@@ -349,8 +329,7 @@ class _Events(ServerEvents):
         codec.send_response(stream, refusal_head(error.reason, body, 0), stream.head_request)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
-        if not connection._looking:
-            connection._look_again(registry.now())
+        connection._look_soon(registry.now())
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user

@@ -19,6 +19,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http2.frames import code_name
+from activator.data_plane.connection import Connection
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import entry_of
@@ -41,7 +42,7 @@ class OpeningConnection(Protocol):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RegisteredConnection:
+class RegisteredConnection(Connection):
     """A client connection, as the registry and the listener see it."""
 
     def drain(self) -> None:

@@ -55,8 +55,7 @@ class Http1Pool(PodPool):
                 self._idle.pop()
                 if connection.is_usable():
                     connection.reused = True
-                    connection.serve(exchange)
-                    return connection
+                    return connection.serve(exchange)
                 connection.close()
         self._waiting[exchange] = fresh
         self._fill()
@@ -110,8 +109,7 @@ class Http1Pool(PodPool):
             if fresh and connection.reused:
                 continue
             del self._waiting[exchange]
-            connection.serve(exchange)
-            exchange.connected(connection)
+            exchange.connected(connection.serve(exchange))
             return
         if self._closed or self._idle_max_s <= 0.0:
             connection.close()

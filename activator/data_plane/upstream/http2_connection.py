@@ -19,154 +19,39 @@ from mypy_extensions import i64
 from activator.codec.http2.client import ClientEvents, Http2Client
 from activator.codec.http2.frames import CANCEL, HTTP_1_1_REQUIRED, NO_ERROR, REFUSED_STREAM, code_name
 from activator.codec.http2.stream import Stream
-from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import PodStream, PodUser
-from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
-from activator.data_plane.upstream.websockets import accept_of
-from activator.runtime.buffered_writer import GatheringWriter, WriteBatcher
+from activator.data_plane.upstream.cancelled_streams import CancelledStreams, end_all
+from activator.data_plane.upstream.http2_stream import Http2PodStream, Http2StreamOwner
+from activator.data_plane.upstream.pooled_connection import ConnectionOwner
+from activator.data_plane.upstream.websockets import switched
+from activator.runtime.buffered_writer import BufferedWriter, GatheringWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import WireError
-from activator.runtime.last_reads import last_reads
-from activator.runtime.reading import UNPARSED, Reading
+from activator.runtime.reading import UNPARSED
 from activator.runtime.reasons import Reason
-from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
+from activator.runtime.transport import Transport
 
 NOT_HTTP2: Final = "the pod does not speak HTTP/2 on this port: its first bytes are not SETTINGS"
 
-UNCONFIRMED_MAX: Final = 1_000  # cancelled requests of one connection that wait for the next acknowledgement
 
-
-class Http2PodStream(PodStream):
-    """One exchange's stream."""
-
-    def __init__(self, connection: Http2PodConnection, exchange: PodUser, reused: bool) -> None:
-        self.connection = connection
-        self.exchange: PodUser | None = exchange  # None once it is over
-        self.reused = reused
-        self.may_refuse = True
-        self.stream: Stream | None = None
-        self.has_place: bool = True  # its request has not been sent
-        self.end_wanted: bool = False  # before its request could be sent
-        self.touched: bool = False  # by the read that is being handled
-        self.answered: bool = False  # a byte of an answer has come
-        self.tunnel: bool = False
-        self.upgrade: bytes = b""  # `websocket`, if that is asked for
-
-    def protocol(self) -> str:
-        return "HTTP/2"
-
-    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
-        connection = self.connection
-        codec = connection.codec
-        if head.upgrade and head.upgrade != b"websocket":  # HTTP/2 has no other upgrade
-            offered = head.upgrade.split(b", ")
-            head = head.copy()
-            head.upgrade = b"websocket" if b"websocket" in offered else b""
-        self.upgrade = head.upgrade
-        if head.upgrade and not codec.is_settled() and not connection.is_closed:
-            connection.when_settled(self, head, body)  # RFC 8441 3: whether it takes WebSockets is not known before
-            return
-        self.has_place = False
-        connection.promised -= 1
-        if connection.is_closed or codec.room() == 0:  # it went away between the hand-over and now
-            connection.refuse_soon(self)
-            return
-        if head.upgrade and not codec.peer_takes_websockets:
-            connection.turn.defer(_NoWebSockets(self).say)
-            return
-        stream = self.stream = codec.open(self)
-        codec.send_request(stream, head, connection.authority, connection.secure)
-        for data in body:
-            codec.send_body(stream, data)
-        if self.end_wanted:
-            codec.send_end(stream, [])
-
-    def send_body(self, data: bytes) -> None:
-        stream = self.stream
-        if stream is not None:
-            self.connection.codec.send_body(stream, data)
-
-    def send_end(self, trailers: Headers) -> None:
-        stream = self.stream
-        if stream is None:
-            self.end_wanted = True
-        else:
-            self.connection.codec.send_end(stream, trailers)
-
-    def abort(self) -> None:
-        self.exchange = None
-        stream = self.stream
-        if self.has_place:
-            self.has_place = False
-            self.connection.place_given_back()
-        elif stream is not None and not stream.is_closed:
-            self.connection.reset(stream)
-
-    def cancel(self, successor: PodUser, waits: bool) -> bool:
-        stream = self.stream
-        if self.has_place or stream is None or stream.is_closed:
-            self.abort()
-            return False
-        if (waits or self.tunnel) and (stream.local_ended or stream.end_wanted):
-            self.exchange = successor
-            self.connection.codec.pause(stream, False)
-            return True
-        self.exchange = None
-        # With `waits` the pod may compute on with the part that it has: the slot is kept until the time is over.
-        self.connection.reset(stream, None if waits else successor)
-        return True
-
-    def half_closes(self) -> bool:
-        return True
-
-    def finish(self) -> None:
-        """A tunnel has ended both ways; what was sent is on its way, and the end of the stream behind it."""
-        self.exchange = None
-        if self.stream is not None:
-            self.connection.codec.send_end(self.stream, [])
-
-    def pause_response(self) -> None:
-        stream = self.stream
-        if stream is not None:
-            self.connection.codec.pause(stream, True)
-
-    def resume_response(self) -> None:
-        stream = self.stream
-        if stream is not None:
-            self.connection.codec.pause(stream, False)
-
-
-class Http2PodConnection(PooledConnection):
-    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+class Http2PodConnection(Http2StreamOwner):
+    """A connection to a pod that speaks HTTP/2."""
 
     def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, secure: bool) -> None:
-        self._owner = owner
-        self._now = now
-        self.turn = turn
-        self.authority = authority  # of the pod: for requests that name none
+        super().__init__(owner, now, turn, authority)
         self.secure = secure
         self.codec = Http2Client(_Events(self))
-        self.bare: Transport | None = None
-        self._transport: Transport | None = None
-        self._writer: GatheringWriter | None = None
-        self._reading = Reading(turn.shares.add, self._turn_came)
-        self.fresh: bool = True
-        self.last_read_s: float = 0.0
-        self.is_closed: bool = False
-        self.promised: int = 0  # exchanges that have been given a place, and have not sent their request
+        self.promised = 0
         self._served: bool = False  # it has been given to an exchange before
-        self.streams_before_settings: int = 1  # that it carries until the pod has said how many it takes
-        self.retiring: bool = False  # it takes no new ones
+        self.streams_before_settings: int = 1  # it carries so many before the pod's SETTINGS
         self.is_ready: bool = False  # the pool has it among those with room
         self.idle_since_s: float = 0.0
         self._refused: list[Http2PodStream] = []
         self._unsettled: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
         self._touched: list[Http2PodStream] = []  # their exchanges are flushed when all of the read has been parsed
         self._received_s: float = 0.0  # the time of the read that is being handled
-        # Cancelled requests whose RST_STREAM the pod has yet to confirm: those that the next acknowledgement confirms,
-        # and those that were reset after it was asked for.
-        self._confirmed_next: list[PodUser] = []
-        self._confirmed_later: list[PodUser] = []
+        self._cancelled = CancelledStreams(self.codec)
 
     # --- the pool's side ---
 
@@ -178,7 +63,7 @@ class Http2PodConnection(PooledConnection):
         return stream
 
     def room(self) -> int:
-        """How many exchanges it can take now."""
+        """Return how many exchanges it can take now."""
         transport = self._transport
         if self.is_closed or self.retiring or transport is None or transport.is_closing():
             return 0
@@ -188,68 +73,32 @@ class Http2PodConnection(PooledConnection):
         return max(room - self.promised, 0)
 
     def is_idle(self) -> bool:
-        """It carries nothing."""
+        """True if it carries nothing."""
         return not self.codec.streams and self.promised == 0
-
-    def watch(self) -> None:
-        if self._transport is not None:
-            watch(self._transport)
 
     def close(self) -> None:
         if not self.is_closed:
             self._gone()
-            writer = self._writer
-            transport = self._transport
-            if writer is not None and transport is not None:
+            if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # a GOAWAY, as 5.4.1 wants it
-                self._write_last(writer, transport)
+            self._leave()
 
     def cut(self) -> None:
         self._fail_all(Reason.POD_REMOVED, "", False, False)
 
     # --- its streams ---
 
-    def place_given_back(self) -> None:
-        """An exchange that had a place has not used it."""
-        self.promised -= 1
-        self.room_changed()
-
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
-        """Send this request when the pod has said what it takes."""
         self._unsettled.append((stream, head, body))
 
     def reset(self, stream: Stream, cancelled: PodUser | None = None) -> None:
-        """Reset a stream at once, and report its end to `cancelled` when the pod has processed that.
-
-        Until then a request of another worker could reach the pod before the reset has ended this one. If the pod
-        confirms nothing, the deadline of `cancelled` ends it.
-        """
         self.codec.reset(stream, CANCEL)
         if cancelled is not None and not self.is_closed:
-            if self.codec.unacknowledged == 0:
-                self._confirmed_next.append(cancelled)
-                self.codec.ask_for_order()
-            elif len(self._confirmed_later) < UNCONFIRMED_MAX:
-                self._confirmed_later.append(cancelled)
+            self._cancelled.add(cancelled)
         if self._writer is not None:
             self._writer.flush()
 
-    def resets_confirmed(self) -> None:
-        """The pod has processed all that was written before the last SETTINGS."""
-        if self.codec.unacknowledged > 0:
-            return
-        confirmed = self._confirmed_next
-        self._confirmed_next, self._confirmed_later = self._confirmed_later, []
-        if self._confirmed_next:
-            self.codec.ask_for_order()
-        self._end_cancelled(confirmed)
-
-    def _end_cancelled(self, cancelled: list[PodUser]) -> None:
-        for one in cancelled:
-            one.pod_failed(Reason.POD_CLOSED, "", False)
-
     def refuse_soon(self, stream: Http2PodStream) -> None:
-        """The connection cannot take it any more: another one is to, but not within the hand-over."""
         self._refused.append(stream)
         if len(self._refused) == 1:
             self.turn.defer(self._refuse)
@@ -265,37 +114,35 @@ class Http2PodConnection(PooledConnection):
 
     # --- asyncio protocol ---
 
-    def connection_made(self, transport: Transport) -> None:
-        self._transport = transport
-        self._writer = GatheringWriter(self.turn, transport, self.codec.flush)
-        self._reading.start(transport if self.bare is None else self.bare)
-        self.bare = None
-        self.last_read_s = self._now()
-        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+    def _start(self, transport: Transport) -> None:
+        super()._start(transport)
         self.codec.start()
-        self._owner.opened(self)
+
+    def _new_writer(self, transport: Transport) -> BufferedWriter:
+        return GatheringWriter(self.turn, transport, self.codec.flush)
 
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
-        if self.fresh:
-            self.fresh = False
-            self._owner.answered(self)
-        now_s = self._now()
-        self.last_read_s = self._received_s = now_s
-        self._reading.took(len(data))
+        now_s = self._received_s = self._note_read(len(data))
         self.codec.feed(data, now_s)
         self._after()
 
     def _turn_came(self) -> None:
         self._reading.resume(UNPARSED)
-        if not self.is_closed and self.codec.needs_turn:
-            self._received_s = self._now()
-            self.codec.resume()
-            self._after()
+        self._parse_on()
+
+    def _parse_on(self) -> bool:
+        if self.is_closed or not self.codec.needs_turn:
+            return False
+        self._reading.resume(UNPARSED)
+        self._received_s = self._now()
+        self.codec.resume()
+        self._after()
+        return True
 
     def _after(self) -> None:
-        """Something was parsed: see whether the connection goes on."""
+        """Flush what was parsed to the clients, and end the connection if the codec has found an error."""
         self._received_s = 0.0
         touched = self._touched
         if touched:
@@ -313,13 +160,7 @@ class Http2PodConnection(PooledConnection):
                 self._owner.wrong_protocol(self, NOT_HTTP2)
             self._fail_all(Reason.BAD_RESPONSE, words, False, True)
         elif codec.needs_turn:
-            self._reading.pause(UNPARSED)
-            self._reading.wait_for_turn()
-
-    def _parse_all(self) -> None:
-        """Nothing more comes: parse what is left of the last read, in as many shares as it takes."""
-        while self.codec.needs_turn and not self.is_closed:
-            self._turn_came()
+            self._parse_later()
 
     def eof_received(self) -> bool | None:
         self._parse_all()
@@ -327,18 +168,23 @@ class Http2PodConnection(PooledConnection):
             self._ended()
         return None  # the transport closes, and `connection_lost` follows
 
-    def connection_lost(self, error: Exception | None) -> None:
+    def _read_last(self) -> None:
         self._parse_all()
-        if error is not None and not self.is_closed:
-            for data in last_reads(self._transport):
-                self.data_received(data)
-                self._parse_all()
-            for stream in self.codec.streams.values():
-                if isinstance(stream.user, Http2PodStream):
-                    stream.user.was_reset = True
+        if self.is_closed:
+            return
+        self._parse_last_reads()
+        for stream in self.codec.streams.values():
+            if isinstance(stream.user, Http2PodStream):
+                stream.user.was_reset = True
+
+    def _lost(self, error: Exception | None) -> None:
+        self._parse_all()
         if not self.is_closed:
             self._ended()
-        self._forget()
+
+    def _release(self) -> None:
+        super()._release()
+        self.codec.retire()
 
     def pause_writing(self) -> None:
         self.codec.hold(True)
@@ -367,7 +213,7 @@ class Http2PodConnection(PooledConnection):
             self._touched.append(user)
 
     def settled(self) -> None:
-        """The pod has said what it takes."""
+        """Send the requests that have waited for the pod's SETTINGS."""
         unsettled, self._unsettled = self._unsettled, []
         for stream, head, body in unsettled:
             if stream.exchange is not None:
@@ -375,7 +221,7 @@ class Http2PodConnection(PooledConnection):
         self.room_changed()
 
     def _ended(self) -> None:
-        """The pod sends no more: what it has not answered ends here."""
+        """End all unanswered exchanges: the pod sends no more."""
         if self.codec.streams:
             self._owner.cut(self)
         if not self.codec.is_settled() and self.codec.streams:
@@ -387,11 +233,10 @@ class Http2PodConnection(PooledConnection):
             self._fail_all(Reason.POD_CLOSED, "", True, False)
 
     def _fail_all(self, reason: Reason, words: str, may_be_untouched: bool, in_order: bool) -> None:
-        """The connection is over; its exchanges are told. `in_order`: what was written to it still goes out."""
+        """Close the connection and fail its exchanges. `in_order`: bytes already written are still sent."""
         if self.is_closed:
             return
-        cancelled = [*self._confirmed_next, *self._confirmed_later]
-        self._confirmed_next, self._confirmed_later = [], []
+        cancelled = self._cancelled.take()
         users: list[object] = [stream.user for stream in self.codec.streams.values()]
         for unsettled, _, _ in self._unsettled:
             if unsettled.has_place:
@@ -400,13 +245,10 @@ class Http2PodConnection(PooledConnection):
                 users.append(unsettled)
         self._unsettled = []
         self._gone()
-        writer = self._writer
-        transport = self._transport
-        if writer is not None and transport is not None:
-            if in_order:
-                self._write_last(writer, transport)
-            else:
-                writer.cut()
+        if in_order:
+            self._leave()
+        elif self._writer is not None:
+            self._writer.cut()
         self.codec.retire()
         for user in users:
             if isinstance(user, Http2PodStream):
@@ -414,24 +256,7 @@ class Http2PodConnection(PooledConnection):
                 user.exchange = None
                 if exchange is not None:
                     exchange.pod_failed(reason, words, may_be_untouched and user.reused and not user.answered)
-        self._end_cancelled(cancelled)
-
-    def _write_last(self, writer: GatheringWriter, transport: Transport) -> None:
-        writer.close()
-        if transport.get_write_buffer_size() > 0:
-            self._owner.leaving(transport)
-
-    def _gone(self) -> None:
-        self.is_closed = True
-        self._owner.closed(self)
-
-    def _forget(self) -> None:
-        self._reading.stop()
-        self.codec.retire()
-        if self._writer is not None:
-            self._writer.stop()
-        self._transport = None
-        self._writer = None
+        end_all(cancelled)
 
     def room_changed(self) -> None:
         if not self.is_closed:
@@ -443,22 +268,8 @@ class Http2PodConnection(PooledConnection):
             self._owner.finished(self, not self.codec.going_away)
 
 
-class _NoWebSockets:
-    """Tells one exchange so, in the next turn."""
-
-    def __init__(self, stream: Http2PodStream) -> None:
-        self._stream = stream
-
-    def say(self) -> None:
-        exchange = self._stream.exchange
-        self._stream.exchange = None
-        if exchange is not None:
-            exchange.pod_failed(Reason.BAD_RESPONSE, "the pod takes no WebSockets over HTTP/2 (RFC 8441)", False)
-        self._stream.connection.room_changed()  # its place was not used
-
-
 class _Events(ClientEvents):
-    """What the codec finds, for the connection and the exchanges of its streams."""
+    """Passes what the codec finds to the connection and the exchanges of its streams."""
 
     def __init__(self, connection: Http2PodConnection) -> None:
         self._connection = connection
@@ -486,7 +297,7 @@ class _Events(ClientEvents):
         self._connection.touched(user, exchange)
         if user.upgrade and 200 <= head.status < 300:
             user.tunnel = True
-            head = _switched(exchange.head, head)
+            head = switched(exchange.head, head)
         exchange.response_head(head)
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
@@ -560,18 +371,7 @@ class _Events(ClientEvents):
         self._connection.settled()
 
     def settings_acknowledged(self) -> None:
-        self._connection.resets_confirmed()
+        self._connection._cancelled.acknowledged()
 
     def ping_answered(self, payload: bytes) -> None:
         pass  # we send none
-
-
-def _switched(request: RequestHead, head: ResponseHead) -> ResponseHead:
-    """The 101 that HTTP/1.1 would have in the place of this answer to an extended CONNECT."""
-    lines = head.headers.block
-    key = request.headers.get(b"sec-websocket-key")
-    if key:
-        lines += b"\r\nSec-WebSocket-Accept: " + accept_of(key)
-    switched = ResponseHead(101, b"Switching Protocols", Fields(lines), UNKNOWN_LENGTH, False)
-    switched.upgrade = b"websocket"
-    return switched

@@ -1,4 +1,4 @@
-"""Connections to pods that are told who the client is: each begins with a PROXY protocol header.
+"""Connections that begin with a PROXY protocol header, for pods that want the address of the client.
 
 Rules
   1. The header is sent with the first request, so a connection that was dialled may take any exchange; and so none is
@@ -15,8 +15,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.message import RequestHead
 from activator.codec.proxy_protocol import header
-from activator.data_plane.exchange import PodStream, PodUser
-from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.http1_connection import Http1PodConnection, Http1PodStream
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
@@ -32,26 +31,27 @@ class IntroducedConnection(Http1PodConnection):
         self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, lenient: bool, version: str
     ) -> None:
         super().__init__(owner, now, turn, authority, lenient)
-        self._version = version
-        self._served: PodUser | None = None
+        self._stream = _IntroducedStream(self, version)
 
-    def serve(self, exchange: PodUser) -> PodStream:
-        self._served = exchange
-        return super().serve(exchange)
+
+class _IntroducedStream(Http1PodStream):
+    def __init__(self, connection: Http1PodConnection, version: str) -> None:
+        super().__init__(connection)
+        self._version = version
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
-        exchange = self._served
-        self._served = None
-        assert exchange is not None and self._version != _SENT, "a connection carries one request"
-        assert self._writer is not None
-        self._writer.write(header(self._version, exchange.endpoints()))
+        exchange = self._connection.exchange
+        writer = self._connection._writer
+        assert exchange is not None and writer is not None
+        assert self._version != _SENT, "a connection carries one request"
+        writer.write(header(self._version, exchange.endpoints()))
         self._version = _SENT
         super().send_request(head, body)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class IntroducedPool(Http1Pool):
-    """Of a pod that is spoken with in HTTP/1.1 behind such a header."""
+    """The pool of a pod that takes HTTP/1.1 behind such a header."""
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
         super().finished(connection, False)

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import Final
 
-from activator.codec.message import RequestHead, ResponseHead
+from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead, ResponseHead
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 1.3
 
@@ -23,3 +23,14 @@ def is_accepted(request: RequestHead, answer: ResponseHead) -> bool:
     """
     key = request.headers.get(b"sec-websocket-key")
     return key is None or (answer.headers.get(b"sec-websocket-accept") or b"").strip() == accept_of(key)
+
+
+def switched(request: RequestHead, head: ResponseHead) -> ResponseHead:
+    """Return the 101 that HTTP/1.1 would have in the place of this answer to an extended CONNECT."""
+    lines = head.headers.block
+    key = request.headers.get(b"sec-websocket-key")
+    if key:
+        lines += b"\r\nSec-WebSocket-Accept: " + accept_of(key)
+    made = ResponseHead(101, b"Switching Protocols", Fields(lines), UNKNOWN_LENGTH, False)
+    made.upgrade = b"websocket"
+    return made

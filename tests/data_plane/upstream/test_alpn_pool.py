@@ -17,6 +17,7 @@ from h2.events import RequestReceived
 
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import PodAddress
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from tests.data_plane.upstream.test_dial import Harness, Post
 
 LONG_S = 30.0
@@ -73,7 +74,7 @@ def run(protocols: list[str], main: Any) -> None:
         try:
             await main(pool, address)
         finally:
-            pool.close()
+            pool.in_use().close()
             await harness.close()
             server.close()
         assert harness.errors == []
@@ -86,7 +87,7 @@ async def served(pool: AlpnPool, count: int) -> list[str]:
     """So many requests at once; how they ended."""
     posts = [Post(b"x") for _ in range(count)]
     for post in posts:
-        pod = pool.checkout(post, 4.0, time.monotonic())
+        pod = pool.in_use().checkout(post, 4.0, time.monotonic())
         if pod is not None:
             post.connected(pod)
     for post in posts:
@@ -110,8 +111,8 @@ def test_a_pod_that_does_not_is_spoken_with_in_http_1_1(protocols: list[str]) ->
         before = len(TlsPod.agreed)  # the pod may not have seen the end of the first handshake, which told
         assert await served(pool, 1) == ["answered"]
         assert len(TlsPod.agreed) == before, "what it has agreed on is known, and the connection was kept"
-        assert pool.statistics()["idle"] == 1
-        assert pool.close_idle_one()
+        assert pool.in_use().statistics()["idle"] == 1
+        assert pool.in_use().close_idle_one()
 
     run(protocols, main)
 
@@ -124,11 +125,27 @@ def test_several_that_wait_are_all_served_by_a_pod_that_speaks_http_1_1() -> Non
 
 
 def test_another_address_is_asked_anew() -> None:
+    """Of a pool that HTTP/1.1 was agreed on for a new one is made, as the plane does."""
+
     async def main(pool: AlpnPool, address: PodAddress) -> None:
         assert await served(pool, 1) == ["answered"]
-        pool.move(address)
+        before = len(TlsPod.agreed)
+        successor = AlpnPool(pool._context, time.monotonic, address, 5.0)
+        pool.in_use().hand_over(successor)
         assert await served(pool, 1) == ["answered"]
-        assert len(TlsPod.agreed) >= 2
+        assert len(TlsPod.agreed) > before
+        assert pool.in_use() is successor.in_use() is not successor
+
+    run(["http/1.1"], main)
+
+
+def test_a_pool_that_http_1_1_was_agreed_on_for_holds_nothing() -> None:
+    async def main(pool: AlpnPool, address: PodAddress) -> None:
+        assert await served(pool, 5) == ["answered"] * 5
+        assert isinstance(pool.in_use(), Http1Pool) and pool.is_closed()
+        assert pool.statistics() | {"window": 0} == dict.fromkeys(pool.statistics(), 0)
+        assert list(pool._context.pools) == [pool.in_use()]
+        assert pool._context.connections == pool.in_use().statistics()["open"]
 
     run(["http/1.1"], main)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any, cast
 
+from activator.data_plane.proxy.attempt import Attempt
 from activator.data_plane.proxy.retry_policy import RISKY_IDLE_S
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
@@ -84,8 +86,7 @@ class Call:
             self.exchange.request_body(b"u" * held)
             self.transport.takes = False
         self.pool.forget(at_pod(self.exchange))
-        self.connection.serve(at_pod(self.exchange))
-        at_pod(self.exchange).connected(self.connection)
+        at_pod(self.exchange).connected(self.connection.serve(at_pod(self.exchange)))
         self.world.clock.turn()
 
 
@@ -242,3 +243,32 @@ def test_what_a_pod_said_before_its_end_is_not_lost_when_its_connection_breaks()
     call.connection.connection_lost(ConnectionResetError())
     assert call.client.has_ended() and not call.client.is_aborted()
     call.world.check_idle()
+
+
+def test_a_connection_that_is_gone_needs_no_collector() -> None:
+    def connections() -> int:
+        return sum(isinstance(one, Http1PodConnection) for one in gc.get_objects())
+
+    world = World()
+    pool = UndialledPool(world)
+    gc.collect()
+    gc.disable()
+    try:
+        before = connections()
+        for data, error in ((ANSWER, None), (CUT, None), (UNTIL_EOF, None), (b"HTT", OSError()), (b"garbage", None)):
+            world.begin()
+            connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
+            pool.window.dialled()
+            connection.connection_made(WrittenTransport())
+            connection.data_received(data)
+            connection.connection_lost(error)
+            del connection
+            pool._young.clear()
+            for attempt in list(pool._waiting):
+                cast("Attempt", attempt).exchange.client_gone()
+            for _ in range(10):
+                world.clock.turn()
+            assert connections() == before, data
+    finally:
+        gc.enable()
+    pool.close()

@@ -1,0 +1,153 @@
+"""One request's half of an HTTP/2 connection to a pod: its stream.
+
+Rules
+  1. Between the hand-over and `send_request` a stream has a *place*: the connection keeps room for it.
+  2. A request for a WebSocket waits until the pod has sent its SETTINGS (RFC 8441 3).
+  3. A stream that is cancelled is reset at once, unless the pod has the whole request and may finish.
+"""
+
+from __future__ import annotations
+
+from activator.codec.http2.client import Http2Client
+from activator.codec.http2.stream import Stream
+from activator.codec.message import Headers, RequestHead
+from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.upstream.pooled_connection import PooledConnection
+from activator.runtime.reasons import Reason
+
+
+class Http2StreamOwner(PooledConnection):
+    """The connection, as its streams see it."""
+
+    codec: Http2Client
+    secure: bool
+    promised: int  # exchanges that have been given a place, and have not sent their request
+
+    def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
+        """Send this request when the pod has sent its SETTINGS."""
+        raise NotImplementedError
+
+    def refuse_soon(self, stream: Http2PodStream) -> None:
+        """Report to its exchange in the next turn, not within the hand-over, that another connection must take it."""
+        raise NotImplementedError
+
+    def room_changed(self) -> None:
+        """A place was not used: the connection may take another exchange."""
+        raise NotImplementedError
+
+    def reset(self, stream: Stream, cancelled: PodUser | None = None) -> None:
+        """Reset a stream at once, and report its end to `cancelled` when the pod has processed that.
+
+        Until then a request of another worker could reach the pod before the reset has ended this one. If the pod
+        confirms nothing, the deadline of `cancelled` ends it.
+        """
+        raise NotImplementedError
+
+
+class Http2PodStream(PodStream):
+    """One exchange's stream."""
+
+    def __init__(self, connection: Http2StreamOwner, exchange: PodUser, reused: bool) -> None:
+        self._connection = connection
+        self._codec = connection.codec
+        self.exchange: PodUser | None = exchange  # None once it is over
+        self.reused = reused
+        self.may_refuse = True
+        self.stream: Stream | None = None
+        self.has_place: bool = True  # its request has not been sent
+        self.end_wanted: bool = False  # before its request could be sent
+        self.touched: bool = False  # by the read that is being handled
+        self.answered: bool = False  # a byte of an answer has come
+        self.tunnel: bool = False
+        self.upgrade: bytes = b""  # `websocket`, if that is asked for
+
+    def protocol(self) -> str:
+        return "HTTP/2"
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        connection = self._connection
+        codec = self._codec
+        if head.upgrade and head.upgrade != b"websocket":  # HTTP/2 has no other upgrade
+            offered = head.upgrade.split(b", ")
+            head = head.copy()
+            head.upgrade = b"websocket" if b"websocket" in offered else b""
+        self.upgrade = head.upgrade
+        if head.upgrade and not codec.is_settled() and not connection.is_closed:
+            connection.when_settled(self, head, body)  # RFC 8441 3: whether it takes WebSockets is not known before
+            return
+        self.has_place = False
+        connection.promised -= 1
+        if connection.is_closed or codec.room() == 0:  # it went away between the hand-over and now
+            connection.refuse_soon(self)
+            return
+        if head.upgrade and not codec.peer_takes_websockets:
+            connection.turn.defer(self._report_no_websockets)
+            return
+        stream = self.stream = codec.open(self)
+        codec.send_request(stream, head, connection.authority, connection.secure)
+        for data in body:
+            codec.send_body(stream, data)
+        if self.end_wanted:
+            codec.send_end(stream, [])
+
+    def _report_no_websockets(self) -> None:
+        exchange = self.exchange
+        self.exchange = None
+        if exchange is not None:
+            exchange.pod_failed(Reason.BAD_RESPONSE, "the pod takes no WebSockets over HTTP/2 (RFC 8441)", False)
+        self._connection.room_changed()  # its place was not used
+
+    def send_body(self, data: bytes) -> None:
+        stream = self.stream
+        if stream is not None:
+            self._codec.send_body(stream, data)
+
+    def send_end(self, trailers: Headers) -> None:
+        stream = self.stream
+        if stream is None:
+            self.end_wanted = True
+        else:
+            self._codec.send_end(stream, trailers)
+
+    def abort(self) -> None:
+        self.exchange = None
+        stream = self.stream
+        if self.has_place:
+            self.has_place = False
+            self._connection.promised -= 1
+            self._connection.room_changed()
+        elif stream is not None and not stream.is_closed:
+            self._connection.reset(stream)
+
+    def cancel(self, successor: PodUser, waits: bool) -> bool:
+        stream = self.stream
+        if self.has_place or stream is None or stream.is_closed:
+            self.abort()
+            return False
+        if (waits or self.tunnel) and (stream.local_ended or stream.end_wanted):
+            self.exchange = successor
+            self._codec.pause(stream, False)
+            return True
+        self.exchange = None
+        # With `waits` the pod may compute on with the part that it has: the slot is kept until the time is over.
+        self._connection.reset(stream, None if waits else successor)
+        return True
+
+    def half_closes(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        """A tunnel has ended both ways; what was sent is on its way, and the end of the stream behind it."""
+        self.exchange = None
+        if self.stream is not None:
+            self._codec.send_end(self.stream, [])
+
+    def pause_response(self) -> None:
+        stream = self.stream
+        if stream is not None:
+            self._codec.pause(stream, True)
+
+    def resume_response(self) -> None:
+        stream = self.stream
+        if stream is not None:
+            self._codec.pause(stream, False)
