@@ -40,6 +40,7 @@ from activator.config.schema import make_schema
 from activator.config.specs import (
     AsyncSpec,
     DisciplineSpec,
+    FallbackSpec,
     FaultSpec,
     FieldRulesSpec,
     FilterSpec,
@@ -51,6 +52,7 @@ from activator.config.specs import (
     QuietSpec,
     RevisionSpec,
     RuleSpec,
+    WaitingPageSpec,
     concurrency_of,
     is_once,
     resolve_buffer,
@@ -262,16 +264,18 @@ def _stand_in(revision: Revision) -> dict[str, Any]:
             float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
         )
     if page is not None:
-        made["waiting_page"] = text_of(page.file) if page.file else ""
-        made["waiting_page_refresh_s"] = float(page.refresh)
-        made["waiting_page_output"] = page.output
+        template = text_of(page.file) if page.file else ""
+        made["waiting_page"] = WaitingPageSpec(float(page.refresh), template, page.output)
     if revision.progress is not None:
         made["progress"] = ProgressSpec(float(revision.progress.after), float(revision.progress.interval))
     if fallback is not None:
-        made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
-        made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect
-        made["fallback_revision"] = key_of(fallback.revision) if fallback.revision else ""
-        made["fallback_while_starting"] = fallback.while_starting
+        made["fallback"] = FallbackSpec(
+            body=text_of(fallback.file) if fallback.file else "",
+            content_type=fallback.content_type,
+            redirect=fallback.redirect,
+            revision=key_of(fallback.revision) if fallback.revision else "",
+            while_starting=fallback.while_starting,
+        )
     return made
 
 

@@ -25,7 +25,7 @@ from activator.config.model.queueing import (
 )
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import TARGET_CONCURRENCY
-from activator.config.model.waiting import ASLEEP_STATUS
+from activator.config.model.waiting import ASLEEP_STATUS, Fallback
 from activator.runtime.unix_address import is_unix
 
 FILTER_ENTRY_POINTS: Final = "activator.filters"  # the group of entry points
@@ -36,6 +36,7 @@ DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its excha
 _HEALTH: Final = Health()
 _QUEUE: Final = Queue()
 _TIMEOUTS: Final = Timeouts()
+_FALLBACK: Final = Fallback()
 _CONFIG: Final = Config()
 
 
@@ -80,6 +81,24 @@ class ProgressSpec(msgspec.Struct, frozen=True):
 
     after_s: float
     interval_s: float
+
+
+class WaitingPageSpec(msgspec.Struct, frozen=True):
+    """The page that browsers are shown during a start."""
+
+    refresh_s: float
+    template: str = ""  # empty: ours
+    output: bool = False  # it shows the last lines of the program
+
+
+class FallbackSpec(msgspec.Struct, frozen=True):
+    """The substitute for a refusal: a body, a redirect or another revision."""
+
+    body: str = ""
+    content_type: str = _FALLBACK.content_type
+    redirect: str = ""
+    revision: str = ""  # namespace/name
+    while_starting: bool = False  # also instead of the wait for a start
 
 
 class ProbeSpec(msgspec.Struct, frozen=True):
@@ -210,18 +229,12 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     fault: FaultSpec | None = None
     filters: tuple[FilterSpec, ...] = ()
     no_wake: tuple[QuietSpec, ...] = ()
-    waiting_page: str = ""  # its template; empty: ours
-    waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
-    waiting_page_output: bool = False  # it shows the last lines of the program
+    waiting_page: WaitingPageSpec | None = None  # None: browsers wait like all others
     quiet_tunnels_s: float = 0.0  # without traffic: then an open WebSocket is no activity any more; 0.0: it always is
     quiet_streams_s: float = 0.0  # the same of an event stream
     respond_async: AsyncSpec | None = None
     progress: ProgressSpec | None = None
-    fallback_body: str = ""
-    fallback_type: str = ""
-    fallback_redirect: str = ""
-    fallback_revision: str = ""  # namespace/name
-    fallback_while_starting: bool = False
+    fallback: FallbackSpec | None = None
     tls: PodTls | None = None
     knative_service: str = ""  # of its labels: what it belongs to
     knative_configuration: str = ""

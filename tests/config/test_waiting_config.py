@@ -9,7 +9,7 @@ import pytest
 
 from activator.config.file import parse, resolve
 from activator.config.machine_checks import machine_problems
-from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, FallbackSpec, ProgressSpec, QuietSpec, RevisionSpec, WaitingPageSpec
 from activator.config.tree import read_tree
 from activator.config.waiting_checks import PAGE_BYTES_MAX
 from activator.runtime.errors import ConfigError
@@ -71,16 +71,15 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     page.write_text("<p>$name</p>")
     spec = resolved("no_wake: [{path: /healthz, methods: [GET], user_agent: probe, status: 200}]")
     assert spec.no_wake == (QuietSpec("/healthz", ("GET",), "probe", 200),)
-    assert resolved("waiting_page: {}").waiting_page_refresh_s == 2.0
+    assert resolved("waiting_page: {}").waiting_page == WaitingPageSpec(2.0)
     spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
-    assert (spec.waiting_page, spec.waiting_page_refresh_s) == ("<p>$name</p>", 5.0)
-    assert not spec.waiting_page_output
+    assert spec.waiting_page == WaitingPageSpec(5.0, "<p>$name</p>", output=False)
     assert resolved("progress: {interval: 7s}").progress == ProgressSpec(1.0, 7.0)
     later = resolved("respond_async: {keep: 7s, requests: 8, answer_bytes: 9, bytes: 10, body_bytes: 11}")
     assert later.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
-    assert (spec.fallback_body, spec.fallback_type) == ("<p>$name</p>", "text/plain")
-    assert resolved("server_timing: false").waiting_page_refresh_s == 0.0
+    assert spec.fallback == FallbackSpec("<p>$name</p>", "text/plain")
+    assert resolved("server_timing: false").waiting_page is None
 
 
 @pytest.mark.parametrize("key", ["waiting_page", "fallback"])
@@ -126,8 +125,8 @@ def test_a_chain_of_fallbacks() -> None:
   - {name: c, namespace: other, hosts: [c.test], pods: ['127.0.0.1:1']}
 """
     specs = resolve(parse(text, "f", {}), lambda limit: "round-robin")
-    found = [(spec.fallback_revision, spec.fallback_while_starting) for spec in specs]
-    assert found == [("default/b", True), ("other/c", False), ("", False)]
+    to_b, to_c = FallbackSpec(revision="default/b", while_starting=True), FallbackSpec(revision="other/c")
+    assert [spec.fallback for spec in specs] == [to_b, to_c, None]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import WaitingPageSpec
 from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
@@ -180,11 +180,11 @@ def test_everybody_can_use_it(serving: Activator, page: Page, scheme: Any, tmp_p
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_waiting_page_shows_the_last_line_of_the_program(page: Page, scheme: Any, tmp_path: Path) -> None:
     """Without a script, as text, and for everybody."""
-    spec = RevisionSpec(key="default/llama", waiting_page_refresh_s=2.0, waiting_page_output=True)
+    spec = WaitingPageSpec(2.0, output=True)
     lines = tuple(f"<b>tensor {number}</b> {'x' * 300}" for number in range(40))
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 400, "height": 600})
-    page.set_content(PageTemplate(spec).page(12.0, 30.0, 3, lines)[1].decode())
+    page.set_content(PageTemplate("default/llama", spec).page(12.0, 30.0, 3, lines)[1].decode())
     output = page.locator("pre.output")
     expect(output).to_contain_text("<b>tensor 39</b>")
     assert output.evaluate("one => [one.scrollTop, one.scrollHeight > one.clientHeight]") == [0, True]

@@ -17,7 +17,7 @@ from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, Route, expect
 
 from activator.admin.overview import STATES
-from activator.config.specs import RevisionSpec
+from activator.config.specs import WaitingPageSpec
 from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
 from tests.e2e.pictures import CELLS_MAX, compare, differences
@@ -297,9 +297,9 @@ def test_the_live_page(activator: Activator, page: Page, calculator: Page, state
 
 @pytest.mark.parametrize("lines", [(), ("loading the model", "layer 12 of 40")], ids=["phase", "output"])
 def test_the_waiting_page(page: Page, calculator: Page, lines: tuple[str, ...], tmp_path: Path) -> None:
-    spec = RevisionSpec(key="default/llama", waiting_page_refresh_s=2.0, waiting_page_output=bool(lines))
+    spec = WaitingPageSpec(2.0, output=bool(lines))
     page.set_viewport_size({"width": 480, "height": 420})
-    page.set_content(PageTemplate(spec).page(12.0, 30.0, 3, lines)[1].decode())
+    page.set_content(PageTemplate("default/llama", spec).page(12.0, 30.0, 3, lines)[1].decode())
     check_both(page, calculator, f"waiting-{'output' if lines else 'phase'}", tmp_path)
 
 

@@ -51,12 +51,13 @@ class FilterCatalogue:
             filters.append(StoredAnswers(spec.respond_async, self._answers))
         if spec.progress is not None:
             filters.append(ProgressEvents(spec.progress, self._wheel, self._now))
-        if spec.waiting_page_refresh_s > 0.0:
-            filters.append(WaitingPage(spec, self._wheel, self._now))
-        if spec.fallback_revision:
-            filters.append(FallbackRevision(spec, self._wheel, self._now))
-        if spec.fallback_body or spec.fallback_redirect:
-            filters.append(FallbackResponse(spec))
+        if spec.waiting_page is not None:
+            filters.append(WaitingPage(spec.key, spec.waiting_page, self._wheel, self._now))
+        fallback = spec.fallback
+        if fallback is not None and fallback.revision:
+            filters.append(FallbackRevision(fallback, self._wheel, self._now))
+        if fallback is not None and (fallback.body or fallback.redirect):
+            filters.append(FallbackResponse(fallback))
         if spec.quiet_tunnels_s > 0.0 or spec.quiet_streams_s > 0.0:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
         if spec.server_timing:

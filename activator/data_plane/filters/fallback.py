@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from activator.codec.message import Fields, Headers, ResponseHead
-from activator.config.specs import RevisionSpec
+from activator.config.specs import FallbackSpec
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.filters.start_ticket import ticket_for
 from activator.data_plane.refusals import PHRASES
@@ -18,10 +18,10 @@ from activator.runtime.reasons import Reason, Substitute
 class FallbackResponse(Filter):
     """A fixed response or a redirect."""
 
-    def __init__(self, spec: RevisionSpec) -> None:
-        self._body: bytes = spec.fallback_body.encode()
-        self._type: bytes = spec.fallback_type.encode()
-        self._redirect: bytes = spec.fallback_redirect.encode()
+    def __init__(self, spec: FallbackSpec) -> None:
+        self._body: bytes = spec.body.encode()
+        self._type: bytes = spec.content_type.encode()
+        self._redirect: bytes = spec.redirect.encode()
 
     def on_failure(self, request: RequestRecord, failure: Failure) -> None:
         if not failure.reason.substitute & Substitute.RESPONSE or request.upgrade:
@@ -48,9 +48,9 @@ class FallbackResponse(Filter):
 class FallbackRevision(Filter):
     """Another revision, in the place of a refusal or (`while_starting`) of the wait for a start."""
 
-    def __init__(self, spec: RevisionSpec, wheel: TimingWheel, now: Now) -> None:
-        self._key = spec.fallback_revision
-        self._while_starting = spec.fallback_while_starting
+    def __init__(self, spec: FallbackSpec, wheel: TimingWheel, now: Now) -> None:
+        self._key = spec.revision
+        self._while_starting = spec.while_starting
         self._wheel = wheel
         self._now = now
 

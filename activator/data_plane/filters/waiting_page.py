@@ -11,7 +11,7 @@ from string import Template
 from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.specs import RevisionSpec
+from activator.config.specs import WaitingPageSpec
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.filters.start_ticket import ticket_for
 from activator.data_plane.refusals import PHRASES, POSITION_HEADER
@@ -58,11 +58,11 @@ _OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last o
 class PageTemplate:
     """The page of one revision."""
 
-    def __init__(self, spec: RevisionSpec) -> None:
-        self._name = spec.key.removeprefix("default/")
-        self._refresh_s: float = spec.waiting_page_refresh_s
-        self._shows_output: bool = spec.waiting_page_output
-        self._template = Template(spec.waiting_page or _PAGE)
+    def __init__(self, key: str, spec: WaitingPageSpec) -> None:
+        self._name = key.removeprefix("default/")
+        self._refresh_s: float = spec.refresh_s
+        self._shows_output: bool = spec.output
+        self._template = Template(spec.template or _PAGE)
 
     def page(
         self, waited_s: float, usual_s: float, waiting: int, output: tuple[str, ...] = ()
@@ -94,9 +94,9 @@ class PageTemplate:
 class WaitingPage(Filter):
     """Answers browsers while no pod is ready; a ticket waits for the start in their place."""
 
-    def __init__(self, spec: RevisionSpec, wheel: TimingWheel, now: Now) -> None:
-        self._page = PageTemplate(spec)
-        self._open_s = MISSED_REFRESHES * spec.waiting_page_refresh_s + CLOSED_AFTER_S
+    def __init__(self, key: str, spec: WaitingPageSpec, wheel: TimingWheel, now: Now) -> None:
+        self._page = PageTemplate(key, spec)
+        self._open_s = MISSED_REFRESHES * spec.refresh_s + CLOSED_AFTER_S
         self._wheel = wheel
         self._now = now
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import FallbackSpec, RevisionSpec
 from activator.data_plane.apply import load_of
 from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -25,8 +25,8 @@ from tests.data_plane.throttle.throttle_fakes import Heard
 class Two(World):
     """The world's revision, and one that takes what it fails."""
 
-    def __init__(self, second: dict[str, Any] | None = None, **first: Any) -> None:
-        super().__init__(fallback_revision="ns/second", **first)
+    def __init__(self, second: dict[str, Any] | None = None, while_starting: bool = False, **first: Any) -> None:
+        super().__init__(fallback=FallbackSpec(revision="ns/second", while_starting=while_starting), **first)
         self.second_heard = Heard()
         self.second = self._revision(**{"key": "ns/second", **(second or {})})
 
@@ -217,7 +217,7 @@ def test_a_total_time_that_is_up_at_the_first() -> None:
 
 
 def test_while_the_first_starts_the_second_serves() -> None:
-    world = Two(fallback_while_starting=True)
+    world = Two(while_starting=True)
     world.second_pod(limit=5)
     for _ in range(3):
         exchange, client = world.begin()
@@ -237,7 +237,7 @@ def test_while_the_first_starts_the_second_serves() -> None:
 
 
 def test_while_the_first_starts_and_there_is_no_second() -> None:
-    world = Two(fallback_while_starting=True)
+    world = Two(while_starting=True)
     world.router.drop("ns/second")
     exchange, client = world.begin()
     assert client.silent() and exchange.in_line
@@ -248,7 +248,7 @@ def test_while_the_first_starts_and_there_is_no_second() -> None:
 
 
 def test_the_start_is_given_up_when_nobody_would_wait_any_longer() -> None:
-    world = Two(fallback_while_starting=True, startup_timeout_s=20.0)
+    world = Two(while_starting=True, startup_timeout_s=20.0)
     world.second_pod()
     exchange, _ = world.begin()
     world.answer(exchange)
@@ -269,7 +269,7 @@ def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
 
 
 def test_a_circle_that_a_reload_has_closed_ends() -> None:
-    world = Two(queue_depth=0, second={"queue_depth": 0, "fallback_revision": "ns/app"})
+    world = Two(queue_depth=0, second={"queue_depth": 0, "fallback": FallbackSpec(revision="ns/app")})
     exchange, client = world.begin()
     assert (client.status, client.reason) == (503, "queue_full")
     assert exchange.fallbacks == FALLBACKS_MAX

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
-from activator.config.specs import AsyncSpec, ProgressSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, FallbackSpec, ProgressSpec, RevisionSpec, WaitingPageSpec
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.proxy.attempt import Attempt
@@ -30,7 +30,7 @@ FEATURES: dict[str, Any] = {
     "respond_async": LATER,
     "progress": ProgressSpec(0.5, 1.0),
     "quiet_streams_s": 2.0,
-    "waiting_page_refresh_s": 1.0,
+    "waiting_page": WaitingPageSpec(1.0),
     "queue_timeout_s": 6.0,
     "total_timeout_s": 8.0,
     "queue_depth": 3,
@@ -44,9 +44,9 @@ class Everything(World):
 
     def __init__(self, while_starting: bool) -> None:
         super().__init__(
-            held_bytes=2000, fallback_revision="ns/second", fallback_while_starting=while_starting, **FEATURES
+            held_bytes=2000, fallback=FallbackSpec(revision="ns/second", while_starting=while_starting), **FEATURES
         )
-        spec = RevisionSpec(key="ns/second", fallback_body="sorry", fallback_type="text/plain", **FEATURES)
+        spec = RevisionSpec(key="ns/second", fallback=FallbackSpec("sorry", "text/plain"), **FEATURES)
         table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.second = RevisionThrottler(spec, table, self.clock.now, self.clock.defer, Heard(), 256, self.held)
         self.router.set(self.second)
