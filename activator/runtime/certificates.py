@@ -19,7 +19,6 @@ from typing import Final, Protocol
 
 from activator.runtime.client_hello import MINIMUM, CertificatePair, listening_context, no_password
 from activator.runtime.errors import StartError
-from activator.runtime.tasks import pause
 
 CERTIFICATE_CHECK_S: Final = 2.0  # how often the files are looked at
 TLS_CONTEXTS_MAX: Final = 1_000  # TLS settings for pods that are remembered
@@ -108,12 +107,6 @@ class ServerCertificate:
         if problem:
             raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
         self.context = listening_context(self._pairs, tls.min_version, tls.alpn)
-
-    async def watch(self) -> None:
-        """Look at the files again and again."""
-        while True:
-            await pause(CERTIFICATE_CHECK_S)
-            self.look()
 
     def problem(self) -> str:
         """Why what the files hold by now cannot be used; empty if it can."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from activator.config.model.listeners import Listener
 from activator.data_plane.server.listener import ListeningSocket, Server, apply_access, open_socket
+from activator.runtime.certificates import CERTIFICATE_CHECK_S
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.unix_sockets import remove_file
@@ -92,7 +93,8 @@ class Listeners:
             for listener in change.opened:
                 await server.open(listener)
                 if listener.certificate is not None:
-                    self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
+                    look = listener.certificate.look
+                    self._watches[listener] = self._tasks.repeat("certificate", CERTIFICATE_CHECK_S, look)
             for listener in change.leaving:
                 server.close(listener, self._is_left(listener))
                 self._leaving.remove(listener)

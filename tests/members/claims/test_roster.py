@@ -228,15 +228,16 @@ async def test_a_lease_that_was_rewritten_for_another_holder_stays(tmp_path: Pat
 @on_a_loop
 async def test_an_eviction_whose_call_fails(tmp_path: Path, fault: Fault) -> None:
     async with claim_world(tmp_path) as world:
-        world.call_timeout_s = 0.2
         await world.starter(0).claim()
-        watcher = await world.roster(1)
-        await until_indexes(watcher, [0])
-        seat = watcher.roster.seats[0]
+        patient = await world.roster(1)
+        world.call_timeout_s = 0.2  # of those that do not wait long for silence
+        hasty = await world.roster(2)
+        await until_indexes(patient, [0])
+        seat = patient.roster.seats[0]
         world.server.faults = [("delete", fault), ("delete", fault)]  # the HTTP client repeats one that is cut
-        assert await watcher.roster.evict(seat) is False
+        assert await hasty.roster.evict(seat) is False
         world.server.faults.clear()
-        assert await watcher.roster.evict(seat) is True
+        assert await patient.roster.evict(seat) is True
         assert world.leases == {}
 
 
