@@ -572,16 +572,16 @@ class ProxiedExchange(RequestRecord):
             return
         self.over = True
         context = self.context
-        client = self._client
+        client, filters = self._client, self.filters
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
-        filters = self.filters
         if filters is not None:
             filters.stop()
         context.count_end(phase)
         self.done_s = self.time()
         context.wheel.cancel(self)
-        context.bodies.stalled.end(self)
         self._selection = None
+        if self.stalled_bytes > 0:
+            context.bodies.stalled.end(self)
         if self.upload is not None:
             self.upload.stop()
         if self.delivery is not None:
