@@ -20,6 +20,7 @@ from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
 from activator.data_plane.throttle.counters import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.pool import PodPool
 from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
@@ -52,6 +53,9 @@ class Pool(Http1Pool):
 
     def __init__(self, counts: list[int]) -> None:
         self._counts = counts
+
+    def in_use(self) -> PodPool:
+        return self
 
     def count_into(self, totals: list[int]) -> None:
         for place, count in enumerate(self._counts):
