@@ -29,6 +29,8 @@ from tests.members.claims.claim_world import (
     is_dense,
 )
 
+pytestmark = pytest.mark.deep  # of ways that no product has
+
 SHARED: list[type[SharedStarter]] = [UpdateStarter, ApplyByMemberStarter, ApplyByIndexStarter, JsonPatchStarter]
 EACH_SHARED = pytest.mark.parametrize("kind", SHARED)
 CLIQUE = 18  # writers of one object
