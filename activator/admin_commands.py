@@ -1,0 +1,204 @@
+"""The commands that ask a running program, by its admin port: status, logs, load and unload, restart, drain."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import quote
+
+from activator.config.model.file import Config
+from activator.config.specs import RevisionSpec
+from activator.runtime.errors import ConfigError, StartError
+
+ADMIN: Final = "http://127.0.0.1:8008"  # the admin port that is asked if nothing names another one
+ADMIN_TOKEN: Final = "ACTIVATOR_ADMIN__TOKEN"
+
+_LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
+
+
+def add_admin_commands(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    load: Callable[[str], tuple[Config, list[RevisionSpec]]],
+) -> None:
+    """Add the commands; `load` reads the configuration file that `-c` names."""
+    drain = commands.add_parser("drain", help="let a running activator finish its work and exit")
+    _add_admin(drain)
+    drain.set_defaults(handler=_drain)
+    status = commands.add_parser("status", help="what a running activator is doing")
+    _add_admin(status)
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.add_argument(
+        "--why", metavar="NAME", nargs="?", const="", help="why each revision, or this one, has so many pods"
+    )
+    status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
+    status.set_defaults(handler=_status)
+    logs = commands.add_parser("logs", help="what the local programs of a revision have written")
+    logs.add_argument("name", metavar="NAME")
+    logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
+    logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
+    _add_admin(logs)
+    logs.set_defaults(handler=_logs)
+    load_revision = commands.add_parser("load", help="load the programs of a revision before a request comes")
+    load_revision.add_argument("name", metavar="NAME")
+    load_revision.add_argument(
+        "--for", dest="seconds", metavar="TIME", help="and keep one for so long (10m), from when it is ready"
+    )
+    _add_admin(load_revision)
+    load_revision.set_defaults(handler=_load_revision)
+    unload = commands.add_parser(
+        "unload", help="stop the programs of a revision when they have finished their requests"
+    )
+    unload.add_argument("name", metavar="NAME")
+    _add_admin(unload)
+    unload.set_defaults(handler=_unload_revision)
+    ended = commands.add_parser(
+        "member-ended", help="say that a silent member of the group has ended for certain: its slots are granted again"
+    )
+    ended.add_argument("seat", type=_count, metavar="SEAT")
+    _add_admin(ended)
+    ended.set_defaults(handler=_end_member)
+    restart = commands.add_parser(
+        "restart", help="start other programs of a revision; those that run finish their requests"
+    )
+    restart.add_argument("name", metavar="NAME")
+    _add_admin(restart)
+    restart.set_defaults(handler=_restart_revision)
+    for command in (drain, status, logs, load_revision, unload, ended, restart):
+        command.set_defaults(load=load)
+
+
+def _add_admin(command: argparse.ArgumentParser) -> None:
+    """Add the options that say how to reach the running program."""
+    command.add_argument(
+        "--admin",
+        metavar="URL",
+        default=ADMIN,
+        help=f"its admin port (default: that of -c or ACTIVATOR_ADMIN, else {ADMIN})",
+    )
+    command.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"the token of the admin port, file:/PATH or env:NAME (default: that of -c or {ADMIN_TOKEN})",
+    )
+    command.add_argument("-c", "--config", metavar="FILE", help="the configuration of the running program")
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text}: expected a number of lines")
+    return int(text)
+
+
+def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
+    """Return how the admin port is asked: with method and path. Raises ConfigError and StartError."""
+    from activator.admin.client import ask
+    from activator.runtime.secret_text import read_secret
+
+    admin, token = "" if options.admin == ADMIN else options.admin, options.token
+    if options.config:
+        config = options.load(options.config)[0]
+        address = config.admin_address
+        if token is None and not isinstance(config.admin, str):
+            token = config.admin.token
+        if not admin and not address:
+            raise StartError(f"{options.config}: `admin` is empty: the program has no admin port")
+    else:
+        address, found = _admin_of_environment()
+        token = found if token is None else token
+    reached = admin or _reachable(address) or ADMIN
+    secret = read_secret(token or "", "--token")
+    return lambda method, path: ask(reached, method, path, secret)
+
+
+def _admin_of_environment() -> tuple[str, str]:
+    """Return the address and the token that the variables of the key `admin` give; each may be empty."""
+    from activator.config.tree import Item, lay_environment_over
+
+    root = Item("", entries={})
+    said = {name: value for name, value in os.environ.items() if name.split("__")[0] == "ACTIVATOR_ADMIN"}
+    problems: list[str] = []
+    lay_environment_over(root, said, problems)
+    if problems:
+        raise ConfigError(problems)
+    item = (root.entries or {}).get("admin")
+    if item is None or item.entries is None:
+        return ("" if item is None else item.text or ""), ""
+    texts = {key: one.text or "" for key, one in item.entries.items()}
+    return texts.get("address") or texts.get("listen", ""), texts.get("token", "")
+
+
+def _reachable(address: str) -> str:
+    """Return an address to connect to for one to listen on."""
+    host, colon, port = address.rpartition(":")
+    return f"{_LOOPBACKS[host]}{colon}{port}" if host in _LOOPBACKS else address
+
+
+def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
+    _admin_of(options)("POST", "/drain")
+    print("draining")
+    return 0
+
+
+def _status(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.status import table, watch, why
+
+    ask_admin = _admin_of(options)
+    if options.watch and not options.json:
+        from threading import Event
+
+        from rich.console import Console
+
+        console = Console()
+        watch(lambda: ask_admin("GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
+        return 0
+    answer = ask_admin("GET", "/debug/revisions")
+    if options.why is not None and not options.json:
+        explained = why(answer, options.why)
+        if explained is None:
+            raise StartError(f"there is no revision {options.why}; `activator status` lists them")
+        print(explained)
+        return 0
+    print(answer.decode() if options.json else table(answer))
+    return 0
+
+
+def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
+    from threading import Event
+
+    from activator.admin.program_logs import FOLLOW_INTERVAL_S, output
+
+    ask_admin = _admin_of(options)
+
+    def goes_on() -> bool:
+        return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
+
+    for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
+        print(line, flush=True)
+    return 0
+
+
+def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
+    _admin_of(options)("POST", f"/load/{quote(options.name)}{query}")
+    print(f"loading {options.name}")
+    return 0
+
+
+def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    _admin_of(options)("POST", f"/unload/{quote(options.name)}")
+    print(f"unloading {options.name}")
+    return 0
+
+
+def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
+    _admin_of(options)("POST", f"/members/{options.seat}/ended")
+    print(f"the silent member at seat {options.seat} counts as ended")
+    return 0
+
+
+def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    _admin_of(options)("POST", f"/restart/{quote(options.name)}")
+    print(f"restarting {options.name}")
+    return 0
