@@ -19,13 +19,11 @@ from activator.control_plane.sources.container.creation import (
 )
 from activator.control_plane.sources.container.engine import EngineAwayError, EngineError
 from activator.control_plane.sources.container.images import Images
+from activator.control_plane.sources.container.removal import found_by_label, removed, removed_by_label
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.unit import (
     ContainerUnit,
     Surroundings,
-    found_by_label,
-    removed,
-    removed_by_label,
     way_of,
 )
 from activator.control_plane.sources.process.output import OnLine

@@ -15,7 +15,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import re
 from abc import abstractmethod
@@ -32,12 +31,12 @@ from activator.control_plane.sources.container.engine import Engine, EngineAwayE
 from activator.control_plane.sources.container.exec import CommandError, run_command
 from activator.control_plane.sources.container.listening import program_listens
 from activator.control_plane.sources.container.output import OutputReader
+from activator.control_plane.sources.container.removal import AWAY_STEP_S, RETRY_AWAY_S
 from activator.control_plane.sources.container.state import ContainerState, health_test, memory_limit, state_of
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
 from activator.control_plane.sources.process.unit import NotStartedError, Unit
-from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
@@ -45,15 +44,11 @@ from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it is looked at
 POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
-AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
 HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's …
 UNSEEN_HOLD_S: Final = 1.0  # … or for so long, where the kernel knows of no listener …
 UNSEEN_S: Final = 5.0  # … and has not for so long; before that it is not connected to
 KILL_TIMEOUT_S: Final = 5.0
-REMOVE_TIMEOUT_S: Final = 10.0  # of one try
 LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
-REMOVE_STEP_S: Final = 0.05  # after the first try to remove a container that failed, doubling up to RETRY_AWAY_S
-RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
 
 log = logging.getLogger("activator.container")
 
@@ -464,59 +459,6 @@ async def stays_open(address: str, hold_s: float) -> bool:
     finally:
         if writer is not None:
             writer.transport.abort()
-
-
-async def removed_by_label(
-    engine: Engine, labels: list[str], identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
-) -> None:
-    """Remove a container that was asked for and may be there, though the engine has not answered. As `removed`."""
-    began_s = now()
-    names: list[str] | None = None
-    while names is None:
-        try:
-            names = await found_by_label(engine, labels)
-        except (EngineAwayError, EngineError) as error:
-            if is_closing() and now() - began_s >= patience_s:
-                log.error("%s: whether it has a container is not known: %s", identity, error)
-                return
-            await pause(AWAY_STEP_S)
-    for name in names:
-        await removed(engine, name, identity, is_closing, patience_s, now)
-
-
-async def found_by_label(engine: Engine, labels: list[str]) -> list[str]:
-    """Return the ids of the containers that have these labels. Raises EngineAwayError, EngineError."""
-    query = {"all": "true", "filters": json.dumps({"label": labels})}
-    listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S)
-    names = [one.get("Id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
-    return [name for name in names if isinstance(name, str) and name.isalnum()]
-
-
-async def removed(
-    engine: Engine, container: str, identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
-) -> None:
-    """Returns when the container is not there any more; while the activator closes, after the patience at the latest:
-    then the reaper goes on, or the next start.
-    """
-    began_s, steps, is_told = now(), Backoff(REMOVE_STEP_S, RETRY_AWAY_S), False
-    while True:
-        try:
-            query = {"force": "true", "v": "true"}
-            await engine.call("DELETE", f"/containers/{container}", query, timeout_s=REMOVE_TIMEOUT_S)
-            return
-        except EngineAwayError as error:
-            problem = str(error)
-        except EngineError as error:
-            if error.status == 404:
-                return
-            problem = error.message
-        if is_closing() and now() - began_s >= patience_s:
-            log.error("%s: its container %s is left to the reaper: %s", identity, container[:12], problem)
-            return
-        if not is_told and now() - began_s >= patience_s:
-            is_told = True
-            log.warning("%s: its container %s cannot be removed: %s", identity, container[:12], problem)
-        await pause(steps.next_s())
 
 
 def way_of(settings: Container, address: str) -> bool:
