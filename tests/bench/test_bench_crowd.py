@@ -13,6 +13,7 @@ from tests.sources import ROOT
 
 
 @pytest.mark.e2e
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "words",
     [["crowd", "--clients", "50"], ["crowd", "--clients", "50", "--h2"], ["trace", "--events", "2000"]],

@@ -14,7 +14,7 @@ import pytest
 from bench.processes import tree
 from tests.sources import ROOT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 SHORT = ["--rounds", "1", "--seconds", "1", "--connections", "8", "--upstream", "own", "--client", "own"]
 
