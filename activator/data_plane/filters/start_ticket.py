@@ -59,9 +59,9 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     """Return the ticket of the request's revision, a new one if there is none. None: the request has been refused,
     because nothing may join the queue.
     """
+    throttler.activate()
     ticket = throttler.queue.onlookers.ticket
     if isinstance(ticket, StartTicket):
-        throttler.activate()
         return ticket
     ticket = StartTicket(throttler, wheel)
     throttler.queue.arrive(ticket, request.asked_for_slot_s)

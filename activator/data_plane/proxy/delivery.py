@@ -57,6 +57,7 @@ class Delivery:
             attempt.give_back(throttler, lease, pod, exchange.time() - exchange.granted_s, is_whole)
         elif pod is not None:
             pod.abort()
+        attempt.read_s = 0.0  # the end of the request is not the time of this read
 
     def send_share(self) -> bool:
         """Send the client up to SHARE_BYTES; return True if there is more and the client takes it.

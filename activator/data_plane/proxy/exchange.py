@@ -323,8 +323,7 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         self.request_done = True
-        body = self.upload
-        pod = self.pod
+        body, pod = self.upload, self.pod
         if self.phase >= TUNNEL:
             attempt = self.attempt
             assert pod is not None and attempt is not None
@@ -341,8 +340,7 @@ class ProxiedExchange(RequestRecord):
     def client_blocked(self) -> None:
         if self.over:
             return
-        throttler = self.throttler
-        attempt = self.attempt
+        throttler, attempt = self.throttler, self.attempt
         self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
         now_s = self.context.now()
         if self.phase >= ANSWERING and not self.context.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
@@ -394,6 +392,7 @@ class ProxiedExchange(RequestRecord):
             return
         filters, selection, throttler = self.filters, self._selection, self.throttler
         if filters is not None and filters.is_broken:
+            filters.is_broken = False
             self.fail(Reason.INTERNAL, "")
         elif self.phase == SCANNING and selection is not None:
             go_on(selection, self)
@@ -432,16 +431,17 @@ class ProxiedExchange(RequestRecord):
         send_whole(client, self.head, head, body)
 
     def hold(self, timeout_s: float) -> int:
-        return self._run().hold(timeout_s)
+        return 0 if self.over else self._run().hold(timeout_s)
 
     def proceed(self, hold: int) -> None:
         if self.filters is not None:
             self.filters.proceed(hold)
 
     def gather(self, bytes_max: int) -> bool:
+        if self.over:
+            return True
         self._run().may_gather()
-        throttler = self.throttler
-        body = self.upload
+        body, throttler = self.upload, self.throttler
         if body is None or throttler is None or self.request_done or bytes_max <= self.gathered_max:
             return True
         return not self._waits_for_body(throttler, body, bytes_max)

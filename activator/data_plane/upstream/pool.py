@@ -89,9 +89,10 @@ class PodPool(ConnectionOwner):
     def hand_over(self, successor: PodPool) -> None:
         """Close the pool, and let `successor` serve the exchanges that wait here: their pod is the same."""
         self._successor = successor
-        waiting = self._waiting
-        self._waiting = {}
+        waiting, self._waiting = self._waiting, {}
+        refused, self._refused = self._refused, {}
         self.close()
+        successor._reject_soon(refused)
         now_s = self._now()
         for exchange, fresh in waiting.items():
             pod = successor.checkout(exchange, 0.0 if fresh else NEVER, now_s)
@@ -300,17 +301,22 @@ class PodPool(ConnectionOwner):
     def _refuse(self, reason: Reason) -> None:
         # A refusal is about the pod, so all that wait here are rejected; silence is about one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
-            before = len(self._refused)
-            self._refused.update(dict.fromkeys(self._waiting, reason))
+            refused: dict[PodUser, Reason] = dict.fromkeys(self._waiting, reason)
             self._waiting.clear()
-            if before == 0:
-                self._reject_refused()
+            self._reject_soon(refused)
         else:
             exchange = next(iter(self._waiting), None)
             if exchange is not None:
                 del self._waiting[exchange]
                 exchange.connect_failed(reason)
         self._fill()
+
+    def _reject_soon(self, refused: dict[PodUser, Reason]) -> None:
+        """Reject users of the pool, for a reason each, within the next turns."""
+        before = len(self._refused)
+        self._refused.update(refused)
+        if before == 0:
+            self._reject_refused()
 
     def _reject_refused(self) -> None:
         """A bounded number in this turn: without a limit of its own, thousands of requests may wait for one pod."""

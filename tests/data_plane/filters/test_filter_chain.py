@@ -154,6 +154,19 @@ def test_an_answer_ends_the_request_and_a_second_one_is_ignored() -> None:
     world.check_idle()
 
 
+def test_after_an_answer_a_hold_and_a_wait_for_the_body_have_no_effect() -> None:
+    found: list[object] = []
+
+    def act(request: RequestRecord) -> None:
+        request.answer(403)
+        found.extend([request.hold(1.0), request.gather(100)])
+
+    world = world_of(OnRequest(act))
+    exchange, client = world.begin()
+    assert (client.status, found, exchange.filters) == (403, [0, True], None)
+    world.check_idle()
+
+
 def test_an_answer_that_comes_later() -> None:
     holding = OnRequest(hold_it)
     world = world_of(holding)

@@ -284,6 +284,21 @@ def test_a_slow_reader_holds_no_slot_once_the_pod_has_finished() -> None:
     world.check_idle()
 
 
+def test_the_wait_for_a_slow_reader_is_part_of_its_duration() -> None:
+    world = world_of()
+    world.pod()
+    exchange, client = world.begin()
+    exchange.client_blocked()
+    at_pod(exchange).read_s = world.clock.now()  # as a connection writes it when it has read from the pod
+    world.answer(exchange, body=b"x" * 1000)
+    assert exchange.phase == DELIVERING
+    world.clock.pass_time(20.0)
+    exchange.client_drained()
+    world.clock.turn()
+    assert exchange.done_s - exchange.arrived_s == 20.0
+    world.check_idle()
+
+
 def test_the_pod_is_read_as_long_as_there_is_room_and_then_paused() -> None:
     world = world_of()
     pool = world.pod()

@@ -96,7 +96,7 @@ def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() ->
     assert client.fields["refresh"] == "2" and client.retry_after == "2"
     assert client.fields["cache-control"] == "no-store" and client.fields["activator-queue-position"] == "1"
     assert b"<h1>Starting ns/app</h1>" in client.body
-    assert ("wanted",) in world.heard.events
+    assert world.heard.events == [("activated",), ("wanted",)]
     assert load_of(world.throttler, world.clock.now()).queued == 1, "a start is wanted as long as somebody looks"
     world.pod()
     world.check_idle()
