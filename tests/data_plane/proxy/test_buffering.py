@@ -287,7 +287,7 @@ def test_a_slow_reader_holds_no_slot_once_the_pod_has_finished() -> None:
 def test_the_wait_for_a_slow_reader_is_part_of_its_duration() -> None:
     world = world_of()
     world.pod()
-    exchange, client = world.begin()
+    exchange, _ = world.begin()
     exchange.client_blocked()
     at_pod(exchange).read_s = world.clock.now()  # as a connection writes it when it has read from the pod
     world.answer(exchange, body=b"x" * 1000)
