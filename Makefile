@@ -131,9 +131,10 @@ site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead li
 # In the plain world: compiled code has no lines to count.
 MEASURED := $(PLAIN) COVERAGE_FILE=build/coverage
 
+COVERED_TESTS := tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation
+
 coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with its floor (ten minutes)
-	$(MEASURED) $(PYTEST) --cov-report= --cov=activator --cov=lb tests/lb tests/codec tests/data_plane tests/control_plane \
-	    tests/simulation $(PYTEST_ARGS)
+	$(MEASURED) $(PYTEST) --cov-report= --cov=activator --cov=lb $(COVERED_TESTS) $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors
 
 chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard
@@ -160,7 +161,8 @@ bench: $(VENV)/.packages build  ## measures (BENCH="micro", "load", …)
 e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
 	$(PY) -m pytest -m "e2e and not deep" $(PYTEST_ARGS)
 
-deep: test-plain build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep" $(PYTEST_ARGS)
 

@@ -136,9 +136,7 @@ def _reachable(address: str) -> str:
 
 
 def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
-    _admin_of(options)("POST", "/drain")
-    print("draining")
-    return 0
+    return _post(options, "/drain", "draining")
 
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -181,24 +179,23 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 
 def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
-    _admin_of(options)("POST", f"/load/{quote(options.name)}{query}")
-    print(f"loading {options.name}")
-    return 0
+    return _post(options, f"/load/{quote(options.name)}{query}", f"loading {options.name}")
 
 
 def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    _admin_of(options)("POST", f"/unload/{quote(options.name)}")
-    print(f"unloading {options.name}")
-    return 0
+    return _post(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
 
 
 def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
-    _admin_of(options)("POST", f"/members/{options.seat}/ended")
-    print(f"the silent member at seat {options.seat} counts as ended")
-    return 0
+    return _post(options, f"/members/{options.seat}/ended", f"the silent member at seat {options.seat} counts as ended")
 
 
 def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
-    _admin_of(options)("POST", f"/restart/{quote(options.name)}")
-    print(f"restarting {options.name}")
+    return _post(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
+
+
+def _post(options: argparse.Namespace, path: str, done: str) -> int:
+    """Ask the program for something, and print `done`."""
+    _admin_of(options)("POST", path)
+    print(done)
     return 0

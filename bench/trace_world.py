@@ -227,7 +227,7 @@ class TraceWorld:
         )
         self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong place")
         self.model.join(guest)
-        self.wheel.arm(guest, guest.asked_s + throttler.wait_limit_s(guest))
+        self.wheel.arm(guest, guest.asked_s + throttler.queue.wait_limit_s(guest))
         return guest
 
     def end(self, guest: Guest, succeeded: bool = True) -> None:
@@ -251,7 +251,7 @@ class TraceWorld:
                 self.model.leave(guest)
         self._over(guest, "left")
         self.wheel.cancel(guest)
-        self.throttler.cancel(guest)
+        self.throttler.queue.cancel(guest)
         self._must(not guest.in_line, "who has left still stands in line")
 
     def try_again(self, guest: Guest) -> None:
@@ -270,7 +270,7 @@ class TraceWorld:
             self._must(refusal is Reason.REVISION_FAILED, f"a retry was refused: {refusal}")
             self._over(guest, refusal.value)
         elif guest.in_line:
-            self.wheel.arm(guest, guest.asked_s + self.throttler.wait_limit_s(guest))
+            self.wheel.arm(guest, guest.asked_s + self.throttler.queue.wait_limit_s(guest))
 
     def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
         # The throttler may grant before it returns: the model must have the guest back by then.
@@ -349,7 +349,7 @@ class TraceWorld:
         if guest not in self.told_later:  # else it hears what it was to hear first
             self.model.leave(guest)
             self.told_later[guest] = Reason.QUEUE_TIMEOUT
-        self.throttler.overdue(guest)
+        self.throttler.queue.overdue(guest)
 
     def _judge_refusal(self, reason: Reason, length: int) -> None:
         throttler = self.throttler
@@ -361,7 +361,7 @@ class TraceWorld:
             self._must(
                 reason is Reason.REVISION_FAILED and throttler.queue.failure is not None, f"refused with {reason}"
             )
-        self._must(1 <= throttler.retry_after_s() <= 120, "a Retry-After that helps nobody")
+        self._must(1 <= throttler.queue.retry_after_s() <= 120, "a Retry-After that helps nobody")
 
     # --- pods and configuration ---
 

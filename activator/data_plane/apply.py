@@ -560,7 +560,7 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     return Load(
         throttler.key,
         max(throttler.in_flight() - throttler.counters.quiet, 0),
-        throttler.waiting() + throttler.gathering,
+        throttler.queue.waiting() + throttler.gathering,
         throttler.counters.requests_total - throttler.counters.quiet_total,
         concurrency,
         seconds,

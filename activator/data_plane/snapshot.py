@@ -38,7 +38,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "container_concurrency": throttler.spec.container_concurrency,
         "requests": counters.requests_total,
         "in_flight": throttler.in_flight(),
-        "queued": throttler.waiting(),
+        "queued": throttler.queue.waiting(),
         "gathering": throttler.gathering,
         "delivering": throttler.delivering,
         "queue_depth": throttler.spec.queue_depth,
@@ -66,14 +66,14 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     """The waiting requests, and how the line is kept."""
     return {
         "discipline": throttler.spec.discipline.name,
-        "waiting": throttler.waiting(),
+        "waiting": throttler.queue.waiting(),
         **throttler.queue.line.shares(),
         "held_bytes": throttler.held.held_bytes,
         "granted": throttler.counters.granted_total,
         "queued": throttler.counters.queued_total,
         "exempted": throttler.counters.exempted_total,
         "errors": throttler.counters.errors_total,
-        "retry_after_s": throttler.retry_after_s(),
+        "retry_after_s": throttler.queue.retry_after_s(),
     }
 
 

@@ -44,7 +44,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         retries={reason.value: count for reason, count in counters.retries.items()},
         fallbacks=dict(counters.fallbacks),
         client_gone_total=counters.client_gone_total,
-        queued=throttler.waiting(),
+        queued=throttler.queue.waiting(),
         queue_limit=spec.queue_depth,
         gathering=throttler.gathering,
         delivering=throttler.delivering,

@@ -149,7 +149,7 @@ def a_client_that_goes_frees_its_place(seed: int) -> None:
         one.leave()
     world.run(0.1)
     expect(owner.throttlers[KEY].queue.line.length == 0, "they stand there no more")
-    expect(owner.throttlers[KEY].waiting() == 0 and owner.throttlers[KEY].in_flight() == 1, "what is its own")
+    expect(owner.throttlers[KEY].queue.waiting() == 0 and owner.throttlers[KEY].in_flight() == 1, "what is its own")
     calm(world)
 
 
@@ -165,7 +165,7 @@ def what_a_member_counts_is_its_own(seed: int) -> None:
         own = [one for one in asked if one.node is node]
         at_pods = sum(one.pod is not None for one in own)
         expect(throttler.in_flight() == at_pods, f"{node.name}: in flight {throttler.in_flight()}, not {at_pods}")
-        expect(throttler.waiting() == len(own) - at_pods, f"{node.name}: waiting {throttler.waiting()}")
+        expect(throttler.queue.waiting() == len(own) - at_pods, f"{node.name}: waiting {throttler.queue.waiting()}")
         expect(throttler.counters.granted_total == at_pods, f"{node.name}: granted {throttler.counters.granted_total}")
     calm(world)
     for node in (borrower, owner):
@@ -231,7 +231,7 @@ def what_a_request_wants_is_known_to_the_owner(seed: int) -> None:
         expect(getattr(waiter, name) == getattr(wants, name), f"{name} is {getattr(waiter, name)} at the owner")
     expect(abs(waiter.asked_s - owner.now() + borrower.now() - wants.asked_s) < 0.05, "it has waited for as long")
     expect(wants.line_number == waiter.arrival, "it knows its place")
-    borrower.throttlers[KEY].cancel(wants)
+    borrower.throttlers[KEY].queue.cancel(wants)
     calm(world)
 
 

@@ -130,7 +130,7 @@ class Request(Waiter):
         if not self.end and self.lease is None:
             self._end("left")
             assert self.throttler is not None
-            self.throttler.cancel(self)
+            self.throttler.queue.cancel(self)
 
     def served(self) -> None:
         if self.end:

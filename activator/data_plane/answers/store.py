@@ -156,7 +156,7 @@ class AnswerStore(AnswerKeeper):
             starting = throttler.table.capacity == 0
             shown["state"] = "starting" if starting else "waiting"
             shown["position"] = position
-            shown["waiting"] = throttler.waiting()
+            shown["waiting"] = throttler.queue.waiting()
             shown["expected_s"] = retry_after_s
             headers.append((POSITION_HEADER, str(position).encode()))
         headers.append((STATE_HEADER, shown["state"].encode()))

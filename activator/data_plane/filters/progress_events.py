@@ -176,7 +176,7 @@ def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
         return b": running waited_s=%d\n\n" % int(waited_s)
     position = throttler.queue.position_of(exchange)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"
-    said = (state, position, throttler.waiting(), int(waited_s), throttler.queue.expected_s(position))
+    said = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
     return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % said
 
 

@@ -46,7 +46,7 @@ class StartTicket(Waiter):
         """Leave the queue: no request has come for that time."""
         throttler = self._throttler
         self._over()
-        throttler.cancel(self)
+        throttler.queue.cancel(self)
 
     def _over(self) -> None:
         self._wheel.cancel(self)
@@ -59,15 +59,14 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     """Return the ticket of the request's revision, a new one if there is none. None: the request has been refused,
     because nothing may join the queue.
     """
-    throttler.activate()
     ticket = throttler.queue.onlookers.ticket
     if isinstance(ticket, StartTicket):
+        throttler.activate()
         return ticket
     ticket = StartTicket(throttler, wheel)
-    throttler.queue.arrive(ticket, request.asked_for_slot_s)
-    refusal = throttler.queue.enqueue(ticket)
+    refusal = throttler.join(ticket, request.asked_for_slot_s)
     if refusal is not None:
-        request.refused(refusal, throttler.refusal_detail())
+        request.refused(refusal, throttler.queue.refusal_detail())
         return None
     throttler.queue.onlookers.ticket = ticket
     return ticket

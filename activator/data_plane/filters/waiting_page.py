@@ -113,7 +113,9 @@ class WaitingPage(Filter):
         ticket.wait_until(now_s + self._open_s)
         request.reason = Reason.STARTING
         waited_s, usual_s = throttler.queue.start_progress(now_s)
-        request.respond(*self._page.page(waited_s, usual_s, throttler.waiting(), throttler.queue.onlookers.output))
+        request.respond(
+            *self._page.page(waited_s, usual_s, throttler.queue.waiting(), throttler.queue.onlookers.output)
+        )
 
 
 def wants_page(head: RequestHead) -> bool:

@@ -257,7 +257,7 @@ class Lending(LineObserver):
             waiter.arrival = waiting.number
             refusal = throttler.rejoin(waiter)
         if refusal is not None:
-            self.refused(waiter, refusal, throttler.refusal_detail())
+            self.refused(waiter, refusal, throttler.queue.refusal_detail())
         elif waiter.in_line and self._begun:
             self._send_queued(waiter)
 
@@ -265,7 +265,7 @@ class Lending(LineObserver):
         borrower = self._borrower(member)
         waiter = borrower.waiters.pop(request, None)
         if waiter is not None:
-            self.throttler.cancel(waiter)
+            self.throttler.queue.cancel(waiter)
 
     def trial_over(self, member: int, slot: int) -> None:
         waiter = self._borrower(member).slots.get(slot)
@@ -462,7 +462,7 @@ class Lending(LineObserver):
     def _forget_waiters(self, borrower: Borrower) -> None:
         waiters, borrower.waiters = borrower.waiters, {}
         for waiter in waiters.values():
-            self.throttler.cancel(waiter)
+            self.throttler.queue.cancel(waiter)
 
     def _may_lend(self) -> bool:
         throttler = self.throttler

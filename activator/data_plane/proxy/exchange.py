@@ -211,7 +211,7 @@ class ProxiedExchange(RequestRecord):
             return
         refusal = throttler.queue.enqueue(self)
         if refusal is not None:
-            self.fail(refusal, throttler.refusal_detail())
+            self.fail(refusal, throttler.queue.refusal_detail())
         elif self.phase == WAITING or self.enter(WAITING):  # for another revision than before
             self._wait(throttler)
 
@@ -250,7 +250,7 @@ class ProxiedExchange(RequestRecord):
             self.queued_s = self.time()
         if self.start is None:
             self.start = throttler.queue.start
-        self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
+        self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.queue.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
         throttler = self.throttler
@@ -276,7 +276,7 @@ class ProxiedExchange(RequestRecord):
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
-            self.fail(refusal, throttler.refusal_detail() or lease.address)
+            self.fail(refusal, throttler.queue.refusal_detail() or lease.address)
 
     # --- from the client ---
 
@@ -492,7 +492,7 @@ class ProxiedExchange(RequestRecord):
             return
         assert throttler is not None
         if self.in_line:
-            throttler.overdue(self)
+            throttler.queue.overdue(self)
             return
         if self.blocked_s > 0.0 and self.has_client_taken():
             self.blocked_s = now_s
@@ -562,7 +562,7 @@ class ProxiedExchange(RequestRecord):
             return
         self.status = reason.status
         self.end(False, True)
-        waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+        waiting = throttler.queue.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
         send_refusal(client, self.head, failure, waiting)
 
     def end(self, succeeded: bool, is_request: bool) -> None:

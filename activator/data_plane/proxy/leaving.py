@@ -55,7 +55,7 @@ def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64,
     attempt, exchange.attempt = exchange.attempt, None
     lease = exchange.lease
     if exchange.in_line:
-        throttler.cancel(exchange)
+        throttler.queue.cancel(exchange)
     elif exchange.is_gathering:
         exchange.is_gathering = False
         throttler.gathering -= 1

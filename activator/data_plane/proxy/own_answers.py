@@ -19,7 +19,7 @@ def retry_after_s(reason: Reason, throttler: RevisionThrottler | None) -> int:
     """Return after how many whole seconds a refused request may be repeated; 0: that would not help."""
     if throttler is None:
         return PENDING_RETRY_AFTER_S if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING else 0
-    return throttler.retry_after_s() if reason.status == 503 else 0
+    return throttler.queue.retry_after_s() if reason.status == 503 else 0
 
 
 def send_refusal(client: ClientStream, request: RequestHead, failure: Failure, waiting: int = -1) -> None:

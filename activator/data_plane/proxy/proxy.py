@@ -11,30 +11,14 @@ from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.filter_run import FilterRun
-from activator.data_plane.proxy.request_body import BodyBudgets
-from activator.data_plane.proxy.routing import Router
-from activator.runtime.clock import Now, TimingWheel
 
 
 class Proxy(ProxyContext):
     """The proxy of one worker."""
 
-    def __init__(
-        self,
-        router: Router,
-        wheel: TimingWheel,
-        now: Now,
-        bodies: BodyBudgets,
-        attempts_max: int,
-        on_error: Callable[[Exception], None],
-        send_timeout_s: float = 0.0,
-    ) -> None:
-        super().__init__(router, wheel, now, bodies, attempts_max, on_error, send_timeout_s)
-        self.sampler: Sampler | None = None  # decides which requests are traced, if any are
-        self.answers: AnswerStore | None = None  # for clients that do not wait
-        self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = (
-            None  # opens requests for stored answers
-        )
+    sampler: Sampler | None = None  # decides which requests are traced, if any are
+    answers: AnswerStore | None = None  # for clients that do not wait
+    open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # for who asks for such an answer
 
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
         """Return the exchange of a request for a revision or for a stored answer; call its `begin` at its turn."""

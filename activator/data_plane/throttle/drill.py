@@ -114,4 +114,4 @@ class Drill:
 
     def cancel_all(self, waiters: list[DrilledWaiter]) -> None:
         for waiter in waiters:
-            self.throttler.cancel(waiter)
+            self.throttler.queue.cancel(waiter)

@@ -147,6 +147,10 @@ class RevisionQueue:
         self._joined(waiter)
         return None
 
+    def refusal_detail(self) -> str:
+        """Return the text that goes with the reason that `enqueue` gave last, or `requeue` of the throttler."""
+        return self.admission.detail
+
     def rejoin(self, waiter: Waiter) -> None:
         """Add the waiter to the line again, in its old place."""
         self.line.rejoin(waiter)

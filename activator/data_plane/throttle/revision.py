@@ -119,6 +119,12 @@ class RevisionThrottler:
             return None
         return self._reserve(waiter, tracker, now_s)
 
+    def join(self, waiter: Waiter, now_s: float) -> Reason | None:
+        """Add a waiter to the line that asks for no slot now; return a reason if it is rejected instead."""
+        self.queue.arrive(waiter, now_s)
+        self.activate()
+        return self.queue.enqueue(waiter)
+
     def body_expected(self) -> None:
         """Count a request that asks for a slot when its body is here: a revision at zero may start meanwhile."""
         self.gathering += 1
@@ -156,14 +162,6 @@ class RevisionThrottler:
         queue.rejoin(waiter)
         self.pump()
         return None
-
-    def cancel(self, waiter: Waiter) -> None:
-        """Take the waiter out of the queue for its owner; harmless for one that does not wait."""
-        self.queue.cancel(waiter)
-
-    def overdue(self, waiter: Waiter) -> None:
-        """Reject a waiter whose time in line is up."""
-        self.queue.overdue(waiter)
 
     # --- giving a slot back ---
 
@@ -355,25 +353,9 @@ class RevisionThrottler:
         lending = self.sharing.lending
         return int(self.table.in_flight) - (0 if lending is None else lending.lent())
 
-    def waiting(self) -> int:
-        """Return how many requests of this member wait."""
-        return self.queue.waiting()
-
     def has_requests(self) -> bool:
         """True if a lease is open, or a request has been counted that has not ended."""
         return self.leases.count != 0 or self.counters.has_requests()
-
-    def wait_limit_s(self, waiter: Waiter) -> float:
-        """Return how long this waiter may wait, in seconds from its arrival."""
-        return self.queue.wait_limit_s(waiter)
-
-    def retry_after_s(self) -> int:
-        """Return when to come again, in seconds: after the line as it is now, or the start that it waits for."""
-        return self.queue.retry_after_s()
-
-    def refusal_detail(self) -> str:
-        """Return the text that goes with the reason that `queue.enqueue` or `requeue` gave last."""
-        return self.queue.admission.detail
 
     def is_stuck(self) -> bool:
         """True if a request waits that could go, and nothing is about to look: that must not be."""

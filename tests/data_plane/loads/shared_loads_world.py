@@ -69,7 +69,7 @@ class Plane:
             if one.lease is not None:
                 self.requests.append(one)
             else:
-                throttler.cancel(one)
+                throttler.queue.cancel(one)
 
     def end(self, index: int) -> None:
         """A request ends."""

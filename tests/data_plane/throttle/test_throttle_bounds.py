@@ -199,18 +199,18 @@ def test_the_process_holds_only_so_many_requests() -> None:
 )
 def test_a_request_may_say_how_long_it_waits(fields: dict[str, str], most_s: float | None, limit_s: float) -> None:
     room = Room(request_timeout=True, request_timeout_max_s=most_s, queue_timeout_s=60.0)
-    assert room.throttler.wait_limit_s(room.ask(**fields)) == pytest.approx(limit_s)
+    assert room.throttler.queue.wait_limit_s(room.ask(**fields)) == pytest.approx(limit_s)
 
 
 def test_what_a_request_says_counts_only_where_it_is_allowed() -> None:
     room = Room(queue_timeout_s=60.0)
-    assert room.throttler.wait_limit_s(room.ask(activator_queue_timeout="5")) == 60.0
+    assert room.throttler.queue.wait_limit_s(room.ask(activator_queue_timeout="5")) == 60.0
 
 
 def test_a_time_that_is_none_is_the_clients_mistake() -> None:
     room = Room(request_timeout=True)
     assert room.ask(activator_deadline="soon").ends == ["bad_request"]
-    assert room.throttler.refusal_detail() == (
+    assert room.throttler.queue.refusal_detail() == (
         "Activator-Deadline: found 'soon', expected seconds or a duration such as 300ms, 5s or 2m"
     )
     assert room.process.held_requests == 0
@@ -242,7 +242,7 @@ def test_who_cannot_be_in_time_even_at_best_is_told_at_arrival() -> None:
         assert room.ask(activator_deadline="30s").ends == []
     # Two slots at most, four ahead, four seconds each at best: not before eight seconds have passed.
     assert room.ask(activator_deadline="7.9s").ends == ["deadline_too_short"]
-    assert room.throttler.refusal_detail() == "at best in 8.0 s, wanted within 7.9 s"
+    assert room.throttler.queue.refusal_detail() == "at best in 8.0 s, wanted within 7.9 s"
     assert room.ask(activator_deadline="8s").ends == []
 
 
@@ -280,7 +280,7 @@ def test_a_start_that_never_was_quicker_refuses_whoever_wants_it_quicker() -> No
     room.ask()
     room.clock.pass_time(5.0)
     assert room.ask(activator_deadline="14s").ends == ["deadline_too_short"]
-    assert room.throttler.retry_after_s() == 15
+    assert room.throttler.queue.retry_after_s() == 15
     assert room.ask(activator_deadline="16s").ends == []
 
 
@@ -296,7 +296,7 @@ def test_retry_after_is_honest_from_the_first_second_of_a_line() -> None:
         room.clock.pass_time(0.1)
         holders[number].release()
     assert len([one for one in line if one.lease is None]) == 90
-    assert 9 <= room.throttler.retry_after_s() <= 10
+    assert 9 <= room.throttler.queue.retry_after_s() <= 10
 
 
 def test_a_pause_without_a_line_does_not_slow_the_estimate_down() -> None:
@@ -311,18 +311,18 @@ def test_a_pause_without_a_line_does_not_slow_the_estimate_down() -> None:
             current = following
         room.clock.pass_time(300.0)
     line = [room.ask() for _ in range(20)]
-    assert 9 <= room.throttler.retry_after_s() <= 12
+    assert 9 <= room.throttler.queue.retry_after_s() <= 12
 
 
 def test_retry_after_is_never_nought_and_never_absurd() -> None:
     room = Room()
-    assert room.throttler.retry_after_s() == 1
+    assert room.throttler.queue.retry_after_s() == 1
     room.ask()
-    assert room.throttler.retry_after_s() == 1
+    assert room.throttler.queue.retry_after_s() == 1
     room.clock.pass_time(30.0)
-    assert room.throttler.retry_after_s() == 30, "as long again as it has taken"
+    assert room.throttler.queue.retry_after_s() == 30, "as long again as it has taken"
     room.clock.pass_time(3_000.0)
-    assert room.throttler.retry_after_s() == 120
+    assert room.throttler.queue.retry_after_s() == 120
 
 
 # --- waiters that raise ---
@@ -366,13 +366,13 @@ def test_retry_after_names_the_next_attempt_to_start() -> None:
     waiting = asking(throttler, clock.now())
     throttler.queue.fail("exited", clock.now() + 6.3)
     assert waiting.ends == ["revision_failed"]
-    assert throttler.retry_after_s() == 7
+    assert throttler.queue.retry_after_s() == 7
     clock.now_s += 6.0
-    assert throttler.retry_after_s() == 1
+    assert throttler.queue.retry_after_s() == 1
     throttler.queue.fail("exited", clock.now() + 1000.0)
-    assert throttler.retry_after_s() == 120, "bounded"
+    assert throttler.queue.retry_after_s() == 120, "bounded"
     throttler.recover()
-    assert throttler.retry_after_s() == 1
+    assert throttler.queue.retry_after_s() == 1
 
 
 # --- many at once ---
@@ -430,7 +430,7 @@ def test_ten_thousand_may_run_out_of_time_together() -> None:
     throttler, table, _, clock = make(depth=10_000)
     line = many(throttler, 10_000)
     for request in line:
-        throttler.overdue(request)
+        throttler.queue.overdue(request)
     assert sum(bool(request.ends) for request in line) == REFUSALS_PER_TURN_MAX
     table.add("pod", "10.0.0.1:80", 10, READY)
     throttler.pump()
@@ -475,4 +475,4 @@ def test_a_waiter_that_was_never_sorted_has_no_limits_of_its_own() -> None:
     throttler = make()[0]
     request = Request(throttler)
     assert (request.own_timeout_s, request.own_deadline_s) == (NEVER, NEVER)
-    assert throttler.wait_limit_s(request) == throttler.queue.queue_timeout_s()
+    assert throttler.queue.wait_limit_s(request) == throttler.queue.queue_timeout_s()

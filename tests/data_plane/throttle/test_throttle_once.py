@@ -59,7 +59,7 @@ def test_whatever_the_state_worker_says_of_it_in_between() -> None:
     again = table.add("p0", "10.0.0.0:80", 1, READY)
     assert again is not None and again.suspect_until_s == 0.0, "the next one in the slot is another copy"
     throttler.pump()
-    assert throttler.waiting() == 0
+    assert throttler.queue.waiting() == 0
     table.check_invariants()
 
 

@@ -219,7 +219,7 @@ def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
         current.release()
         current = next(request for request in line if request.lease is not None)
     # 20 are left at about 2/s: ten seconds, give or take the warming up of the estimate
-    assert 9 <= throttler.retry_after_s() <= 16
+    assert 9 <= throttler.queue.retry_after_s() <= 16
 
 
 def test_queue_timeout_outlasts_the_startup_timeout_until_a_pod_was_ready() -> None:

@@ -103,7 +103,7 @@ class Request(Waiter):
 
     def leave(self) -> None:
         self.ends.append("left")
-        self.throttler.cancel(self)
+        self.throttler.queue.cancel(self)
 
 
 def asking(throttler: RevisionThrottler, now_s: float, name: int = 0) -> Request:
