@@ -10,13 +10,13 @@ Rules
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, final
 
 from activator.runtime.backoff import Backoff
-from activator.runtime.clock import Later, Now, Timer
+from activator.runtime.clock import NEVER, Later, Now, Timer
+from activator.runtime.schedule import Schedule
 from lb.rng import Rng
 
 URGENT_IN_A_ROW_MAX: Final = 8  # urgent passes before one that is not urgent
@@ -27,17 +27,15 @@ WOKEN_PAUSE_MAX_S: Final = 1.0  # a key that is woken, and fails again, pauses f
 
 
 class _Key:
-    """One Activation in the queue. `backoff`: None unless its last pass failed. `due_s`: it comes again then; None: it
-    does not wait. `is_dirty`: put in while its pass is under way. `is_pausing`: it waits because it failed; neither
-    the API nor a component asked for the pause.
+    """One Activation in the queue. `backoff`: None unless its last pass failed. `is_dirty`: it was put in during its
+    pass. `is_pausing`: it waits because it failed; neither the API nor a component asked for the pause.
     """
 
-    __slots__ = ("added_s", "backoff", "due_s", "is_active", "is_dirty", "is_pausing", "is_urgent")
+    __slots__ = ("added_s", "backoff", "is_active", "is_dirty", "is_pausing", "is_urgent")
 
     def __init__(self) -> None:
         self.added_s = 0.0
         self.backoff: Backoff | None = None
-        self.due_s: float | None = None
         self.is_active = False
         self.is_dirty = False
         self.is_pausing = False
@@ -60,7 +58,7 @@ class WorkQueue:
         self._urgent: OrderedDict[str, None] = OrderedDict()
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._urgent_in_a_row = 0
-        self._due: list[tuple[float, str]] = []
+        self._due: Schedule[str] = Schedule()  # keys that wait for a time
         self._timer: Timer | None = None
         self._timer_s = 0.0
 
@@ -91,7 +89,7 @@ class WorkQueue:
             if urgent:
                 del self._waiting[key]
                 self._urgent[key] = None
-        elif entry.due_s is None or urgent or entry.backoff is None:
+        elif key not in self._due or urgent or entry.backoff is None:
             entry.is_urgent |= urgent
             self._enqueue(key, entry, False)
 
@@ -136,13 +134,14 @@ class WorkQueue:
         if wait_s is None:
             del self._keys[key]
             return None
-        self._wait(key, entry, wait_s)
+        self._due.plan(key, self._now() + wait_s)
+        self._arm()
         return wait_s
 
     def wake(self) -> None:
         """Give every key its turn now that pauses because it failed."""
         for key, entry in list(self._keys.items()):
-            if entry.due_s is not None and entry.is_pausing and entry.backoff is not None:
+            if key in self._due and entry.is_pausing and entry.backoff is not None:
                 entry.backoff.lower(WOKEN_PAUSE_MAX_S)
                 self._enqueue(key, entry, True)
 
@@ -150,6 +149,7 @@ class WorkQueue:
         """It is gone; a pass that is under way ends by itself."""
         self._urgent.pop(key, None)
         self._waiting.pop(key, None)
+        self._due.cancel(key)
         entry = self._keys.get(key)
         if entry is not None:
             if entry.is_active:
@@ -169,28 +169,16 @@ class WorkQueue:
     # --- what waits for its time --------------------------------------------------------------------------------------
 
     def _enqueue(self, key: str, entry: _Key, again: bool) -> None:
-        entry.due_s = None
+        self._due.cancel(key)
         entry.added_s = self._now()
         (self._urgent if entry.is_urgent else self._waiting)[key] = None
         self._added(again)
         self._ready()
 
-    def _wait(self, key: str, entry: _Key, wait_s: float) -> None:
-        entry.due_s = self._now() + wait_s
-        heapq.heappush(self._due, (entry.due_s, key))
-        if len(self._due) > 2 * len(self._keys) + 64:  # entries of keys that were put in before their time
-            self._due = [(due_s, key) for due_s, key in self._due if self._is_due_at(key, due_s)]
-            heapq.heapify(self._due)
-        self._arm()
-
-    def _is_due_at(self, key: str, due_s: float) -> bool:
-        entry = self._keys.get(key)
-        return entry is not None and entry.due_s == due_s
-
     def _arm(self) -> None:
-        if not self._due:
+        next_s = self._due.next_s()
+        if next_s == NEVER:
             return
-        next_s = self._due[0][0]
         if self._timer is not None:
             if self._timer_s <= next_s:
                 return
@@ -201,8 +189,6 @@ class WorkQueue:
     def _fire(self) -> None:
         self._timer = None
         now_s = self._now()
-        while self._due and self._due[0][0] <= now_s:
-            due_s, key = heapq.heappop(self._due)
-            if self._is_due_at(key, due_s):
-                self._enqueue(key, self._keys[key], self._keys[key].backoff is not None)
+        while (key := self._due.pop(now_s)) is not None:
+            self._enqueue(key, self._keys[key], self._keys[key].backoff is not None)
         self._arm()

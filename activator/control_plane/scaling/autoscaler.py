@@ -12,7 +12,6 @@ Rules
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -25,10 +24,10 @@ from activator.control_plane.scaling.schedule import minimum_at, next_change_s
 from activator.control_plane.scaling.windows import Windows
 from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
+from activator.runtime.schedule import Schedule
 
 SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
 HOLD_START_S: Final = 600.0  # a pod that was asked for has so long to be ready; from then on the time counts
-LOOKS_SPARE: Final = 64  # looks at schedules that may be kept beyond two for each revision
 
 Scale = Callable[[str, Decision], None]
 
@@ -47,7 +46,7 @@ class _Revision:
 
     __slots__ = (
         "burst_over", "busy", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight",
-        "is_fresh", "is_released", "kept", "look_wall_s", "queued", "ready", "requests_total", "rule", "state",
+        "is_fresh", "is_released", "kept", "queued", "ready", "requests_total", "rule", "state",
         "windows",
     )  # fmt: skip
 
@@ -63,7 +62,6 @@ class _Revision:
         self.busy = 0  # pods that work without a request
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # requests here: more are decided on at once
-        self.look_wall_s = NEVER  # when the schedule may change
         self.held_for_s = 0.0  # an operator's wish: from when it is ready …
         self.held_until_s = 0.0  # … and until when that holds
         self.is_released = False  # an operator has unloaded it: requests in flight end with their pods
@@ -92,7 +90,7 @@ class Autoscaler:
         self.kept_changed: Callable[[str, int], None] = _nothing  # how many are wanted without a request
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
-        self._looks: list[tuple[float, str]] = []  # a heap: at which wall clock time whose schedule may change
+        self._looks: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
         self.decision_totals: dict[ScalingReason, int] = dict.fromkeys(ScalingReason, 0)
 
     # --- what is said to it ---
@@ -120,6 +118,7 @@ class Autoscaler:
         """The revision is gone; `scale` is not called for it any more."""
         self._revisions.pop(key, None)
         self._awake.pop(key, None)
+        self._looks.cancel(key)
 
     def load(self, load: Load) -> None:
         """A revision's load now."""
@@ -370,26 +369,17 @@ class Autoscaler:
         self._awake.pop(key, None)
 
     def _schedule_look(self, key: str, revision: _Revision) -> None:
-        if not revision.rule.schedule:
-            revision.look_wall_s = NEVER
-            return
-        look_s = next_change_s(revision.rule.schedule, self._wall_clock())
-        if look_s != revision.look_wall_s:
-            revision.look_wall_s = look_s
-            if len(self._looks) > 2 * len(self._revisions) + LOOKS_SPARE:  # most are of rules that have been replaced
-                self._looks = [(one.look_wall_s, name) for name, one in self._revisions.items() if one is not revision]
-                self._looks = [look for look in self._looks if look[0] != NEVER]
-                heapq.heapify(self._looks)
-            heapq.heappush(self._looks, (look_s, key))
+        if revision.rule.schedule:
+            self._looks.plan(key, next_change_s(revision.rule.schedule, self._wall_clock()))
+        else:
+            self._looks.cancel(key)
 
     def _look_at_schedules(self) -> None:
         wall_s = self._wall_clock()
-        while self._looks and self._looks[0][0] <= wall_s:
-            look_s, key = heapq.heappop(self._looks)
-            revision = self._revisions.get(key)
-            if revision is not None and revision.look_wall_s == look_s:
-                self._schedule_look(key, revision)
-                self._decide(key, revision)
+        while (key := self._looks.pop(wall_s)) is not None:
+            revision = self._revisions[key]
+            self._schedule_look(key, revision)
+            self._decide(key, revision)
 
 
 def _nothing(key: str, count: int) -> None:

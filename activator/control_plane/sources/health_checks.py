@@ -13,7 +13,6 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
@@ -24,6 +23,7 @@ from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import Change, Effect, PodFailedChecks, RebuildRevision, SetRevision
 from activator.runtime.clock import Now
+from activator.runtime.schedule import Schedule
 from activator.runtime.tasks import TaskGroupOwner, wait_for
 from lb.tracker import READY
 
@@ -38,8 +38,7 @@ log = logging.getLogger("activator.probing")
 class _Round:
     """One revision: the pods that are still to be asked in this interval, and failures in a row."""
 
-    def __init__(self, order: int) -> None:
-        self.order = order  # of two that are due at once
+    def __init__(self) -> None:
         self.left: list[str] = []  # identities, the next one last
         self.step_s = 0.0
         self.failures: dict[str, tuple[int, int]] = {}  # by identity: the pod's epoch, and how many in a row
@@ -65,9 +64,8 @@ class HealthChecks:
         self._ask_pod = ask_pod
         self._wait = wait
         self._rounds: dict[str, _Round] = {}
-        self._due: list[tuple[float, int, str]] = []  # a heap
+        self._due: Schedule[str] = Schedule()
         self._wake = asyncio.Event()  # a revision asks for checks, or one of the checks under way has ended
-        self._made = 0
         self.under_way = 0
         self.checks_total = 0
         self.failed_total = 0
@@ -76,13 +74,14 @@ class HealthChecks:
         """For ever."""
         while True:
             now_s = self._now()
-            may_check = bool(self._due) and self.under_way < HEALTH_CHECKS_AT_ONCE_MAX
-            if may_check and self._due[0][0] <= now_s:
-                self._check_next(now_s)
+            may_check = self.under_way < HEALTH_CHECKS_AT_ONCE_MAX
+            key = self._due.pop(now_s) if may_check else None
+            if key is not None:
+                self._check_next(key, now_s)
                 await self._wait(asyncio.Event(), 1.0 / HEALTH_CHECKS_PER_S_MAX)
             else:
                 self._wake.clear()
-                await self._wait(self._wake, self._due[0][0] - now_s if may_check else _IDLE_S)
+                await self._wait(self._wake, min(self._due.next_s() - now_s, _IDLE_S) if may_check else _IDLE_S)
 
     def applied(self, effects: list[Effect]) -> None:
         """Begin with revisions that ask for checks; those that ask for none any more end when they are due."""
@@ -90,14 +89,12 @@ class HealthChecks:
             if type(effect) is SetRevision or type(effect) is RebuildRevision:
                 key = effect.key
                 if effect.spec.health_checks is not None and key not in self._rounds:
-                    self._made += 1
-                    self._rounds[key] = _Round(self._made)
-                    heapq.heappush(self._due, (self._now(), self._made, key))
+                    self._rounds[key] = _Round()
+                    self._due.plan(key, self._now())
                     self._wake.set()
 
-    def _check_next(self, now_s: float) -> None:
-        """Of the revision that is due, the next pod."""
-        _, order, key = heapq.heappop(self._due)
+    def _check_next(self, key: str, now_s: float) -> None:
+        """Check the next pod of a revision that is due."""
         revision = self._model.revisions.get(key)
         checks = None if revision is None else revision.spec.health_checks
         current = self._rounds[key]
@@ -107,7 +104,7 @@ class HealthChecks:
         if not current.left:
             self._begin(current, revision, checks.interval_s)
         identity = current.left.pop() if current.left else ""
-        heapq.heappush(self._due, (now_s + current.step_s, order, key))
+        self._due.plan(key, now_s + current.step_s)
         pod = revision.pods.get(identity)
         if pod is not None and pod.state() == READY and identity not in current.asking:
             current.asking.add(identity)

@@ -12,7 +12,6 @@ Source: Kubernetes API reference, autoscaling/v1 Scale: `status.selector` is a l
 
 from __future__ import annotations
 
-import heapq
 import logging
 import re
 from collections.abc import Callable
@@ -35,6 +34,7 @@ from activator.control_plane.sources.kubernetes.errors import KubeError, Refused
 from activator.control_plane.sources.kubernetes.listing import Pause
 from activator.control_plane.sources.kubernetes.objects import KubeObject, KubeStruct
 from activator.runtime.clock import Now
+from activator.runtime.schedule import Schedule
 
 OTHER_TARGET_INTERVAL_S: Final = 30.0
 OTHER_TARGET_HURRY_S: Final = 1.0  # while its revision waits for pods
@@ -84,7 +84,7 @@ class OtherTargets:
         self._due_s: dict[Place, float] = {}
         self._hurried: set[Place] = set()
         self._unread: set[Place] = set()  # the last call for them failed
-        self._heap: list[tuple[float, Place]] = []  # what is outdated in it is passed over
+        self._schedule: Schedule[Place] = Schedule()
 
     def follow(self, place: Place) -> None:
         """A revision names it."""
@@ -94,6 +94,7 @@ class OtherTargets:
     def forget(self, place: Place) -> None:
         """No revision does any more."""
         self._due_s.pop(place, None)
+        self._schedule.cancel(place)
         self._hurried.discard(place)
         self._unread.discard(place)
 
@@ -116,7 +117,7 @@ class OtherTargets:
     async def step(self) -> None:
         """After a pause, read the target that is due, if there is one."""
         await self._pause(1.0 / OTHER_TARGETS_PER_S)
-        place = self._next()
+        place = self._schedule.pop(self._now())
         if place is None:
             return
         try:
@@ -132,14 +133,7 @@ class OtherTargets:
 
     def _plan(self, place: Place, due_s: float) -> None:
         self._due_s[place] = due_s
-        heapq.heappush(self._heap, (due_s, place))
-
-    def _next(self) -> Place | None:
-        while self._heap and self._heap[0][0] <= self._now():
-            due_s, place = heapq.heappop(self._heap)
-            if self._due_s.get(place) == due_s:
-                return place
-        return None
+        self._schedule.plan(place, due_s)
 
     async def _read(self, place: Place) -> None:
         workload, problem, known = None, "", True

@@ -9,7 +9,6 @@ Rules
 
 from __future__ import annotations
 
-import heapq
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
@@ -21,13 +20,13 @@ from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
+from activator.runtime.schedule import Schedule
 
 POD_LOOKS_PER_S: Final = 20.0
 POD_LOOK_INTERVAL_S: Final = 1.0
 POD_LOOK_INTERVAL_MAX_S: Final = 10.0
 POD_LOOK_GROWTH: Final = 1.5
 POD_LOOK_PODS_MAX: Final = 50
-POD_LOOKS_SPARE: Final = 64  # planned looks that may be kept beyond two for each revision
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -58,7 +57,7 @@ class PodLooks:
         self._pause = pause
         self._decoding = Decoding(StartingPod)
         self._looks: dict[str, _Look] = {}
-        self._due: list[tuple[float, str]] = []  # a heap; what is outdated in it is passed over
+        self._due: Schedule[str] = Schedule()
         self.looks_total = 0
         self.errors_total = 0
 
@@ -67,6 +66,7 @@ class PodLooks:
         known = self._looks.get(key)
         if labels is None:
             self._looks.pop(key, None)
+            self._due.cancel(key)
         elif known is None or known.labels != labels:
             self._begin(key, labels, self._now() + POD_LOOK_INTERVAL_S)
 
@@ -80,16 +80,11 @@ class PodLooks:
     def __len__(self) -> int:
         return len(self._looks)
 
-    @property
-    def planned(self) -> int:
-        """Looks that are planned, outdated ones included."""
-        return len(self._due)
-
     async def step(self) -> None:
         """After a pause, look at the pods of the revision that is due, if there is one."""
         await self._pause(1.0 / POD_LOOKS_PER_S)
-        key = self._next()
-        if not key:
+        key = self._due.pop(self._now())
+        if key is None:
             return
         try:
             await self._look(key)
@@ -105,19 +100,7 @@ class PodLooks:
 
     def _plan(self, key: str, look: _Look, due_s: float) -> None:
         look.due_s = due_s
-        if len(self._due) > 2 * len(self._looks) + POD_LOOKS_SPARE:  # most are of revisions that serve meanwhile
-            self._due = [(one.due_s, name) for name, one in self._looks.items() if one is not look]
-            heapq.heapify(self._due)
-        heapq.heappush(self._due, (due_s, key))
-
-    def _next(self) -> str:
-        """The revision whose look is due and has waited longest; empty: none."""
-        while self._due and self._due[0][0] <= self._now():
-            due_s, key = heapq.heappop(self._due)
-            look = self._looks.get(key)
-            if look is not None and look.due_s == due_s:
-                return key
-        return ""
+        self._due.plan(key, due_s)
 
     async def _look(self, key: str) -> None:
         look = self._looks[key]

@@ -20,11 +20,10 @@ fallback is for good and the Service is asked after the pods.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import aiohttp
 
@@ -33,6 +32,7 @@ from activator.control_plane.sources.knative.revision_backends import RevisionBa
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.runtime.backoff import grown_s
 from activator.runtime.clock import NEVER, Now
+from activator.runtime.schedule import Schedule
 
 MESH_PODS_ASKED_MAX: Final = 3  # of a revision
 MESH_ASKED_AT_ONCE: Final = 32  # revisions
@@ -81,14 +81,6 @@ class _Unanswered:
         self.asked = 0  # times
 
 
-class _Entry(NamedTuple):
-    """One to be asked; `rank` orders the entries of a heap, `number` those of equal rank."""
-
-    rank: float
-    number: int
-    unanswered: _Unanswered
-
-
 class MeshFallback:
     """`look` has to be called when `heeded` is set, and after as many seconds as it returns.
 
@@ -105,10 +97,8 @@ class MeshFallback:
         self._start = start
         self._changed: dict[str, None] = {}  # revisions to look at, in order
         self._unanswered: dict[str, _Unanswered] = {}  # by revision
-        # Heaps, in which entries of revisions that are no longer unanswered stay until their turn comes.
-        self._later: list[_Entry] = []  # by the time at which they are due
-        self._due: list[_Entry] = []  # by how often they were asked
-        self._entries = 0
+        self._later: Schedule[str] = Schedule()  # when each of them is due
+        self._due: Schedule[str] = Schedule()  # those that are due, ordered by how often they were asked, not by time
         self._asked_now = 0  # revisions
         self.heeded = asyncio.Event()
         self.fallbacks_total = 0
@@ -126,32 +116,34 @@ class MeshFallback:
             self._look_at(key)
         now_s = self._now()
         for _ in range(MESH_REVISIONS_PER_TURN):
-            if not self._later or self._later[0].rank > now_s:
+            due = self._later.pop(now_s)
+            if due is None:
                 break
-            unanswered = heapq.heappop(self._later).unanswered
-            self._put(self._due, unanswered.asked, unanswered)
+            self._due.plan(due, self._unanswered[due].asked)
         self._ask_due()
         if self._changed:
             return 0.0
         # While as many are asked as may be, the end of each sets `heeded`.
-        return max(self._later[0].rank - now_s, 0.0) if self._later else NEVER
+        return max(self._later.next_s() - now_s, 0.0)
 
     # --- within ---
 
     def _look_at(self, key: str) -> None:
         backends = self._source.revisions.get(key)
         if backends is None or not self._wants_service(backends):
-            self._unanswered.pop(key, None)
+            self._forget(key)
             return
         is_known = backends.by_service or self._source.settings.mesh_mode == MESH_ENABLED
         former = self._unanswered.get(key)
         if former is None or former.is_known != is_known:
-            unanswered = self._unanswered[key] = _Unanswered(key, is_known)
-            self._put(self._later, self._now() + (0.0 if is_known else self._patience_s), unanswered)
+            self._forget(key)
+            self._unanswered[key] = _Unanswered(key, is_known)
+            self._later.plan(key, self._now() + (0.0 if is_known else self._patience_s))
 
-    def _put(self, heap: list[_Entry], rank: float, unanswered: _Unanswered) -> None:
-        self._entries += 1
-        heapq.heappush(heap, _Entry(rank, self._entries, unanswered))
+    def _forget(self, key: str) -> None:
+        self._unanswered.pop(key, None)
+        self._later.cancel(key)
+        self._due.cancel(key)
 
     def _wants_service(self, backends: RevisionBackends) -> bool:
         """Whether the Service is to be asked; ends what is no longer so."""
@@ -167,11 +159,12 @@ class MeshFallback:
         return backends.ready_pods > 0 and not (backends.by_service and backends.service_answers())
 
     def _ask_due(self) -> None:
-        while self._due and self._asked_now < MESH_ASKED_AT_ONCE:
-            unanswered = heapq.heappop(self._due).unanswered
-            if self._unanswered.get(unanswered.key) is unanswered:
-                self._asked_now += 1
-                self._start("mesh", self._find_out(unanswered))
+        while self._asked_now < MESH_ASKED_AT_ONCE:
+            key = self._due.pop(NEVER)
+            if key is None:
+                break
+            self._asked_now += 1
+            self._start("mesh", self._find_out(self._unanswered[key]))
 
     async def _find_out(self, unanswered: _Unanswered) -> None:
         key = unanswered.key
@@ -186,7 +179,8 @@ class MeshFallback:
             self._asked_now -= 1
             step_s = grown_s(MESH_STEP_MIN_S, unanswered.asked, MESH_STEP_MAX_S)
             unanswered.asked += 1
-            self._put(self._later, self._now() + step_s, unanswered)
+            if self._unanswered.get(key) is unanswered:
+                self._later.plan(key, self._now() + step_s)
             self.heeded.set()
 
     async def _is_the_way(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:

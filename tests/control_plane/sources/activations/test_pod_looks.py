@@ -11,7 +11,6 @@ from activator.control_plane.sources.activations.objects import StartingPod
 from activator.control_plane.sources.activations.pod_looks import (
     POD_LOOK_INTERVAL_MAX_S,
     POD_LOOK_INTERVAL_S,
-    POD_LOOKS_SPARE,
     PodLooks,
 )
 from activator.runtime.tasks import keep_running
@@ -71,12 +70,12 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
     assert len(world.told) == told
 
 
-def test_a_revision_that_turns_again_and_again_plans_a_bounded_number_of_looks() -> None:
+def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
     world = World()
     for number in range(10_000):
         world.looks.set(f"default/a-{number % 3}", LABELS)
         world.looks.set(f"default/a-{number % 3}", None)
-    assert world.looks.planned <= 3 + POD_LOOKS_SPARE
+    assert len(world.looks) == 0
     world.looks.set("default/hello", LABELS)
     world.run(2.0)
     assert world.told == ["default/hello"]
