@@ -162,11 +162,18 @@ class App:
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
         self.data = data  # in this process
         self.control = ControlPlane(
-            now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
+            now,
+            channel.send_effects,
+            channel.flush,
+            rng,
+            self._tasks,
+            reaping,
+            time.time,
+            channel.send_command,
+            settings.config.dns,
         )
         self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
-        self.control.processes.output.send = channel.send_command
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
         self._exposition: Exposition | None = None

@@ -26,6 +26,7 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import Supervision
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
@@ -85,7 +86,7 @@ class World:
             lambda orders: None,
             lambda source, key: None,
             _poisoned,
-            rng,
+            Supervision(rng),
             self.data.write_out,
         )
         self.updates = 0

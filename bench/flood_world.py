@@ -8,6 +8,7 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
+from activator.control_plane.state.supervision import Supervision
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
@@ -41,14 +42,26 @@ class World:
         rng = Rng(1)
         now = time.monotonic
         self.data = DataPlane(Config(admin=""), now, self._receive, rng, self.tasks)
-        self.prober = Prober(self.tasks, self._submit, rng, now, TcpProber(now).ask)
+        supervision = Supervision(rng)
+        self.prober = Prober(self.tasks, self._submit, rng, now, self, supervision.panicked, TcpProber(now).ask)
         self.worker = StateWorker(
-            now, self._apply, self.prober.order, lambda source, key: None, rng=rng, before_batch=self.data.write_out
+            now,
+            self._apply,
+            self.prober.order,
+            lambda source, key: None,
+            supervision=supervision,
+            before_batch=self.data.write_out,
         )
         self._pods = pods
         self._addresses: dict[str, str] = {}  # by identity
         self.routable_s: dict[str, float] = {}
         self.submitted = self.refused = self.broken = 0
+
+    def pod_failed(self, key: str) -> None:
+        """Do nothing: the pods of a flood are asked until they answer."""
+
+    def pod_answered(self, key: str) -> None:
+        """Do nothing: the state worker is told by a change."""
 
     async def start(self) -> str:
         self.tasks.start("worker", self.worker.run())

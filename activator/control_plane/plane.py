@@ -33,7 +33,7 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.source import Source
 from activator.control_plane.sources.unreachable import UnreachableRevisions
 from activator.control_plane.state import repair
-from activator.control_plane.state.supervision import TASK, WORKER
+from activator.control_plane.state.supervision import TASK, WORKER, Supervision
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
     PUSH,
@@ -44,6 +44,7 @@ from activator.messages import (
     PodTaken,
     RevisionGone,
     SentRevision,
+    ShowOutput,
     Sweep,
     ToControl,
 )
@@ -61,8 +62,8 @@ STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not 
 
 
 class ControlPlane:
-    """`send` delivers effects to the data plane; `write_out` sends what its requests have written so far; `wall_clock`
-    gives Unix seconds; `dns` says whom to ask for names.
+    """`send` delivers effects to the data plane; `write_out` flushes what its requests have written; `wall_clock`
+    returns Unix seconds; `show_output` sends a program's output to waiting pages; `dns` configures the resolver.
     """
 
     def __init__(
@@ -74,25 +75,28 @@ class ControlPlane:
         tasks: TaskGroupOwner,
         reaping: Reaping,
         wall_clock: Now,
+        show_output: Callable[[ShowOutput], None],
         dns: Dns = Dns(),  # noqa: B008
     ) -> None:
         self._now = now
         self._send = send
         self._tasks = tasks
         self.own_ports = OwnPorts()
-        self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
-        self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
+        supervision = Supervision(rng)
+        panicked = supervision.panicked
+        self.prober = Prober(tasks, self.submit, rng, now, self, panicked, TcpProber(now).ask)
+        self.worker = StateWorker(
+            now, self._apply, self.prober.order, self._resubmit, supervision=supervision, before_batch=write_out
+        )
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
-        self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
         containers = ContainerUnits(tasks, now, wall_clock, reaping)
         units = LocalUnits(ChildProcesses(tasks, now, reaping), containers)
-        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, units, self.worker.supervision.panicked)
-        unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
+        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, units, panicked, show_output)
         resolver = NameResolver(dns.servers, float(dns.timeout))
-        fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver, wall_clock)
-        unreachable.no_pods = fixed_pods.cause_of
-        self.file = FileSource(self.submit, self.processes, fixed_pods, unreachable)
+        fixed_pods = FixedPods(tasks, self.submit, self._pods_changed, now, resolver, wall_clock)
+        self._unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now, fixed_pods.cause_of)
+        self.file = FileSource(self.submit, self.processes, fixed_pods, self._unreachable)
         self.containers = ContainerSource(tasks, self.submit, self.processes, containers)
         # In the order in which they are asked whether a revision is theirs.
         self._sources: list[Source] = [self.file, self.containers, self.processes]
@@ -225,6 +229,19 @@ class ControlPlane:
                 source.receive_taken(message)
         else:
             self.submit(message)
+
+    # --- from the prober and the fixed pods ---
+
+    def pod_failed(self, key: str) -> None:
+        """A pod of the revision was probed and did not answer (`ProbeListener`)."""
+        self._unreachable.pod_failed(key)
+
+    def pod_answered(self, key: str) -> None:
+        """A pod of the revision answered (`ProbeListener`)."""
+        self._unreachable.recover(key)
+
+    def _pods_changed(self, key: str, are_others: bool) -> None:
+        self._unreachable.pods_changed(key, are_others)
 
     # --- within ---
 

@@ -134,7 +134,14 @@ def test_it_is_alive_as_long_as_the_worker_turns(busy: bool) -> None:
     async def scenario() -> None:
         clock = ManualClock()
         control = ControlPlane(
-            clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""), clock.now
+            clock.now,
+            lambda effects: None,
+            lambda: None,
+            Rng(1),
+            Tasks(),
+            Reaping(None, ""),
+            clock.now,
+            lambda shown: None,
         )
         tasks = TaskGroupOwner(lambda name, error: None)
         assert STALLED_AFTER_S > 5.0 * HEARTBEAT_S, "a worker without work turns often enough"

@@ -17,6 +17,7 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import Supervision
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.apply import TableHooks
 from activator.data_plane.plane import DataPlane
@@ -111,7 +112,12 @@ class Running:
         self.hooks = FaultyHooks(self.data.tables._hooks)
         self.data.tables._hooks = self.hooks
         self.worker = StateWorker(
-            time.monotonic, self.data.apply, lambda orders: None, lambda source, key: None, poisoned, Rng(1)
+            time.monotonic,
+            self.data.apply,
+            lambda orders: None,
+            lambda source, key: None,
+            poisoned,
+            Supervision(Rng(1)),
         )
         self.answers: Counter[tuple[int, bool]] = Counter()  # (status, of a revision that may be distrusted)
         self.stopping = False

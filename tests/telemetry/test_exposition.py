@@ -44,6 +44,16 @@ OTHERS_NAMES = ("controller_runtime_", "workqueue_", "rest_client_")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
+class Deaf:
+    """Is told of probes, and does nothing about them."""
+
+    def pod_failed(self, key: str) -> None:
+        pass
+
+    def pod_answered(self, key: str) -> None:
+        pass
+
+
 def program(world: World) -> Program:
     data = DataPlaneStatistics(
         accepted_total=3,
@@ -53,7 +63,8 @@ def program(world: World) -> Program:
         refused_requests={reason.value: count for reason, count in world.proxy.refused_requests.items()},
     )
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
-    prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
+    tasks = TaskGroupOwner(lambda name, error: None)
+    prober = Prober(tasks, lambda change: None, Rng(1), world.clock.now, Deaf(), lambda *_: 1.0)
     access_log = AccessLogSwitch(
         world.proxy, world.clock.now, world.clock.defer, world.clock.call_later, world.errors.append
     )

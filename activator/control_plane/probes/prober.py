@@ -20,10 +20,9 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from activator.control_plane.probes.asked_pod import (
-    PROBE_BACKOFF_MAX_S,
     PROBE_HURRY_S,
     AdaptiveTimeout,
     AskedPod,
@@ -49,12 +48,14 @@ AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
 Panicked = Callable[[str, object, object, float], float]
 
 
-def _ignore(key: str) -> None:
-    pass
+class ProbeListener(Protocol):
+    """Receives the outcome of each probe."""
 
+    def pod_failed(self, key: str) -> None:
+        """A pod of the revision was probed and did not answer."""
 
-def _unsupervised(key: str, what: object, error: object, now_s: float) -> float:
-    return PROBE_BACKOFF_MAX_S
+    def pod_answered(self, key: str) -> None:
+        """A pod of the revision answered."""
 
 
 class ExpeditedProbing:
@@ -78,7 +79,8 @@ class ExpeditedProbing:
 class Prober(Asker):
     """Asks the pods of its orders until they answer, and submits `Probed` until the order ends.
 
-    `ask_pod` asks one pod once; `wait` sits out a pause that an event may end; `later` is the loop's `call_later`.
+    `panicked` counts a defect of ours in the work for a revision and returns how long to wait, in seconds; `ask_pod`
+    sends one probe; `wait` waits for an event or a timeout; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -87,6 +89,8 @@ class Prober(Asker):
         submit: Callable[[Change], None],
         rng: Rng,
         now: Now,
+        listener: ProbeListener,
+        panicked: Panicked,
         ask_pod: AskPod = ask,
         wait: Wait = wait_for,
         later: Later = call_later,
@@ -96,9 +100,8 @@ class Prober(Asker):
         self._submit = submit
         self.ask_pod = ask_pod
         self._later = later
-        self.on_failed: Callable[[str], None] = _ignore  # a pod of this revision was asked, and did not answer
-        self.on_answered: Callable[[str], None] = _ignore
-        self.panicked: Panicked = _unsupervised  # of supervision: counts an error of ours, and says how long to wait
+        self._listener = listener
+        self._panicked = panicked
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
         self._asked: dict[str, OrderedDict[str, AskedPod]] = {}  # by revision and identity
         self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be carried out again
@@ -164,7 +167,7 @@ class Prober(Asker):
     def _failed_at(self, order: StartProbe | StopProbe, error: object) -> None:
         name = (order.key, order.identity)
         self._failed[name] = order
-        backoff_s = self.panicked(order.key, order, error, self.now())
+        backoff_s = self._panicked(order.key, order, error, self.now())
         log.error("%r failed (%r); again in %.1f s", order, error, backoff_s)
         self._later(backoff_s, partial(self._carry_out_again, name))
 
@@ -205,7 +208,7 @@ class Prober(Asker):
                 await pod.ask_until_it_answers()
                 pod.rest()
                 self._submit(Probed(order.key, order.identity, order.address))
-                self.on_answered(order.key)
+                self._listener.pod_answered(order.key)
                 await self.wait(asyncio.Event(), PROBE_UNHEARD_S)
                 pod.begin_again()
         except Exception as error:
@@ -237,7 +240,7 @@ class Prober(Asker):
         self.asked_totals[found] += 1
         pod.answered_with(found, asyncio.current_task(), cause)
         if found is not Ask.ANSWERED:
-            self.on_failed(order.key)
+            self._listener.pod_failed(order.key)
 
     async def _ask_in_its_place(self, pod: AskedPod) -> tuple[Ask, str]:
         order = pod.order

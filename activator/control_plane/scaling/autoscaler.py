@@ -81,13 +81,17 @@ class _Revision:
 
 
 class Autoscaler:
-    """`now` is monotonic, `wall_clock` Unix seconds; `scale(key, decision)` sets the number and does not wait."""
+    """`now` returns monotonic, `wall_clock` Unix seconds. `scale(key, decision)` sets the number of pods and does not
+    wait; `kept_changed(key, count)` reports how many are wanted without a request.
+    """
 
-    def __init__(self, now: Now, wall_clock: Now, scale: Scale) -> None:
+    def __init__(
+        self, now: Now, wall_clock: Now, scale: Scale, kept_changed: Callable[[str, int], None] | None = None
+    ) -> None:
         self._now = now
         self._wall_clock = wall_clock
         self._scale = scale
-        self.kept_changed: Callable[[str, int], None] = _nothing  # how many are wanted without a request
+        self._kept_changed = kept_changed
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
         self._looks: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
@@ -297,7 +301,8 @@ class Autoscaler:
         self._plan(key, revision, decision, scheduled)
         if decision.kept != revision.kept:
             revision.kept = decision.kept
-            self.kept_changed(key, decision.kept)
+            if self._kept_changed is not None:
+                self._kept_changed(key, decision.kept)
         if decision.wanted != decision.before:
             revision.changed = decision
             self._scale(key, decision)
@@ -380,7 +385,3 @@ class Autoscaler:
             revision = self._revisions[key]
             self._schedule_look(key, revision)
             self._decide(key, revision)
-
-
-def _nothing(key: str, count: int) -> None:
-    pass

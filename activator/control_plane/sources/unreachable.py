@@ -27,14 +27,19 @@ LOOK_INTERVAL_S: Final = 0.1  # of a revision that may have thousands of pods, e
 log = logging.getLogger("activator.probing")
 
 
-def _unknown(key: str) -> None:
-    return None
-
-
 class UnreachableRevisions:
-    """`patience_s`: by revision, how long each pod may not answer (0: for ever); others are not looked at."""
+    """`patience_s`: how long each pod of a revision may fail to answer (0: without a limit); revisions that are not in
+    it are not judged. `no_pods(key)` returns why a revision has no pods; None if no source of pods fails.
+    """
 
-    def __init__(self, submit: Callable[[Change], None], prober: Prober, model: Model, now: Now) -> None:
+    def __init__(
+        self,
+        submit: Callable[[Change], None],
+        prober: Prober,
+        model: Model,
+        now: Now,
+        no_pods: Callable[[str], Failing | None],
+    ) -> None:
         self._submit = submit
         self._prober = prober
         self._model = model
@@ -43,9 +48,7 @@ class UnreachableRevisions:
         self._look_s: dict[str, float] = {}  # not before: the next look at a revision's pods
         self.causes: dict[str, str] = {}  # of those that are unreachable
         self.pod_causes = PodCauseLog()
-        self.no_pods: Callable[[str], Failing | None] = _unknown  # why a revision has none
-        prober.on_failed = self.pod_failed
-        prober.on_answered = self.recover
+        self._no_pods = no_pods
 
     def pod_failed(self, key: str) -> None:
         """A pod of the revision was asked, and did not answer."""
@@ -103,7 +106,7 @@ class UnreachableRevisions:
         failing = self._prober.failing(key)
         until_s = self._now() - patience_s
         if not pods:
-            found = self.no_pods(key)
+            found = self._no_pods(key)
             return "" if found is None or found.since_s > until_s else f"it has no pods ({found.cause})"
         if any(pod.identity not in failing or failing[pod.identity].since_s > until_s for pod in pods):
             return ""

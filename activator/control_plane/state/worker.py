@@ -47,7 +47,6 @@ from activator.messages import (
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 from activator.runtime.tasks import pause
-from lb.rng import Rng
 
 CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn …
 CHANGES_BATCH_S: Final = 0.00005  # … or as many as it reduces in this time, since requests wait meanwhile …
@@ -110,7 +109,7 @@ class StateWorker:
         probe: Callable[[list[ProbeOrder]], None],
         source_dirty: Callable[[str, str], None],
         reduce_change: Reduce = reduce,
-        rng: Rng | None = None,
+        supervision: Supervision | None = None,
         before_batch: Callable[[], None] = _nothing,
     ) -> None:
         self._now = now
@@ -122,7 +121,7 @@ class StateWorker:
         self.model = Model()
         self.queue = ChangeQueue(CHANGE_QUEUE_MAX, self._superseded)
         self.parked: dict[str, Parked] = {}
-        self.supervision = Supervision(rng)
+        self.supervision = supervision or Supervision()
         self.turned_s: float = now()  # the last turn, for liveness
         self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused: defects
         self.stale_total: int = 0  # changes that came late

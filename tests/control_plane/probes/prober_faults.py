@@ -58,11 +58,10 @@ class Story:
 
     def __init__(self) -> None:
         self.probing = Probing()
-        self.probing.prober.panicked = lambda key, what, error, now_s: 0.5
+        self.probing.panicked = lambda key, what, error, now_s: 0.5
         self.probing.found = {"0": Ask.ANSWERED, "1": Ask.REFUSED, "3": Ask.ANSWERED, "moved": Ask.ANSWERED}
         self.probing.hangs = {"3"}
-        self.failed: list[str] = []
-        self.probing.prober.on_failed = self.failed.append
+        self.failed = self.probing.failed
 
     def order(self, *orders: StartProbe | StopProbe | SetProbes) -> None:
         """Where they raise as a whole, the state worker repeats them."""

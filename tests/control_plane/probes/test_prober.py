@@ -31,7 +31,7 @@ from activator.control_plane.probes.probe import (
     Ask,
     Question,
 )
-from activator.control_plane.probes.prober import PROBE_UNHEARD_S, PROBES_AT_ONCE_MAX, Prober
+from activator.control_plane.probes.prober import PROBE_UNHEARD_S, PROBES_AT_ONCE_MAX, Panicked, Prober
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
@@ -66,9 +66,28 @@ class Probing:
         self.told: list[Change] = []
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
+        self.failed: list[str] = []  # revisions of which a pod was asked and did not answer
+        self.panicked: Panicked = lambda key, what, error, now_s: PROBE_BACKOFF_MAX_S
         self.prober = Prober(
-            self.tasks, self._hear, Rng(1), self.clock.now, self._ask, self._wait, self.clock.call_later
+            self.tasks,
+            self._hear,
+            Rng(1),
+            self.clock.now,
+            self,
+            self._count_panic,
+            self._ask,
+            self._wait,
+            self.clock.call_later,
         )
+
+    def _count_panic(self, key: str, what: object, error: object, now_s: float) -> float:
+        return self.panicked(key, what, error, now_s)
+
+    def pod_failed(self, key: str) -> None:
+        self.failed.append(key)
+
+    def pod_answered(self, key: str) -> None:
+        pass
 
     async def _ask(self, question: Question, timeout_s: float) -> Ask:
         self.questions.append(question)
@@ -419,7 +438,7 @@ def test_an_answer_that_cannot_be_said_is_said_later() -> None:
             backoffs.append((key, repr(error)))
             return 0.5
 
-        probing.prober.panicked = panicked
+        probing.panicked = panicked
         probing.start(1)
         await probing.pass_time(2.0)
         assert probing.proven() == {"p0"} and probing.prober._asked == {}
@@ -441,7 +460,7 @@ def test_an_order_that_fails_is_carried_out_later_and_the_others_at_once() -> No
             return started(name, coroutine)
 
         started, probing.tasks.start = probing.tasks.start, start  # type: ignore[method-assign]
-        probing.prober.panicked = lambda key, what, error, now_s: 0.5
+        probing.panicked = lambda key, what, error, now_s: 0.5
         probing.found = {str(number): Ask.ANSWERED for number in range(4)}
         probing.start(4)
         await turns()

@@ -33,6 +33,7 @@ from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
+from tests.control_plane.sources.program_reports import ProgramReports
 from tests.sources import ROOT
 
 SERVING = ROOT / "tests" / "e2e" / "programs" / "serving.py"
@@ -87,7 +88,7 @@ def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[
 
         tasks = TaskGroupOwner(lambda name, error: errors.append(error))
         supervisor = ProcessSupervisor(
-            tasks, hear, time.monotonic, make(tasks, time.monotonic, reaping), supervision.panicked
+            tasks, hear, time.monotonic, make(tasks, time.monotonic, reaping), supervision.panicked, ProgramReports()
         )
         supervisor.set_revision(KEY, REVISION)
         supervisor.grant(KEY, 1)
@@ -120,8 +121,9 @@ class Watched:
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         units = ChildProcesses(self.tasks, time.monotonic, Reaping(None, ""))
+        self.reports = ProgramReports()
         self.supervisor = ProcessSupervisor(
-            self.tasks, self.changes.append, time.monotonic, units, Supervision().panicked
+            self.tasks, self.changes.append, time.monotonic, units, Supervision().panicked, self.reports
         )
 
     def want(self, *command: str, **more: Any) -> None:
@@ -201,7 +203,9 @@ def test_load_and_restart_do_not_wait_for_the_backoff() -> None:
         tasks = TaskGroupOwner(lambda name, error: None)
         changes: list[Change] = []
         units = ChildProcesses(tasks, time.monotonic, Reaping(None, ""))
-        source = ProcessSource(tasks, changes.append, time.monotonic, time.time, units, Supervision().panicked)
+        source = ProcessSource(
+            tasks, changes.append, time.monotonic, time.time, units, Supervision().panicked, lambda _: None
+        )
         revision = Revision("app", process=Process(["sh", "-c", "exit 3"], max_scale=1, min_scale=1))
         source.configure(Config(revisions=[revision]), {KEY: revision})
         async with asyncio.timeout(10.0):
@@ -221,7 +225,7 @@ def test_load_and_restart_do_not_wait_for_the_backoff() -> None:
 def test_a_grace_of_zero_puts_an_idle_program_to_sleep_and_stops_a_busy_one_at_once() -> None:
     async def scenario(is_idle: bool) -> None:
         watched = Watched()
-        watched.supervisor.grace_asked = lambda group: 0.0
+        watched.reports.grace_s = 0.0
         watched.want(*SERVE, sleep=Sleep(signal="SIGSTOP"))
         await watched.until(watched.is_ready)
         identity = next(one.identity for one in watched.changes if isinstance(one, PodSeen))
@@ -250,7 +254,9 @@ def test_where_another_has_to_end_first_nothing_is_started_and_its_gpu_is_free()
         changes: list[Change] = []
         tasks = TaskGroupOwner(lambda name, error: None)
         units = Full(tasks, time.monotonic, Reaping(None, ""))
-        supervisor = ProcessSupervisor(tasks, changes.append, time.monotonic, units, Supervision().panicked)
+        supervisor = ProcessSupervisor(
+            tasks, changes.append, time.monotonic, units, Supervision().panicked, ProgramReports()
+        )
         supervisor.gpus.configure(["0"])
         supervisor.set_revision(KEY, Revision("app", process=Process(["x"], gpus=1)))
         supervisor.grant(KEY, 1)

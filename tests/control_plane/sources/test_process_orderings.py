@@ -21,6 +21,7 @@ from activator.control_plane.sources.process.unit import Unit, Units
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodGone, PodSeen, PodTaken
 from activator.runtime.tasks import TaskGroupOwner
+from tests.control_plane.sources.program_reports import ProgramReports
 
 KEY = "default/app"
 TURNS = 8
@@ -101,7 +102,7 @@ class World:
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.supervision = Supervision()
         self.supervisor = ProcessSupervisor(
-            self.tasks, self.changes.append, time.monotonic, self.units, self.supervision.panicked
+            self.tasks, self.changes.append, time.monotonic, self.units, self.supervision.panicked, ProgramReports()
         )
         self.supervisor.set_revision(KEY, Revision("app", process=Process(["x"], lifetime=lifetime, max_scale=4)))
         self.supervisor.grant(KEY, 1)

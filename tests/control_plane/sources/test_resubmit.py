@@ -32,6 +32,7 @@ from activator.messages import (
 )
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
+from tests.control_plane.sources.program_reports import ProgramReports
 from tests.manual_clock import ManualClock
 
 FIXED = Revision("fixed", pods=["127.0.0.1:9001", "127.0.0.1:9002"])
@@ -82,7 +83,14 @@ class World:
         self.tried: list[Change] = []
         self.losing: set[type] = set()
         self.control = ControlPlane(
-            self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""), self.clock.now
+            self.clock.now,
+            lambda effects: None,
+            lambda: None,
+            Rng(1),
+            Tasks(),
+            Reaping(None, ""),
+            self.clock.now,
+            lambda shown: None,
         )
         self.control.worker._reduce = self._reduce
 
@@ -163,6 +171,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     processes = ProcessSupervisor(
         *(Tasks(), said.append, ManualClock().now, ChildProcesses(Tasks(), ManualClock().now, Reaping(None, ""))),
         lambda *_: 1.0,
+        ProgramReports(),
     )
     processes.set_revision("default/run", RUN)
     processes.relist("default/run")

@@ -32,8 +32,7 @@ class Program:
         log.configure(False, None)
         self.fleet = Fleet(KEY, revision, log)
         self.sent: list[ShowOutput] = []
-        self.output = ShownOutput({KEY: self.fleet}.get, self.clock.now)
-        self.output.send = self.sent.append
+        self.output = ShownOutput({KEY: self.fleet}.get, self.clock.now, self.sent.append)
         self.output.set_revision(KEY, True)
 
     def start(self) -> LocalProcess:

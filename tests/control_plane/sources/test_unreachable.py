@@ -30,9 +30,15 @@ class Watched(Probing):
             for number in range(pods)
         }
         self.model.revisions[KEY] = RevisionRecord(RevisionSpec(key=KEY), records, "")
-        self.unreachable = UnreachableRevisions(self._hear, self.prober, self.model, self.clock.now)
+        self.unreachable = UnreachableRevisions(self._hear, self.prober, self.model, self.clock.now, lambda _: None)
         self.unreachable.patience_s[KEY] = patience_s
         self.start(pods)
+
+    def pod_failed(self, key: str) -> None:
+        self.unreachable.pod_failed(key)
+
+    def pod_answered(self, key: str) -> None:
+        self.unreachable.recover(key)
 
     def news(self) -> list[object]:
         return [change for change in self.told if isinstance(change, RevisionFailed | RevisionRecovered)]

@@ -33,12 +33,12 @@ class _Shown:
 
 
 class ShownOutput:
-    """`find(key)` gives the processes of a revision; `send` takes messages to the data plane."""
+    """`find(key)` returns the processes of a revision; `send` delivers messages to the data plane."""
 
-    def __init__(self, find: Callable[[str], Fleet | None], now: Now) -> None:
+    def __init__(self, find: Callable[[str], Fleet | None], now: Now, send: Callable[[ShowOutput], None]) -> None:
         self._find = find
         self._now = now
-        self.send: Callable[[ShowOutput], None] = _nowhere
+        self._send = send
         self._shown: dict[str, _Shown] = {}
         self._due_s = 0.0
 
@@ -53,7 +53,7 @@ class ShownOutput:
     def drop_revision(self, key: str) -> None:
         shown = self._shown.pop(key, None)
         if shown is not None and not shown.is_empty:
-            self.send(ShowOutput(key, ()))
+            self._send(ShowOutput(key, ()))
 
     def tick(self) -> None:
         """To be called often."""
@@ -72,12 +72,12 @@ class ShownOutput:
             shown.since = shown.last = history.last
             if not shown.is_empty:
                 shown.is_empty = True
-                self.send(ShowOutput(key, ()))
+                self._send(ShowOutput(key, ()))
         elif history.last != shown.last:
             shown.last = history.last
             shown.is_empty = False
             texts = [line.text for line in history.newest(shown.since, OUTPUT_LINES_MAX)]
-            self.send(ShowOutput(key, bounded(texts)))
+            self._send(ShowOutput(key, bounded(texts)))
 
 
 def bounded(texts: list[str]) -> tuple[str, ...]:
@@ -92,7 +92,3 @@ def bounded(texts: list[str]) -> tuple[str, ...]:
     if not kept and texts:
         return (texts[-1][: OUTPUT_BYTES_MAX // 4],)
     return tuple(reversed(kept))
-
-
-def _nowhere(message: ShowOutput) -> None:
-    pass

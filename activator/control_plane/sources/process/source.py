@@ -22,7 +22,7 @@ from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
-from activator.messages import Change, Load, PodTaken
+from activator.messages import Change, Load, PodTaken, ShowOutput
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 
@@ -30,8 +30,8 @@ log = logging.getLogger("activator.process")
 
 
 class ProcessSource(Source):
-    """`submit` takes changes; `units` makes what runs; `panicked` is called with errors of ours (`ProcessSupervisor`);
-    `wall_clock` is for schedules.
+    """`submit` takes changes; `units` makes what runs; `panicked` counts defects of ours (`ProcessSupervisor`);
+    `wall_clock` is for schedules; `show_output` sends a program's output to waiting pages.
     """
 
     def __init__(
@@ -42,17 +42,13 @@ class ProcessSource(Source):
         wall_clock: Now,
         units: Units,
         panicked: Callable[[str, object, object, float], float],
+        show_output: Callable[[ShowOutput], None],
     ) -> None:
-        self.supervisor = ProcessSupervisor(tasks, submit, now, units, panicked)
+        self.supervisor = ProcessSupervisor(tasks, submit, now, units, panicked, self)
         self._panicked = panicked
         self._now = now
         self.groups = Groups(self.supervisor, self.supervisor.move, now)
-        self.autoscaler = Autoscaler(now, wall_clock, self._scale)
-        self.autoscaler.kept_changed = self.groups.keep
-        self.supervisor.ready_changed = self.autoscaler.ready
-        self.supervisor.changed = self._programs_changed
-        self.supervisor.grace_asked = self._grace_of
-        self.supervisor.released = self.autoscaler.release
+        self.autoscaler = Autoscaler(now, wall_clock, self._scale, self.groups.keep)
         self._grace_s: dict[str, float] = {}
         self.busy = BusyWatch(
             tasks,
@@ -63,7 +59,7 @@ class ProcessSource(Source):
             now,
             wall_clock,
         )
-        self.output = ShownOutput(self.supervisor.fleet, now)
+        self.output = ShownOutput(self.supervisor.fleet, now, show_output)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -173,12 +169,20 @@ class ProcessSource(Source):
     def _scale(self, key: str, decision: Decision) -> None:
         self.groups.wanted(key, decision.wanted)
 
-    def _programs_changed(self, key: str, home: str) -> None:
-        try:
-            self.groups.programs_changed(key, home)
-        except Exception as error:  # of ours, and no fault of the program that is told about: the next tick looks again
-            self._panicked(f"{TASK}group {home}", key, error, self._now())
-            log.error("an error of ours in the group %s", home, exc_info=error)
+    # --- from the supervisor (`ProgramListener`) ---
 
-    def _grace_of(self, group: str) -> float | None:
+    def ready_changed(self, key: str, count: int) -> None:
+        self.autoscaler.ready(key, count)
+
+    def programs_changed(self, key: str, group: str) -> None:
+        try:
+            self.groups.programs_changed(key, group)
+        except Exception as error:  # a defect of the group, not of the program: the next tick decides again
+            self._panicked(f"{TASK}group {group}", key, error, self._now())
+            log.error("an error of ours in the group %s", group, exc_info=error)
+
+    def released(self, key: str) -> None:
+        self.autoscaler.release(key)
+
+    def grace_of(self, group: str) -> float | None:
         return self._grace_s.get(group)

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from activator.config.model.containers import Container
 from activator.config.model.programs import Process
@@ -48,6 +48,22 @@ log = logging.getLogger("activator.process")
 SOURCE = "process"
 
 
+class ProgramListener(Protocol):
+    """Receives the supervisor's reports and answers its one question."""
+
+    def ready_changed(self, key: str, count: int) -> None:
+        """`count` processes of the revision are ready."""
+
+    def programs_changed(self, key: str, group: str) -> None:
+        """A process of the revision that counts in the group has changed its state."""
+
+    def released(self, key: str) -> None:
+        """Another program has stopped a process of the revision."""
+
+    def grace_of(self, group: str) -> float | None:
+        """Return for how many seconds requests of a program of the group may continue; None: no limit of the group."""
+
+
 class ProcessSupervisor(Keeper):
     """Keeps as many programs of each revision as are wanted; `units` makes them.
 
@@ -61,13 +77,11 @@ class ProcessSupervisor(Keeper):
         now: Now,
         units: Units,
         panicked: Callable[[str, object, object, float], float],
+        listener: ProgramListener,
     ) -> None:
         self._tasks = tasks
         self._panicked = panicked
-        self.ready_changed: Callable[[str, int], None] = _nobody  # so many processes of a revision are ready now
-        self.changed: Callable[[str, str], None] = _nothing  # a process of a revision, which counts in this group
-        self.released: Callable[[str], None] = _let_go  # somebody else has stopped a program of this revision
-        self.grace_asked: Callable[[str], float | None] = _no_grace  # of a group: how long requests may still run
+        self._listener = listener
         self.gpus = GpuPool()
         self._submit = submit
         self._now = now
@@ -287,8 +301,8 @@ class ProcessSupervisor(Keeper):
         process.rest = Rest.FALLING_ASLEEP
         process.sleep_asked.set()
         self._submit(PodGone(process.key, SOURCE, process.identity))
-        self.ready_changed(process.key, self._fleets[process.key].ready())
-        self.changed(process.key, process.home)
+        self._listener.ready_changed(process.key, self._fleets[process.key].ready())
+        self._listener.programs_changed(process.key, process.home)
 
     def _start(self, fleet: Fleet) -> bool:
         """Whether there is one more: it may have to wait for a GPU or a port, and is started when one comes free."""
@@ -329,12 +343,12 @@ class ProcessSupervisor(Keeper):
             process.stop_asked.set()
             self._submit(PodGone(process.key, SOURCE, process.identity))
             self._count_ready(process)
-            self.changed(process.key, process.home)
+            self._listener.programs_changed(process.key, process.home)
 
     def _count_ready(self, process: LocalProcess) -> None:
         fleet = self._fleets.get(process.key)
         if fleet is not None and process.ready:
-            self.ready_changed(fleet.key, fleet.ready())
+            self._listener.ready_changed(fleet.key, fleet.ready())
 
     # --- one process from start to end ---
 
@@ -353,11 +367,11 @@ class ProcessSupervisor(Keeper):
         if cause and not process.stopping and not self._closed:
             if process.ready and process.unit.was_stopped():
                 log.info("%s was stopped by somebody else: it is started when a request comes", process.identity)
-                self.released(process.key)
+                self._listener.released(process.key)
             else:
                 self._crashed(fleet, process, cause)
         self._reconcile(fleet)
-        self.changed(process.key, process.home)
+        self._listener.programs_changed(process.key, process.home)
 
     async def _until_gone(self, process: LocalProcess) -> None:
         try:
@@ -368,7 +382,7 @@ class ProcessSupervisor(Keeper):
     # --- what the lifetime of one tells (`Keeper`) ---
 
     def grace_of(self, group: str) -> float | None:
-        return self.grace_asked(group)
+        return self._listener.grace_of(group)
 
     def is_closing(self) -> bool:
         return self._closed
@@ -383,13 +397,13 @@ class ProcessSupervisor(Keeper):
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
         self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane then says all that it knows
         self._reconcile(fleet)  # the next one may be started
-        self.changed(process.key, process.home)
+        self._listener.programs_changed(process.key, process.home)
 
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.home != fleet.home:
             self.stop(process)  # it was begun in another group
         self._reconcile(fleet)  # one may be wanted again
-        self.changed(process.key, process.home)
+        self._listener.programs_changed(process.key, process.home)
 
     def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
         process.ready = process.carries = True
@@ -404,7 +418,7 @@ class ProcessSupervisor(Keeper):
         self._show(process)
         self._count_ready(process)
         self._reconcile(fleet)
-        self.changed(process.key, process.home)
+        self._listener.programs_changed(process.key, process.home)
 
     # --- its end ---
 
@@ -446,7 +460,7 @@ class ProcessSupervisor(Keeper):
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))  # the next request may try again
         self._reconcile(fleet)
-        self.changed(fleet.key, fleet.home)
+        self._listener.programs_changed(fleet.key, fleet.home)
 
     def _is_being_left(self, claim: str) -> bool:
         """Whether a program of ours that is about to end has what only one can have; its end reconciles again."""
@@ -454,22 +468,6 @@ class ProcessSupervisor(Keeper):
             return False
         ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
         return any(process.stopping and process.unit.claim == claim for process in [*ours, *self._leaving.values()])
-
-
-def _nobody(key: str, count: int) -> None:
-    pass
-
-
-def _nothing(key: str, group: str) -> None:
-    pass
-
-
-def _let_go(key: str) -> None:
-    pass
-
-
-def _no_grace(group: str) -> float | None:
-    return None
 
 
 def _log_file(key: str, process: Process | Container) -> FileSettings | None:

@@ -29,7 +29,9 @@ class World:
         self.changes: list[Change] = []
         units = ContainerUnits(tasks, time.monotonic, time.time, Reaping(None, "mark"))
         panicked = Supervision().panicked
-        self.programs = ProcessSource(tasks, self.changes.append, time.monotonic, time.time, units, panicked)
+        self.programs = ProcessSource(
+            tasks, self.changes.append, time.monotonic, time.time, units, panicked, lambda _shown: None
+        )
         self.source = ContainerSource(tasks, self.changes.append, self.programs, units)
 
     def configure(self, text: str = "") -> None:

@@ -259,8 +259,7 @@ def test_a_limit_that_the_engine_does_not_set_is_told(
 
 def test_what_exists_is_started_stopped_and_never_removed(tmp_path: Path) -> None:
     async def scenario(made: World) -> None:
-        released: list[str] = []
-        made.supervisor.released = released.append
+        released = made.reports.released_keys
         made.engine.images["web"] = Image()
         one = made.engine.add("old", "web", HostConfig={"PortBindings": {"8080/tcp": [{}]}}, Labels={})
         made.want(revision_of(existing="old"))

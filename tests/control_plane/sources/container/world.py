@@ -20,6 +20,7 @@ from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodGone, PodSeen, PodStatus, RevisionFailed
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.sources.container.fake_engine import FakeEngine, fake_engine
+from tests.control_plane.sources.program_reports import ProgramReports
 
 KEY = "default/app"
 PATIENCE_S = 5.0
@@ -49,8 +50,9 @@ class World:
         self.supervision = Supervision()
         self.units = ContainerUnits(self.tasks, time.monotonic, time.time, Reaping(None, mark))
         self.units.configure(Containers(engine=f"unix:{engine.path}", **settings))
+        self.reports = ProgramReports()
         self.supervisor = ProcessSupervisor(
-            self.tasks, self.changes.append, time.monotonic, self.units, self.supervision.panicked
+            self.tasks, self.changes.append, time.monotonic, self.units, self.supervision.panicked, self.reports
         )
 
     def want(self, revision: Revision, count: int = 1) -> None:
