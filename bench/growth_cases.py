@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.config.model.pods import Health
+from activator.config.model.pods import Health, PodTls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
@@ -200,6 +201,19 @@ def _work(world: World) -> None:
         pass
 
 
+class _NoListener:
+    """Ignores what the source learns beside its changes."""
+
+    def settled(self, settings: ClusterSettings) -> None:
+        pass
+
+    def worked_out(self, key: str) -> None:
+        pass
+
+    def tls_of(self, namespace: str) -> PodTls | None:
+        return None
+
+
 def _source(world: World, shares: bool) -> KnativeSource:
     def fail(key: str, what: object, error: object, now_s: float) -> float:
         raise AssertionError(error)
@@ -210,8 +224,7 @@ def _source(world: World, shares: bool) -> KnativeSource:
         shares,
         world.worker.submit,
         world.loop.defer,
-        lambda settings: None,
-        lambda namespace: None,
+        _NoListener(),
         Controllers(world.loop.now),
         fail,
         world.loop.call_later,

@@ -72,7 +72,7 @@ class FrontOutcome(NamedTuple):
     due_s: float
 
 
-class Around(NamedTuple):
+class FrontInputs(NamedTuple):
     """What is known of the revision beside its Service; `wanted` -1: it is not decided."""
 
     workload: Workload | None
@@ -104,6 +104,7 @@ class Fronts:
         mark: Callable[[str], None],
         listen: Callable[[frozenset[int]], frozenset[int]],
         now: Now,
+        slices_version: Callable[[], str],
         own_address: str = "",
         listened: Callable[[], frozenset[str]] = lambda: frozenset(FAMILIES),
     ) -> None:
@@ -130,7 +131,7 @@ class Fronts:
             family = "IPv6" if ":" in own_address else "IPv4"
             self._own_families = frozenset({family})
             self._replicas = {family: (FrontEndpoint(own_address),)}
-        self.slices_version: Callable[[], str] = lambda: ""
+        self._slices_version = slices_version
         self.switches_total = dict.fromkeys(Position, 0)
 
     # --- what watches show ---
@@ -283,7 +284,7 @@ class Fronts:
         return found
 
     def work_out(
-        self, key: str, declared: Declared, rule: ScalingRule, around: Around, is_ours: bool
+        self, key: str, declared: Declared, rule: ScalingRule, inputs: FrontInputs, is_ours: bool
     ) -> FrontOutcome | None:
         """None: it is not transparent."""
         front = self._fronts.get(key)
@@ -291,7 +292,7 @@ class Fronts:
             return None
         holder = self._claims.holder(front.service)
         service = self._find_service(front.service)
-        ports = taken_ports(service, declared, around.workload, front.service)
+        ports = taken_ports(service, declared, inputs.workload, front.service)
         if service is not None and not isinstance(ports, Refused):
             ports = missing_family(service, self._own_families & self._families_listened(), front.service) or ports
         if holder != key:
@@ -304,7 +305,7 @@ class Fronts:
         self._lead(front.service, key)
         number = self._number(front.service, service.metadata.uid)
         wanted = front_slices(service, ports, number, self._replicas)
-        seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self.slices_version())
+        seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self._slices_version())
         if not is_ours:
             front.state = None
             position = position_of(seen, wanted) or Position.OUT
@@ -314,14 +315,14 @@ class Fronts:
             return FrontOutcome(None, seen, refused(why.reason, why.message), True, True, NEVER)
         now_s = self._now()
         shown = position_of(seen, wanted)
-        state = self._decide(front, declared, rule, around, shown, key)
+        state = self._decide(front, declared, rule, inputs, shown, key)
         position = state.position
         slices = wanted
         if position is Position.OUT:
             slices = tuple(_emptied(one) for one in wanted)
-        traffic = Traffic(front.service.partition("/")[2], service.metadata.uid, position, slices, around.ready > 0)
-        writes = not (state.is_held and position is Position.OUT and around.ready > 0)
-        if declared.activation.transparent.zero_only and around.wanted > 0 and around.replicas > 0:
+        traffic = Traffic(front.service.partition("/")[2], service.metadata.uid, position, slices, inputs.ready > 0)
+        writes = not (state.is_held and position is Position.OUT and inputs.ready > 0)
+        if declared.activation.transparent.zero_only and inputs.wanted > 0 and inputs.replicas > 0:
             writes = False
         condition = in_path(position, state.reason)
         return FrontOutcome(traffic, seen, condition, state.is_held, writes, max(state.due_s, now_s))
@@ -331,20 +332,20 @@ class Fronts:
         front: _Front,
         declared: Declared,
         rule: ScalingRule,
-        around: Around,
+        inputs: FrontInputs,
         shown: Position | None,
         key: str,
     ) -> PathState:
         load = front.load or Load(key, 0, 0, 0)
         if front.state is None:
-            front.state = PathState.begun(shown, around.replicas, load.requests_total)
+            front.state = PathState.begun(shown, inputs.replicas, load.requests_total)
         before = front.state.position
         seen = PathSeen(
             self._now(),
             shown,
-            around.ready,
-            around.replicas,
-            around.wanted,
+            inputs.ready,
+            inputs.replicas,
+            inputs.wanted,
             load.in_flight,
             load.queued,
             load.requests_total,

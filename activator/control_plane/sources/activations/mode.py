@@ -1,11 +1,11 @@
 """A cluster without Knative, put together: what declares revisions, where their pods are, how many there should be.
 
-    watches ──► ActivationSource ──► changes ──► state worker
-    loads ──► Autoscaler ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
+    watches ──► ActivationSource ──► a pass per revision ──► changes ──► state worker
+    loads ──► ActivationScaling ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
     (pods are wanted and none answers) ──► PodLooks ──► why ──► ActivationSource
 
-With several replicas of the activator each knows all revisions and serves them; Autoscaler and Reconciler have those
-that are this replica's (`replicas.py`).
+With several replicas of the activator each knows all revisions and serves them; ActivationScaling and Reconciler have
+those that are this replica's (`replicas.py`).
 
 It belongs to the control plane: it exists once, whatever the number of workers. `docs/kubernetes.md` has the contract.
 """
@@ -32,9 +32,7 @@ from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Conditio
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
 from activator.control_plane.reconcile.traffic_wanted import MANAGED_BY_LABEL, OURS, SERVICE_NAME_LABEL
-from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
-from activator.control_plane.scaling.decision import Decision
-from activator.control_plane.scaling.rule import ScalingRule, resolve_rule
+from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.sources.activations.conditions import CONTESTED, note_of
 from activator.control_plane.sources.activations.fronts import Fronts
 from activator.control_plane.sources.activations.give_back import GiveBack
@@ -47,38 +45,43 @@ from activator.control_plane.sources.activations.objects import (
     FRONT_SLICES,
     HTTP_ROUTES,
     STATEFUL_SETS,
+    Workload,
 )
 from activator.control_plane.sources.activations.other_targets import OtherTargets, Place
 from activator.control_plane.sources.activations.pod_looks import PodLooks
 from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
+from activator.control_plane.sources.activations.scaling import ActivationScaling
 from activator.control_plane.sources.activations.source import ActivationSource
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.cluster_mode import ClusterMode, is_refused
 from activator.control_plane.sources.kubernetes.object_store import Handler
 from activator.control_plane.sources.kubernetes.objects import Key, Object
+from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.control_plane.sources.kubernetes.reflector import Reflector
 from activator.control_plane.sources.kubernetes.relister import Relister
-from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Scope, Selection
-from activator.control_plane.sources.kubernetes.watches import KubeWatches
-from activator.control_plane.sources.source import Source
-from activator.messages import Change, Effect, Load
+from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.messages import Change, Effect, Load, RevisionGone
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.registry import default_name, names
 from lb.rng import Rng
 
 CONTESTED_KEPT_S: Final = 600.0  # how long the status says that somebody else wrote what is ours
-EXPIRE_INTERVAL_S: Final = 1.0  # between two looks for loads of replicas that say nothing any more
-SCALE_TICK_S: Final = 0.1  # how often it is looked at whether a decision is due
+EXPIRE_INTERVAL_S: Final = 1.0  # between two removals of loads that no replica has reported lately
+SCALE_TICK_S: Final = 0.1  # between two checks for decisions that are due
+
+CONTROLLER: Final = "declaration"
 
 log = logging.getLogger("activator.kubernetes")
 
-_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors: no right to it, or no such kind in this cluster
 _OPTIONAL: Final = frozenset({HTTP_ROUTES.plural, ANNOTATED_SERVICES.plural, STATEFUL_SETS.plural})
 
 
-class ActivationsMode(Source):
-    """`submit` takes changes for the state worker; `wall_s` is the time of day; `panicked` is as for the source."""
+class ActivationsMode(ClusterMode):
+    """`submit` takes changes for the state worker; `wall_s` is the time of day; `panicked(key, what, error, now_s)`
+    counts defects of ours and returns how long to wait, in seconds.
+    """
+
+    pod_label = ACTIVATION_LABEL
 
     def __init__(
         self,
@@ -94,67 +97,45 @@ class ActivationsMode(Source):
         listened: Callable[[], frozenset[str]],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()
+        super().__init__(kubernetes, now, rng, tasks)
         self._config = config
         self._namespace = kubernetes.namespace
-        self._reconcile_interval_s = float(kubernetes.reconcile_interval)
-        self._now = now
-        self._tasks = TaskGroupOwner(tasks.on_error)
-        self.client = KubeClient(Credentials(os.environ, now), "activator")
-        self.watches = KubeWatches(self.client, now, rng, tasks.on_error)
+        self._submit = submit
+        self._panicked = panicked
+        self._own_service = _service(kubernetes.service)
         loop = asyncio.get_running_loop()
+        controllers.register(CONTROLLER)
+        self._passes = Passes(self._work_out, self._failed, loop.call_soon, loop.call_later, controllers)
+        name = os.environ.get("POD_NAME", "activator")
+        self.reconciler = Reconciler(self.client, controllers, now, wall_s, rng, self._reported, tasks.on_error, name)
+        self.others = OtherTargets(self.client, self._target_read, now, pause)
+        own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
+        self.fronts = Fronts(self._find_service, self._mark, listen, now, self._slices_version, own_address, listened)
+        self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
         self.source = ActivationSource(
             self._make,
             frozenset(names()),
-            _service(kubernetes.service),
-            submit,
-            self._want,
-            controllers,
-            panicked,
-            loop.call_soon,
-            loop.call_later,
-        )
-        self.source.declared = self._declared
-        self.source.worked_out = self._worked_out
-        self.autoscaler = Autoscaler(now, wall_s, self._scaled)
-        self.reconciler = Reconciler(
-            self.client,
-            controllers,
+            self._own_service,
             now,
-            wall_s,
-            rng,
-            self._reported,
-            tasks.on_error,
-            os.environ.get("POD_NAME", "activator"),
+            self._mark,
+            self.fronts,
+            self.others,
+            self.reconciler.service_written,
+            self.replicas.writes,
         )
-        self.source.service_written = self.reconciler.service_written
+        self._scaling = ActivationScaling(now, wall_s, self.replicas, self.source.scaled)
+        self.autoscaler = self._scaling.autoscaler
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
-        self.others = OtherTargets(self.client, self.source.read, now, pause)
-        self.source.followed = self._followed
-        own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
-        self.fronts = Fronts(self._find_service, self.source.mark, listen, now, own_address, listened)
-        self.fronts.slices_version = lambda: "" if self._front_slices is None else self._front_slices.version
         self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
         for one in (self.reconciler, self.others, self.give_back):
             self.client.outage.on_end(one.wake)
-        self.source.fronts = self.fronts
-        self.source.rule_of = _rule_of
-        self.source.held = self._held
-        self.source.is_ours = self._is_ours
-        self._own_service = _service(kubernetes.service)
-        self._floors: dict[str, int] = {}  # revisions of which no fewer pods may be decided
         self._services: Reflector[Any] | None = None
         self._front_slices: Reflector[Any] | None = None
-        self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
-        self._writes = True
-        self._is_announced = False  # to the other replicas
-        self._expired_s = now()  # when it was last looked for loads that nobody confirms
-        self._begun: set[str] = set()  # revisions that the autoscaler knows
-        self._ours: set[str] = set()  # revisions that this replica writes for, as they were last worked out …
-        self._foreign: set[str] = set()  # … and those that were another one's before
-        self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
-        self._slices: Relister[Any] | None = None
         self._workloads: list[Reflector[Any]] = []
         self._were_workloads_known = False
+        self._writes = True
+        self._is_announced = False  # to the other replicas
+        self._expired_s = now()  # when loads that nobody confirms were last removed
         self._contested: dict[str, tuple[ConditionSpec, float]] = {}  # by key: what was taken from whom, and until when
 
     # --- life ---
@@ -166,15 +147,15 @@ class ActivationsMode(Source):
 
     async def start(self) -> None:
         """Begin to watch."""
-        self._watch(ACTIVATIONS, self.source.activation_objects)
-        self._watch(ANNOTATED_SERVICES, self.source.service_objects)
-        self._services = self.watches.reflectors[-1]
-        self._slices = self._watch(ENDPOINT_SLICES, self.source.slice_objects, ACTIVATION_LABEL)
-        self._watch(DEPLOYMENTS, self.source.workload_objects("Deployment"))
-        self._watch(STATEFUL_SETS, self.source.workload_objects("StatefulSet"))
-        self._workloads = self.watches.reflectors[-2:]
-        self.source.workloads_known = self._are_workloads_known
-        self._watch(HTTP_ROUTES, self.source.route_objects)
+        source = self.source
+        self._watch_all(ACTIVATIONS, source.activation_objects)
+        self._services, _ = self._watch_all(ANNOTATED_SERVICES, source.service_objects)
+        _, slices = self._watch_all(ENDPOINT_SLICES, source.slice_objects, ACTIVATION_LABEL)
+        self._pod_relisters = [slices]
+        deployments, _ = self._watch_all(DEPLOYMENTS, source.workload_objects("Deployment"))
+        stateful_sets, _ = self._watch_all(STATEFUL_SETS, source.workload_objects("StatefulSet"))
+        self._workloads = [deployments, stateful_sets]
+        self._watch_all(HTTP_ROUTES, source.route_objects)
         self._watch_fronts()
         self._tasks.keep_running("pod looks", self.looks.step)
         self._tasks.keep_running("other targets", self.others.step)
@@ -185,13 +166,11 @@ class ActivationsMode(Source):
         """Our slices of the Services of others, and those of our own Service."""
         fronts = self.fronts
         ours = ObjectHandler(fronts.slice_changed, fronts.slice_gone)
-        self._watch(FRONT_SLICES, ours, f"{MANAGED_BY_LABEL}={OURS}")
-        self._front_slices = self.watches.reflectors[-1]
+        self._front_slices, _ = self._watch_all(FRONT_SLICES, ours, f"{MANAGED_BY_LABEL}={OURS}")
         namespace, name = self._own_service
         if name:
             own = ObjectHandler(fronts.own_changed, fronts.own_gone)
-            selection = Selection(FRONT_SLICES, namespace, f"{SERVICE_NAME_LABEL}={name}")
-            self.watches.add(selection, own, self._reconcile_interval_s)
+            self._watch(Selection(FRONT_SLICES, namespace, f"{SERVICE_NAME_LABEL}={name}"), own)
 
     async def stop_writing(self) -> None:
         """Another replica may write from now on: this one drains, sees less and less of the load, and must not scale by
@@ -206,13 +185,6 @@ class ActivationsMode(Source):
         await self.reconciler.close()
         await self.watches.close()
         await self.client.close()
-
-    def pending(self) -> list[str]:
-        """What routing depends on and has not been received yet."""
-        waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not _may_do_without(one)]
-        if self.source.is_behind():
-            waiting.append("what was listed has not been submitted yet")
-        return waiting
 
     # --- from the control plane ---
 
@@ -231,15 +203,11 @@ class ActivationsMode(Source):
         for effect in effects:
             self.source.applied(effect)
 
-    def declares(self, key: str) -> bool:
-        return True  # no other source declares it: a revision that the cluster does not know is gone
-
     def resubmit(self, key: str) -> None:
-        self.source.relist(key)
-
-    def view_age_s(self) -> float:
-        """How old the oldest of the views of the cluster is, seconds."""
-        return self.watches.age_s(self._now())
+        if self.source.forget_submitted(key):
+            self._mark(key)
+        else:
+            self._submit(RevisionGone(key))
 
     # --- what metrics read ---
 
@@ -265,8 +233,7 @@ class ActivationsMode(Source):
         return sum(self._is_ours(key) for key in self.source.revisions)
 
     def _uid_of(self, key: str) -> str | None:
-        revision = self.source.revisions.get(key)
-        return None if revision is None or revision.declaration is None else revision.declaration.uid
+        return self.source.uid_of(key)
 
     def _find_service(self, key: str) -> Any:
         """The Service of this namespace/name, as it is known; None: there is none."""
@@ -281,36 +248,35 @@ class ActivationsMode(Source):
         return uid is not None and self.replicas.writes(uid)
 
     def _carried(self, load: Load) -> None:
-        """What all replicas carry of a revision; the autoscaler knows those that are ours."""
-        self.autoscaler.load(load)
+        """Pass on what all replicas carry of a revision."""
+        self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
 
     def _writers_shifted(self) -> None:
-        """What is not ours any more is let go of now; what is ours now is worked out in this turn."""
+        """Give up at once what is no longer this replica's; work out in this turn what has become this replica's."""
         for key in self.source.revisions:
-            if self._is_ours(key) != (key in self._ours):
-                self.source.mark(key)
-                if key in self._ours:
-                    self._let_go(key)
+            was_ours = self._scaling.is_known_as_ours(key)
+            if self._is_ours(key) != was_ours:
+                self._mark(key)
+                if was_ours:
+                    self._give_up(key)
 
-    def _let_go(self, key: str) -> None:
-        """Another replica decides on it and writes for it."""
-        self._ours.discard(key)
-        self._begun.discard(key)
-        self._floors.pop(key, None)
+    def _give_up(self, key: str) -> None:
+        """Another replica decides on the revision and writes for it."""
+        self._scaling.give_up(key)
         self.fronts.forget_decision(key)
-        self.autoscaler.drop_revision(key)
         self.source.unscaled(key)
         self.reconciler.abandon(key)
 
     # --- within ---
 
-    def _watch(self, resource: Resource[Object], handler: Handler[Object], labels: str = "") -> Relister[Object]:
-        selection = Selection(resource, self._namespace, labels)
-        _, relister = self.watches.add(selection, handler, self._reconcile_interval_s)
-        return relister
+    def _watch_all(
+        self, resource: Resource[Object], handler: Handler[Object], labels: str = ""
+    ) -> tuple[Reflector[Object], Relister[Object]]:
+        """Watch the objects of a kind in the namespaces that are served."""
+        return self._watch(Selection(resource, self._namespace, labels), handler)
 
     def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
         revision = declared.revision
@@ -321,89 +287,81 @@ class ActivationsMode(Source):
         spec = resolve_revision(self._config, made, default_name)
         return structs.replace(spec, order=order_of(revision, created))
 
-    def _declared(self, key: str, declared: Declared | None) -> None:
-        """A revision is as this says; None: it is gone."""
-        if declared is None or declared.activation.external_scaler:
-            self._begun.discard(key)
-            self.autoscaler.drop_revision(key)
-        elif key in self._begun:
-            self._set_rule(key, declared, 0)
-        if declared is None:
-            self._contested.pop(key, None)
-            self.replicas.drop_revision(key)
-            self._ours.discard(key)
-            self._foreign.discard(key)
-            self._floors.pop(key, None)
-            self.looks.set(key, None)
-            if key in self._awaited:
-                self._await_pods(key, False)
+    def _mark(self, key: str) -> None:
+        self._passes.mark(key, CONTROLLER)
 
-    def _worked_out(self, key: str) -> None:
-        """What is known of this revision may be other than before."""
+    def _is_behind(self) -> bool:
+        return self._passes.is_behind()
+
+    def _slices_version(self) -> str:
+        return "" if self._front_slices is None else self._front_slices.version
+
+    def _target_read(self, place: Place, workload: Workload | None, problem: str) -> None:
+        self.source.read(place, workload, problem)
+
+    # --- a pass ---
+
+    def _work_out(self, key: str) -> float:
+        """Submit and write what has changed of a revision. Return when it is due again though nothing changes."""
         source = self.source
-        revision = source.revisions.get(key)
-        if revision is None or revision.declaration is None or revision.served is None:
+        source.workloads_known = self._are_workloads_known()
+        if source.take_ended(key):
+            self._drop(key)
+        served = source.served(key)
+        front = None
+        if served is not None:
+            self._scaling.declare(key, served)
+            if source.is_target_known(key):
+                front = source.front(key, served)
+                least = max(source.wanted.get(key, -1), source.replicas_of(key), 1)
+                self._scaling.hold(key, served, least if front is not None and front.is_held else 0)
+        changes, desired, due_s = source.work_out(key, front)
+        for change in changes:
+            self._submit(change)
+        if desired is not None:
+            self._want(desired)
+        if served is not None:
+            self._follow(key, served)
+        return due_s
+
+    def _failed(self, key: str, error: Exception) -> float:
+        self.source.forget_submitted(key)  # some of it may have been worked out, and not been submitted
+        backoff_s = self._panicked(key, "what the cluster says of it", error, self._now())
+        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        return backoff_s
+
+    def _drop(self, key: str) -> None:
+        """The object of the revision was removed."""
+        self._contested.pop(key, None)
+        self.replicas.drop_revision(key)
+        self._scaling.drop_revision(key)
+        self.looks.set(key, None)
+        if key in self._awaited:
+            self._await_pods(key, False)
+
+    def _follow(self, key: str, served: Declared) -> None:
+        """Scale the revision if it is this replica's, and look for the cause if its pods do not come."""
+        source = self.source
+        uid = source.uid_of(key)
+        if uid is None:
             return
-        replicas = source.replicas_of(key)
-        if self._is_ours(key):
-            self._begin(key, revision.served, replicas)
+        running = source.replicas_of(key)
+        if self.replicas.writes(uid):
+            self._scaling.begin(key, served, running)
         else:
-            if key in self._ours:
-                self._let_go(key)  # another object of this name
-            if self.replicas.is_anothers(revision.declaration.uid):
-                self._foreign.add(key)
+            if self._scaling.is_known_as_ours(key):
+                self._give_up(key)  # another object of this name
+            if self.replicas.is_anothers(uid):
+                self._scaling.is_anothers(key)
         ready = source.answers.count(key)
-        self.autoscaler.ready(key, ready)
+        self._scaling.ready(key, ready)
         workload = source.workload_of(key)
-        is_starting = workload is not None and not ready and source.wanted.get(key, replicas) > 0
+        is_starting = workload is not None and not ready and source.wanted.get(key, running) > 0
         labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
         self.looks.set(key, labels or None)
         place = source.target_of(key)
         if place is not None:
-            self.others.hurry(place, not ready and source.wanted.get(key, replicas) != 0)
-
-    def _begin(self, key: str, declared: Declared, replicas: int) -> None:
-        """It is ours."""
-        self._ours.add(key)
-        if key in self._begun or replicas < 0 or declared.activation.external_scaler:
-            return
-        self._begun.add(key)
-        self.source.scaled(key, replicas)
-        self._set_rule(key, declared, replicas, key in self._foreign)
-        if not self.replicas.is_alone:
-            self.autoscaler.load(self.replicas.sum(key))
-
-    def _set_rule(self, key: str, declared: Declared, replicas: int, is_taken_over: bool = False) -> None:
-        rule = _rule_of(declared)
-        floor = self._floors.get(key, 0)
-        if floor > rule.min:
-            rule = structs.replace(rule, min=floor)
-        self.autoscaler.set_revision(key, rule, replicas, is_taken_over)
-
-    def _held(self, key: str, is_held: bool) -> None:
-        """No fewer pods may be decided for it, or they may again."""
-        before = self._floors.get(key, 0)
-        floor = max(self.source.wanted.get(key, -1), self.source.replicas_of(key), before, 1) if is_held else 0
-        if floor == before:
-            return
-        if floor:
-            self._floors[key] = floor
-        else:
-            del self._floors[key]
-        revision = self.source.revisions.get(key)
-        if key in self._begun and revision is not None and revision.served is not None:
-            self._set_rule(key, revision.served, 0)
-
-    def _scaled(self, key: str, decision: Decision) -> None:
-        log.info("%s: %d pods wanted: %s", key, decision.wanted, decision.explanation)
-        self.source.scaled(key, decision.wanted, decision.explanation)
-
-    def _followed(self, place: Place, is_named: bool) -> None:
-        """A target of a kind that is not watched is named by a revision, or by none any more."""
-        if is_named:
-            self.others.follow(place)
-        else:
-            self.others.forget(place)
+            self.others.hurry(place, not ready and source.wanted.get(key, running) != 0)
 
     def _want(self, desired: Desired) -> None:
         if self._writes and self.replicas.writes(desired.uid):
@@ -447,39 +405,25 @@ class ActivationsMode(Source):
             self._expired_s = self._now()
             self.replicas.expire()
             self.fronts.expire()
-        self.source.say_farewell()
-
-    def _await_pods(self, key: str, waits: bool) -> None:
-        """Look every second whether the watch has missed a pod that requests wait for."""
-        scope = self._awaited.pop(key, None)
-        if waits:
-            namespace, _, name = key.partition("/")
-            scope = self._awaited[key] = Scope(namespace, ((ACTIVATION_LABEL, name),))
-        if scope is not None and self._slices is not None:
-            if waits:
-                self._slices.hurry(scope)
-            else:
-                self._slices.relax(scope)
+        self.source.expire_departures()
 
     def _scale(self) -> None:
         self._look_at_workloads()
         self._forget_contests()
         self._keep_up_with_replicas()
-        self.autoscaler.tick()
+        self._scaling.tick()
+
+    def _may_do_without(self, reflector: Reflector[Any]) -> bool:
+        return _may_do_without(reflector)
 
 
 def _may_do_without(reflector: Reflector[Any]) -> bool:
     """It is synced; or it is refused to us, or unknown here, and only some clusters have it."""
     if reflector.synced:
         return True
-    is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
     if reflector.selection.labels.startswith(f"{SERVICE_NAME_LABEL}="):
-        return is_refused  # our own Service: for mode transparent alone
-    return is_refused and reflector.selection.resource.plural in _OPTIONAL
-
-
-def _rule_of(declared: Declared) -> ScalingRule:
-    return resolve_rule(declared.revision.scaling, declared.revision.container_concurrency)
+        return is_refused(reflector)  # our own Service: for mode transparent alone
+    return is_refused(reflector) and reflector.selection.resource.plural in _OPTIONAL
 
 
 def _service(text: str) -> Key:

@@ -59,7 +59,7 @@ def pods_service(name: str) -> str:
     return child_name(name, "-pods")
 
 
-class Surroundings(NamedTuple):
+class RevisionInputs(NamedTuple):
     """What is known of the revision beside its own object.
 
     `workload` None: there is none of this name. `is_known`: it has been looked for. `ready`: pods that may be
@@ -148,17 +148,17 @@ class DeclaredRevision:
 
     # --- what follows ---
 
-    def work_out(self, around: Surroundings, make: Make, now_s: float) -> Outcome:
+    def work_out(self, inputs: RevisionInputs, make: Make, now_s: float) -> Outcome:
         declaration, served = self.declaration, self.served
         if declaration is None:
             last, self._desired_last = self._desired_last, None
             return Outcome(self._end(), None if last is None else _removal(last), NEVER)
-        failure, due_s = self._failure(around, now_s)
+        failure, due_s = self._failure(inputs, now_s)
         changes: list[Change] = []
         if served is not None:
-            is_http2 = declaration.is_http2 or _template_names_http2(served, around.workload)
-            spec = make(served, around.hosts, is_http2, declaration.created)
-            spec = replace(spec, ports=around.ports, is_left=around.is_left)
+            is_http2 = declaration.is_http2 or _template_names_http2(served, inputs.workload)
+            spec = make(served, inputs.hosts, is_http2, declaration.created)
+            spec = replace(spec, ports=inputs.ports, is_left=inputs.is_left)
             if spec != self._spec:
                 self._spec, self._is_told = spec, True
                 changes.append(RevisionSet(spec))
@@ -170,15 +170,15 @@ class DeclaredRevision:
             changes += self.pods.changes(served.revision.probe is not None)
         else:
             changes += self._end()
-        if not around.is_known:
+        if not inputs.is_known:
             return Outcome(changes, None, due_s)
         last = self._desired_last
         if last is not None and last.owner.kind != declaration.kind:
             self._desired_last = None
             return Outcome(changes, _removal(last), min(due_s, now_s + HANDOVER_S))
-        desired = self._desired_last = self._desired(declaration, served, around, failure)
-        if around.front is not None:
-            due_s = min(due_s, around.front.due_s)
+        desired = self._desired_last = self._desired(declaration, served, inputs, failure)
+        if inputs.front is not None:
+            due_s = min(due_s, inputs.front.due_s)
         return Outcome(changes, desired, due_s)
 
     def left(self, ports: tuple[int, ...], is_left: bool) -> list[Change]:
@@ -203,16 +203,16 @@ class DeclaredRevision:
 
     # --- failures ---
 
-    def _failure(self, around: Surroundings, now_s: float) -> tuple[Failure | None, float]:
+    def _failure(self, inputs: RevisionInputs, now_s: float) -> tuple[Failure | None, float]:
         """Why it cannot start, and until when requests wait nevertheless (NEVER: they do not, or there is none)."""
         served = self.served
-        if served is None or around.ready:
+        if served is None or inputs.ready:
             self._forget_failure()
             return None, NEVER
-        missing = _missing(served, around)
+        missing = _missing(served, inputs)
         if missing is not None:
             return missing, NEVER
-        if _wanted(around) == 0:
+        if _wanted(inputs) == 0:
             self._forget_failure()
         if self.failure is None:
             return None, NEVER
@@ -224,23 +224,23 @@ class DeclaredRevision:
     # --- what is written back ---
 
     def _desired(
-        self, declaration: Declaration, served: Declared | None, around: Surroundings, failure: Failure | None
+        self, declaration: Declaration, served: Declared | None, inputs: RevisionInputs, failure: Failure | None
     ) -> Desired:
-        workload = around.workload
+        workload = inputs.workload
         replicas = -1 if workload is None else replicas_of(workload)
-        wanted = _wanted(around)
-        front = around.front
-        writes = around.wanted >= 0 and workload is not None and (front is None or front.writes_replicas)
+        wanted = _wanted(inputs)
+        front = inputs.front
+        writes = inputs.wanted >= 0 and workload is not None and (front is None or front.writes_replicas)
         situation = Situation(
             declaration.problems,
             served is not None,
-            around.hosts,
-            around.taken,
+            inputs.hosts,
+            inputs.taken,
             failure,
-            around.ready,
+            inputs.ready,
             wanted,
             replicas,
-            around.notes,
+            inputs.notes,
             None if front is None else front.condition,
         )
         events, self.events = self.events, ()
@@ -249,12 +249,12 @@ class DeclaredRevision:
             uid=declaration.uid,
             generation=declaration.generation,
             target=_target(served),
-            replicas=around.wanted if writes else None,
+            replicas=inputs.wanted if writes else None,
             service=None if served is None else self._service(served, workload),
             conditions=conditions_of(situation),
             wanted=wanted,
-            ready=around.ready,
-            hosts=around.hosts,
+            ready=inputs.ready,
+            hosts=inputs.hosts,
             owner=THE_ACTIVATION if declaration.kind == KIND else Owner("v1", SERVICE),
             events=events,
             observed=Observed(
@@ -276,11 +276,11 @@ def _removal(last: Desired) -> Desired:
     return replace(last, present=False, replicas=None, service=None, traffic=None, events=())
 
 
-def _wanted(around: Surroundings) -> int:
+def _wanted(inputs: RevisionInputs) -> int:
     """Pods that are to be there, whoever decides that."""
-    if around.wanted >= 0:
-        return around.wanted
-    return 0 if around.workload is None else max(replicas_of(around.workload), 0)
+    if inputs.wanted >= 0:
+        return inputs.wanted
+    return 0 if inputs.workload is None else max(replicas_of(inputs.workload), 0)
 
 
 def scale_seen(workload: Workload) -> ScaleSeen:
@@ -299,15 +299,15 @@ def _target(served: Declared | None) -> TargetReference:
     return TargetReference(target.api_version, target.kind, target.name)
 
 
-def _missing(served: Declared, around: Surroundings) -> Failure | None:
+def _missing(served: Declared, inputs: RevisionInputs) -> Failure | None:
     """What the object names and the cluster does not have."""
     target = served.activation.target
-    if not around.is_known:
+    if not inputs.is_known:
         return None
     name = f"{target.kind}/{target.name}"
-    if around.unscalable:
-        return Failure("TargetNotSupported", around.unscalable, True)
-    workload = around.workload
+    if inputs.unscalable:
+        return Failure("TargetNotSupported", inputs.unscalable, True)
+    workload = inputs.workload
     if workload is None:
         return Failure("TargetNotFound", f"its target {name} does not exist", True)
     selector = workload.spec.selector

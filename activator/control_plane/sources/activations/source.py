@@ -1,28 +1,26 @@
-"""The objects of a cluster as they come, gathered by revision and submitted as changes.
+"""The objects of a cluster, gathered by revision.
 
 Rules
-  1. A handler of a watch only files what it receives and marks the revisions that it touches. What follows is worked
-     out once per revision and turn (`sources/kubernetes/passes.py`, `revision.py`).
-  2. An Activation and an annotated Service of one name are one revision: the Activation counts.
-  3. Who has a host is decided over all objects (`hosts.py`); an object whose hosts change by that is worked out anew.
+  1. A handler of a watch files the object and marks the revisions that it touches. Their changes are worked out
+     once per revision and turn of the loop (`mode.py`, `revision.py`). This class calls nothing above it but `mark`.
+  2. An Activation and an annotated Service of one name are one revision; the Activation takes precedence.
+  3. A host belongs to one object among all (`hosts.py`); an object that gains or loses a host is marked.
   4. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
-     long as the API is away.
+     long as the API is unreachable.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
-from activator.control_plane.scaling.rule import ScalingRule
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, EventSpec
 from activator.control_plane.sources.activations.conditions import Taken
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
-from activator.control_plane.sources.activations.fronts import Around, FrontOutcome, Fronts
+from activator.control_plane.sources.activations.fronts import FrontInputs, FrontOutcome, Fronts
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
 from activator.control_plane.sources.activations.object_handler import ObjectHandler, owner_key
 from activator.control_plane.sources.activations.objects import (
@@ -38,28 +36,38 @@ from activator.control_plane.sources.activations.revision import (
     WATCHED_KINDS,
     DeclaredRevision,
     Make,
-    Surroundings,
+    Outcome,
+    RevisionInputs,
     pods_service,
     replicas_of,
 )
 from activator.control_plane.sources.activations.routes import RouteHosts
+from activator.control_plane.sources.activations.scaling import rule_of
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Key, KubeObject
-from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.control_plane.sources.pod_answers import PodAnswers
-from activator.messages import Change, Effect, RevisionGone
-from activator.runtime.clock import NEVER, Defer, Later
+from activator.messages import Effect
+from activator.runtime.clock import NEVER, Now
 
-CONTROLLER: Final = "declaration"
-FAREWELL_MAX_S: Final = 60.0  # for which a deleted one is served at the most, until its Service is given back
-EVENTS_KEPT_MAX: Final = 3  # decisions of one turn that are told; more than one is rare
+DEPARTURE_MAX_S: Final = 60.0  # how long a deleted revision is served while its Service has not been given back
+EVENTS_KEPT_MAX: Final = 3  # scaling decisions of one turn that become events; more than one is rare
 
 log = logging.getLogger("activator.kubernetes")
 
 
+class Targets(Protocol):
+    """Reads targets of kinds that are not watched (`OtherTargets`)."""
+
+    def follow(self, place: Place) -> None:
+        """Read the target until `forget`."""
+
+    def forget(self, place: Place) -> None:
+        """Read the target no more."""
+
+
 class ActivationSource:
-    """`make` resolves a specification; `submit` takes changes for the state worker, `want` what is to be written;
-    `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to wait; `routed_to` is the
-    activator's own Service, by namespace and name.
+    """`make` resolves a specification; `routed_to` is the activator's own Service, by namespace and name; `mark(key)`
+    schedules a pass; `written_by_other(key, version, is_there)` tells whether another program wrote a private Service;
+    `writes(uid)` tells whether this replica writes for an object.
     """
 
     def __init__(
@@ -67,34 +75,27 @@ class ActivationSource:
         make: Make,
         policy_names: frozenset[str],
         routed_to: Key,
-        submit: Callable[[Change], None],
-        want: Callable[[Desired], None],
-        controllers: Controllers,
-        panicked: Callable[[str, object, object, float], float],
-        defer: Defer,
-        later: Later,
+        now: Now,
+        mark: Callable[[str], None],
+        fronts: Fronts,
+        targets: Targets,
+        written_by_other: Callable[[str, str, bool], bool],
+        writes: Callable[[str], bool],
     ) -> None:
         self._make = make
         self._policy_names = policy_names
-        self._submit = submit
-        self._want = want
-        self._controllers = controllers
-        self._panicked = panicked
-        controllers.register(CONTROLLER)
-        self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
+        self._now = now
+        self.mark = mark
+        self._fronts = fronts
+        self._targets = targets
+        self._written_by_other = written_by_other
+        self._writes = writes
         self.revisions: dict[str, DeclaredRevision] = {}
-        self.answers = PodAnswers(self._turned)
-        self.declared: Callable[[str, Declared | None], None] = _nobody  # a revision is as this says; None: it is gone
-        self.worked_out: Callable[[str], None] = _ignore  # what is known of this revision may be other than before
-        self.service_written: Callable[[str, str, bool], bool] = _ignore_service  # by somebody else than us?
+        self.answers = PodAnswers(self._mark_known)
         self.hosts = HostClaims()
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
-        self.workloads_known: Callable[[], bool] = lambda: True
-        self.fronts: Fronts | None = None  # of those that are transparent
-        self.rule_of: Callable[[Declared], ScalingRule] = lambda declared: ScalingRule()
-        self.held: Callable[[str, bool], None] = _ignore_hold  # no fewer pods may be decided for it
-        self.is_ours: Callable[[str], bool] = lambda key: True  # whether this replica writes for it
-        self.followed: Callable[[Place, bool], None] = _ignore_place  # an unwatched target is named, or no longer
+        self.workloads_known = True  # the first lists of the watched kinds have been received
+        self._ended: set[str] = set()  # revisions whose object was removed since their last pass
         self._read: set[Place] = set()  # targets that are not watched, and have been looked for
         self._unscalable: dict[Place, str] = {}
         self._activations: dict[str, Declaration] = {}  # by key
@@ -103,9 +104,9 @@ class ActivationSource:
         self._users: dict[Place, set[str]] = {}  # of a workload: revisions that name it as their target
         self._target_of: dict[str, Place] = {}
         self._routes = RouteHosts(routed_to)
-        self._left: dict[str, float] = {}  # … those whose Service is given back: until when some may not know
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
-        self._farewells: dict[str, float] = {}  # deleted, while requests came by their Service: until when at the most
+        self._departing: dict[str, float] = {}  # deleted revisions that are still served: until when at the most
+        self._settling: dict[str, float] = {}  # departing revisions whose Service is given back: when to remove them
         self.activation_objects = ObjectHandler(self._activation_changed, self._activation_gone)
         self.service_objects = ObjectHandler(self._service_changed, self._service_gone)
         self.slice_objects = ObjectHandler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
@@ -122,14 +123,7 @@ class ActivationSource:
 
         return ObjectHandler(changed, gone)
 
-    # --- what others say ---
-
-    def is_behind(self) -> bool:
-        """Something was filed that has not been worked out."""
-        return self.passes.is_behind()
-
-    def mark(self, key: str) -> None:
-        self.passes.mark(key, CONTROLLER)
+    # --- from the mode ---
 
     def mark_all(self) -> None:
         for key in self.revisions:
@@ -210,20 +204,38 @@ class ActivationSource:
         if self.answers.count(effect.key) != before and effect.key in self.revisions:
             self.mark(effect.key)
 
-    def relist(self, key: str) -> None:
-        """Changes of this revision were lost: submit everything of it again."""
+    def forget_submitted(self, key: str) -> bool:
+        """Submit the whole revision in its next pass: changes of it were lost. False: there is no such revision."""
         revision = self.revisions.get(key)
         if revision is None or revision.served is None:
-            self._submit(RevisionGone(key))
-        else:
-            revision.forget_submitted()
-            self.mark(key)
+            return False
+        revision.forget_submitted()
+        return True
+
+    def take_ended(self, key: str) -> bool:
+        """True, once, if the revision's object was removed since its last pass, though another may have come since."""
+        if key not in self._ended:
+            return False
+        self._ended.discard(key)
+        return True
+
+    def served(self, key: str) -> Declared | None:
+        """Return what is served of the revision; None: nothing, or its object is deleted and its Service not yet given
+        back.
+        """
+        revision = self.revisions.get(key)
+        return None if revision is None or key in self._departing else revision.served
+
+    def uid_of(self, key: str) -> str | None:
+        """Return the uid of the revision's object."""
+        revision = self.revisions.get(key)
+        return None if revision is None or revision.declaration is None else revision.declaration.uid
 
     # --- handlers ---
 
     def _activation_changed(self, one: Activation) -> None:
         declaration = of_activation(one, self._policy_names)
-        self._return(declaration.key)
+        self._end_departure(declaration.key)
         self._activations[declaration.key] = declaration
         self._declare(declaration.key)
 
@@ -233,46 +245,44 @@ class ActivationSource:
         self._leave(key)
 
     def _leave(self, key: str) -> None:
-        """One of its objects is gone. While requests come by its Service, it is served until they do not."""
+        """One of its objects is removed. While requests arrive through its Service, the revision is still served."""
         others = self._activations.get(key) or self._services.get(key)
-        if others is not None or self.fronts is None or not self.fronts.is_in_path(key):
+        if others is not None or not self._fronts.is_in_path(key):
             self._declare(key)
             return
-        self._farewells[key] = self._controllers.now() + FAREWELL_MAX_S
-        self.fronts.declare(key, None, "")
+        self._departing[key] = self._now() + DEPARTURE_MAX_S
+        self._fronts.declare(key, None, "")
         self.unscaled(key)
 
-    def say_farewell(self) -> None:
-        """Deleted ones whose Service is given back are gone now; to be called every second or so."""
-        for key, until_s in list(self._farewells.items()):
-            now_s = self._controllers.now()
-            if self.fronts is not None and self.fronts.is_in_path(key):
+    def expire_departures(self) -> None:
+        """Remove deleted revisions whose Service has been given back. Call it about once a second."""
+        for key, until_s in list(self._departing.items()):
+            now_s = self._now()
+            if self._fronts.is_in_path(key):
                 if now_s < until_s:
                     continue
-            elif key not in self._left:  # proxies of the cluster hear of it only now
+            elif key not in self._settling:  # the cluster's proxies learn only now that the Service has other endpoints
                 revision = self.revisions[key]
                 settle_s = 0.0 if revision.served is None else float(revision.served.activation.transparent.settle)
-                self._left[key] = now_s + settle_s
-            if now_s >= self._left.get(key, until_s):
-                self._return(key)
+                self._settling[key] = now_s + settle_s
+            if now_s >= self._settling.get(key, until_s):
+                self._end_departure(key)
                 self._declare(key)
 
-    def _return(self, key: str) -> None:
-        """It is deleted no more, or gone."""
-        self._farewells.pop(key, None)
-        self._left.pop(key, None)
+    def _end_departure(self, key: str) -> None:
+        self._departing.pop(key, None)
+        self._settling.pop(key, None)
 
     def _service_changed(self, one: AnnotatedService) -> None:
         self._service_written(one, True)
-        if self.fronts is not None:
-            self.fronts.service_changed(one)
+        self._fronts.service_changed(one)
         declaration = of_service(one, self._policy_names)
         key = _key(one)
         if declaration is None:
             if self._services.pop(key, None) is not None:
                 self._leave(key)
             return
-        self._return(key)
+        self._end_departure(key)
         self._services[key] = declaration
         self._declare(key)
 
@@ -282,14 +292,13 @@ class ActivationSource:
         for name in (metadata.labels.get(ACTIVATION_LABEL, ""), metadata.name.removesuffix("-pods")):
             key = f"{metadata.namespace}/{name}"
             if key in self.revisions and pods_service(name) == metadata.name:
-                if self.service_written(key, metadata.resource_version, is_there):
+                if self._written_by_other(key, metadata.resource_version, is_there):
                     self.mark(key)
                 return
 
     def _service_gone(self, one: AnnotatedService) -> None:
         self._service_written(one, False)
-        if self.fronts is not None:
-            self.fronts.service_gone(one)
+        self._fronts.service_gone(one)
         if self._services.pop(_key(one), None) is not None:
             self._declare(_key(one))
 
@@ -306,7 +315,7 @@ class ActivationSource:
     def _slice_gone(self, one: EndpointSlice) -> None:
         key = owner_key(one)
         revision = self.revisions.get(key)
-        if revision is not None and key not in self._farewells:
+        if revision is not None and key not in self._departing:
             revision.pods.put_slice(one.metadata.name, None)
             self.mark(key)
 
@@ -350,13 +359,13 @@ class ActivationSource:
             if declaration.problems:
                 log.warning("%s", "; ".join(declaration.problems[:3]))
             revision.declare(declaration)
+        if revision.served is None:
+            self._ended.add(key)
         if revision.served is None or revision.served.activation.external_scaler:
             self.wanted.pop(key, None)  # whoever decided on it does so no more
-        if self.fronts is not None:
-            self.fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
+        self._fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
         self._target(key, revision.served)
         self._claim(key)
-        self.declared(key, revision.served)
 
     def _target(self, key: str, served: Declared | None) -> None:
         old = self._target_of.pop(key, None)
@@ -368,13 +377,13 @@ class ActivationSource:
                     self._workloads.pop(old, None)
                     self._unscalable.pop(old, None)
                     self._read.discard(old)
-                    self.followed(old, False)
+                    self._targets.forget(old)
         if served is not None:
             place = place_of(served.activation.target, key.partition("/")[0])
             self._target_of[key] = place
             self._users.setdefault(place, set()).add(key)
             if place[0] not in WATCHED_KINDS:
-                self.followed(place, True)
+                self._targets.follow(place)
 
     def _claim(self, key: str) -> None:
         """The hosts that it names are others than before."""
@@ -394,21 +403,18 @@ class ActivationSource:
         part = part_of_host(served.revision, key)
         return {found: found + part for host in hosts if (found := canonical_host(host)) is not None}
 
-    def _work_out(self, key: str) -> float:
+    def work_out(self, key: str, front: FrontOutcome | None) -> Outcome:
+        """Work out what follows from all that is known of the revision."""
         revision = self.revisions.get(key)
         if revision is None:
-            return NEVER
-        now_s = self._controllers.now()
-        ports, is_left = ((), False) if self.fronts is None else self.fronts.entries(key)
-        if key in self._farewells:
-            for change in revision.left(ports, is_left):
-                self._submit(change)
-            return NEVER
+            return Outcome([], None, NEVER)
+        ports, is_left = self._fronts.entries(key)
+        if key in self._departing:
+            return Outcome(revision.left(ports, is_left), None, NEVER)
         hosts, taken = self._granted(revision)
-        front = self._front(key, revision)
-        around = Surroundings(
+        inputs = RevisionInputs(
             self.workload_of(key),
-            self._is_target_known(key),
+            self.is_target_known(key),
             hosts,
             taken,
             self.answers.count(key),
@@ -419,31 +425,24 @@ class ActivationSource:
             ports,
             is_left,
         )
-        changes, desired, due_s = revision.work_out(around, self._make, now_s)
-        for change in changes:
-            self._submit(change)
-        if desired is not None:
-            self._want(desired)
+        outcome = revision.work_out(inputs, self._make, self._now())
         if revision.is_empty():
             del self.revisions[key]
-        self.worked_out(key)
-        return due_s
-
-    def _front(self, key: str, revision: DeclaredRevision) -> FrontOutcome | None:
-        """What follows for the requests of its Service; None: it is not transparent, or too little is known."""
-        served = revision.served
-        if self.fronts is None or served is None or not self._is_target_known(key):
-            return None
-        around = Around(self.workload_of(key), self.answers.count(key), self.replicas_of(key), self.wanted.get(key, -1))
-        outcome = self.fronts.work_out(key, served, self.rule_of(served), around, self.is_ours(key))
-        self.held(key, outcome is not None and outcome.is_held)
         return outcome
 
-    def _is_target_known(self, key: str) -> bool:
-        """Whether its target has been looked for: then there is none where none is known."""
+    def front(self, key: str, served: Declared) -> FrontOutcome | None:
+        """Decide whether the requests of its Service should come here; None: the revision is not transparent."""
+        inputs = FrontInputs(
+            self.workload_of(key), self.answers.count(key), self.replicas_of(key), self.wanted.get(key, -1)
+        )
+        uid = self.uid_of(key)
+        return self._fronts.work_out(key, served, rule_of(served), inputs, uid is not None and self._writes(uid))
+
+    def is_target_known(self, key: str) -> bool:
+        """True if its target has been looked up, whether or not it exists."""
         place = self._target_of.get(key)
         if place is None or place[0] in WATCHED_KINDS:
-            return self.workloads_known()
+            return self.workloads_known
         return place in self._read
 
     def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
@@ -456,41 +455,13 @@ class ActivationSource:
         taken = tuple(Taken(host, holder) for host, holder in holders.items() if holder != revision.key)
         return hosts, taken
 
-    def _failed(self, key: str, error: Exception) -> float:
-        revision = self.revisions.get(key)
-        if revision is not None:
-            revision.forget_submitted()  # some of it may have been worked out, and not been submitted
-        backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
-        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
-        return backoff_s
-
-    def _turned(self, key: str) -> None:
-        """The first pod of a revision answers, or the last one that did no longer does."""
+    def _mark_known(self, key: str) -> None:
+        """The first pod of a revision answers, or the last one no longer does."""
         if key in self.revisions:
             self.mark(key)
 
 
 _NOWHERE: Final[Place] = ("", "", "")
-
-
-def _ignore_place(place: Place, is_named: bool) -> None:
-    pass
-
-
-def _ignore_hold(key: str, is_held: bool) -> None:
-    pass
-
-
-def _nobody(key: str, declared: Declared | None) -> None:
-    pass
-
-
-def _ignore(key: str) -> None:
-    pass
-
-
-def _ignore_service(key: str, version: str, is_there: bool) -> bool:
-    return False
 
 
 def _key(one: KubeObject) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,12 +36,8 @@ from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, 
 from activator.control_plane.sources.knative.object_handlers import PRIVATE, REVISION_LABEL, SERVICE_TYPE
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.object_store import Handler
-from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.cluster_mode import ClusterMode, is_refused
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
@@ -50,11 +45,8 @@ from activator.control_plane.sources.kubernetes.resources import (
     REVISIONS,
     SECRETS,
     SERVICES,
-    Scope,
     Selection,
 )
-from activator.control_plane.sources.kubernetes.watches import KubeWatches
-from activator.control_plane.sources.source import Source
 from activator.messages import Change, DropRevision, Effect, Load
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
@@ -71,14 +63,15 @@ log = logging.getLogger("activator.knative")
 
 _AUTOSCALER_PORT: Final = 8080
 _TLS_PORT: Final = 8112
-_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors
 
 
-class KnativeMode(Source):
+class KnativeMode(ClusterMode):
     """`submit` takes changes for the state worker; `hurry` has a revision's pods probed at once; `settled` is called
     with new settings; `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is
     as for the source.
     """
+
+    pod_label = REVISION_LABEL
 
     def __init__(
         self,
@@ -95,19 +88,15 @@ class KnativeMode(Source):
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()
-        self._reconcile_interval_s = float(kubernetes.reconcile_interval)
+        super().__init__(kubernetes, now, rng, tasks)
         self.environment = environment
         self._shares = kubernetes.sharing == SHARING_KNATIVE
         self._hurry = hurry
-        self._now = now
-        self._tasks = TaskGroupOwner(tasks.on_error)
-        self._rng = rng
         self._host = _host_of(config)
         self._on_settled = settled
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # it was on in the first list of settings: no pod is ever connected to without it
-        self.client = KubeClient(Credentials(os.environ, now), "activator")
         maker = self._maker = SpecMaker(
             environment.cluster_domain,
             config.trailing_fragmentation_threshold,
@@ -122,23 +111,18 @@ class KnativeMode(Source):
             self._shares,
             submit,
             loop.call_soon,
-            self._settled,
-            self._tls_of,
+            self,
             controllers,
             panicked,
             loop.call_later,
         )
-        self.watches = KubeWatches(self.client, now, rng, tasks.on_error)
-        self._awaitable: list[Relister[Any]] = []
         self._endpoints: list[Reflector[Any]] = []
         self._settings: Reflector[Any] | None = None
-        self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
         url = kubernetes.autoscaler or (
             f"ws://autoscaler.{environment.system_namespace}.svc.{environment.cluster_domain}:{_AUTOSCALER_PORT}"
         )
         self._asker = StatusAsker(environment.probe_timeout_s)
         self.fallback = MeshFallback(self.source, now, self._asker.ask, environment.probe_timeout_s, self._tasks.start)
-        self.source.worked_out = self.fallback.heed
         self.stream = AutoscalerStream(url, environment.pod_name, self._autoscaler_back, now, rng, tasks.on_error)
         self.reporter = ConcurrencyReporter(now, self.stream.send)
         self.scale_fallback = ScaleFallback(
@@ -162,14 +146,11 @@ class KnativeMode(Source):
     async def start(self) -> None:
         """Begin to watch and to report."""
         namespace = self.environment.system_namespace
-        self._watch(Selection(CONFIG_MAPS, namespace), self.source.config_objects)
-        self._settings = self.watches.reflectors[-1]
+        self._settings, _ = self._watch(Selection(CONFIG_MAPS, namespace), self.source.config_objects)
         self._watch(Selection(REVISIONS), self.source.revision_objects)
-        self._awaitable = [
-            self._watch(Selection(ENDPOINT_SLICES, labels=SERVICE_TYPE), self.source.slice_objects),
-            self._watch(Selection(ENDPOINTS, labels=SERVICE_TYPE), self.source.endpoints_objects),
-        ]
-        self._endpoints = self.watches.reflectors[-2:]
+        slices = self._watch(Selection(ENDPOINT_SLICES, labels=SERVICE_TYPE), self.source.slice_objects)
+        endpoints = self._watch(Selection(ENDPOINTS, labels=SERVICE_TYPE), self.source.endpoints_objects)
+        self._endpoints, self._pod_relisters = [slices[0], endpoints[0]], [slices[1], endpoints[1]]
         self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
         self._tasks.start("autoscaler", self.stream.run())
         self._start_looks()
@@ -183,15 +164,12 @@ class KnativeMode(Source):
         await self.client.close()
 
     def pending(self) -> list[str]:
-        """What routing depends on and has not been received yet."""
-        waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not self._may_do_without(one)]
+        waiting = super().pending()
         if self.tls is not None and self._tls_at_start:
             if not self.tls.has_certificate:
                 waiting.append(f"a certificate in the Secret {SECRET}")
             if not self.tls.has_believed:
                 waiting.append(f"an authority for pods' certificates: {AUTHORITIES}")
-        if self.source.is_behind():
-            waiting.append("what was listed has not been submitted yet")
         return waiting
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
@@ -201,8 +179,10 @@ class KnativeMode(Source):
         """
         if reflector.synced:
             return True
-        is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
-        return is_refused and reflector in self._endpoints and any(one.synced for one in self._endpoints)
+        return is_refused(reflector) and reflector in self._endpoints and any(one.synced for one in self._endpoints)
+
+    def _is_behind(self) -> bool:
+        return self.source.is_behind()
 
     # --- from the control plane ---
 
@@ -228,36 +208,17 @@ class KnativeMode(Source):
                 if effect.key in self._awaited:
                     self._await_pods(effect.key, False)
 
-    def view_age_s(self) -> float:
-        """How old the oldest of the views of the cluster is, seconds."""
-        return self.watches.age_s(self._now())
-
-    def declares(self, key: str) -> bool:
-        return True  # no other source declares it: a revision that the cluster does not know is gone
-
     def resubmit(self, key: str) -> None:
         self.source.relist(key)
 
     # --- within ---
 
-    def _watch(self, selection: Selection[Object], handler: Handler[Object]) -> Relister[Object]:
-        _, relister = self.watches.add(selection, handler, self._reconcile_interval_s)
-        return relister
+    # --- from the source (`KnativeListener`) ---
 
-    def _await_pods(self, key: str, waits: bool) -> None:
-        """Look every second whether the watches have missed a pod that requests wait for."""
-        scope = self._awaited.pop(key, None)
-        if waits:
-            namespace, _, name = key.partition("/")
-            scope = self._awaited[key] = Scope(namespace, ((REVISION_LABEL, name),))
-        if scope is not None:
-            for relister in self._awaitable:
-                if waits:
-                    relister.hurry(scope)
-                else:
-                    relister.relax(scope)
+    def worked_out(self, key: str) -> None:
+        self.fallback.heed(key)
 
-    def _settled(self, settings: ClusterSettings) -> None:
+    def settled(self, settings: ClusterSettings) -> None:
         if settings.internal_tls and self.tls is None:
             self._begin_tls()
         self._on_settled(settings)
@@ -282,7 +243,7 @@ class KnativeMode(Source):
             self._serve_tls(tls.listener)
         self.source.mark_all()
 
-    def _tls_of(self, namespace: str) -> PodTls | None:
+    def tls_of(self, namespace: str) -> PodTls | None:
         tls = self.tls
         return tls.of(namespace) if tls is not None and (self._tls_at_start or tls.has_believed) else None
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from activator.config.model.pods import PodTls
 from activator.config.specs import RevisionSpec
@@ -60,14 +60,22 @@ _ENDPOINTS: Final = "endpoints"
 _UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not answer, or are not to be asked
 
 
-def _ignore(key: str) -> None:
-    pass
+class KnativeListener(Protocol):
+    """Receives what the source learns beside its changes."""
+
+    def settled(self, settings: ClusterSettings) -> None:
+        """The cluster has new settings."""
+
+    def worked_out(self, key: str) -> None:
+        """What is known of the revision may have changed."""
+
+    def tls_of(self, namespace: str) -> PodTls | None:
+        """Return how to connect to the pods of a namespace; None: without TLS."""
 
 
 class KnativeSource:
-    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `settled(settings)`
-    is called with new settings; `tls_of(namespace)` says how to connect to its pods; `panicked(key, what, error,
-    now_s)` is called with errors of ours and returns how long to wait; `later` is the loop's `call_later`.
+    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `panicked(key, what, error, now_s)`
+    counts defects of ours and returns how long to wait, in seconds; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -77,8 +85,7 @@ class KnativeSource:
         shares: bool,
         submit: Callable[[Change], None],
         defer: Defer,
-        settled: Callable[[ClusterSettings], None],
-        tls_of: Callable[[str], PodTls | None],
+        listener: KnativeListener,
         controllers: Controllers,
         panicked: Callable[[str, object, object, float], float],
         later: Later,
@@ -87,14 +94,12 @@ class KnativeSource:
         self._maker = maker
         self._shares = shares
         self._submit = submit
-        self._settled = settled
-        self._tls_of = tls_of
+        self._listener = listener
         self._controllers = controllers
         self._panicked = panicked
         for name in (_REVISION, _ENDPOINTS):
             controllers.register(name)
         self.settings = ClusterSettings()
-        self.worked_out: Callable[[str], None] = _ignore  # what is known of this revision may be other than before
         self.answers = PodAnswers(self._turned)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
@@ -148,7 +153,7 @@ class KnativeSource:
         self.passes.forget(key)
         self._submit(RevisionGone(key))
         self.forget_if_empty(key)
-        self.worked_out(key)
+        self._listener.worked_out(key)
 
     def forget_if_empty(self, key: str) -> None:
         """Nothing is known of it any more."""
@@ -172,7 +177,7 @@ class KnativeSource:
         settings = cluster_settings.read_logging(settings, maps.get(environment.logging_config, {}), tell)
         if settings != self.settings:
             self.settings = settings
-            self._settled(settings)
+            self._listener.settled(settings)
             self.mark_all()
 
     def applied(self, effect: Effect) -> None:
@@ -208,7 +213,7 @@ class KnativeSource:
         mode, now_s = self.settings.mesh_mode, self._controllers.now()
         for change in backends.changes(self._make, mode, self.answers, now_s):
             self._submit(change)
-        self.worked_out(key)
+        self._listener.worked_out(key)
         return backends.due_s
 
     def _failed(self, key: str, error: Exception) -> float:
@@ -217,7 +222,7 @@ class KnativeSource:
             backends.forget_submitted()  # some of it may have been worked out, and not been submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
         log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
-        self.worked_out(key)
+        self._listener.worked_out(key)
         return backoff_s
 
     def _turned(self, key: str) -> None:
@@ -225,7 +230,7 @@ class KnativeSource:
         backends = self.revisions.get(key)
         if backends is not None and (self._shares or backends.failing):
             self.mark(key)
-        self.worked_out(key)
+        self._listener.worked_out(key)
 
     def _make(self, revision: Revision) -> RevisionSpec:
-        return self._maker.make(revision, self.settings, self._tls_of(revision.metadata.namespace))
+        return self._maker.make(revision, self.settings, self._listener.tls_of(revision.metadata.namespace))

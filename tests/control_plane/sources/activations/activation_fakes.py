@@ -12,6 +12,8 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
+from activator.control_plane.sources.activations.fronts import Fronts
+from activator.control_plane.sources.activations.mode import CONTROLLER
 from activator.control_plane.sources.activations.objects import (
     Activation,
     AnnotatedService,
@@ -19,9 +21,11 @@ from activator.control_plane.sources.activations.objects import (
     StartingPod,
     Workload,
 )
+from activator.control_plane.sources.activations.other_targets import Place
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice
-from activator.messages import Change, PlacePod, SetPod
+from activator.control_plane.sources.kubernetes.passes import Passes
+from activator.messages import Change, PlacePod, RevisionGone, SetPod
 from lb.registry import default_name, names
 from lb.tracker import READY
 from tests.manual_clock import ManualClock
@@ -146,17 +150,47 @@ class World:
         self.panics: list[str] = []
         self.breaks: set[str] = set()  # revisions whose specification cannot be made
         self.controllers = Controllers(self.clock.now)
+        self.controllers.register(CONTROLLER)
+        self.passes = Passes(self._work_out, self._failed, self.clock.defer, self.clock.call_later, self.controllers)
+        services: dict[str, AnnotatedService] = {}
+        fronts = Fronts(services.get, self.mark, lambda ports: frozenset(), self.clock.now, lambda: "")
+        self.followed: set[Place] = set()  # targets of kinds that are not watched
         self.source = ActivationSource(
             self._make,
             frozenset(names()),
             ROUTED_TO,
-            self.changes.append,
-            self.wanted.append,
-            self.controllers,
-            self._panicked,
-            self.clock.defer,
-            self.clock.call_later,
+            self.clock.now,
+            self.mark,
+            fronts,
+            self,
+            lambda key, version, is_there: False,
+            lambda uid: True,
         )
+
+    def mark(self, key: str) -> None:
+        self.passes.mark(key, CONTROLLER)
+
+    def relist(self, key: str) -> None:
+        """Changes of the revision were lost."""
+        if self.source.forget_submitted(key):
+            self.mark(key)
+        else:
+            self.changes.append(RevisionGone(key))
+
+    def follow(self, place: Place) -> None:
+        self.followed.add(place)
+
+    def forget(self, place: Place) -> None:
+        self.followed.discard(place)
+
+    def _work_out(self, key: str) -> float:
+        """As the mode does, but for the scaling."""
+        self.source.take_ended(key)
+        changes, desired, due_s = self.source.work_out(key, None)
+        self.changes += changes
+        if desired is not None:
+            self.wanted.append(desired)
+        return due_s
 
     def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
         if declared.revision.name in self.breaks:
@@ -165,7 +199,8 @@ class World:
         revision = msgspec.structs.replace(declared.revision, hosts=list(hosts), protocol=protocol)
         return resolve_revision(Config(), revision, default_name)
 
-    def _panicked(self, key: str, what: object, error: object, now_s: float) -> float:
+    def _failed(self, key: str, error: Exception) -> float:
+        self.source.forget_submitted(key)
         self.panics.append(key)
         return 1.0
 

@@ -88,7 +88,7 @@ def test_pods_that_went_while_no_activation_was_there_are_not_told() -> None:
 def test_a_revision_ends_although_its_last_pass_failed() -> None:
     world = declared()
     world.breaks.add(NAME)
-    world.source.mark(KEY)
+    world.mark(KEY)
     assert world.turn() == []
     assert world.panics == [KEY]
     world.withdraw(activation())
@@ -97,7 +97,7 @@ def test_a_revision_ends_although_its_last_pass_failed() -> None:
 
 def test_a_revision_ends_although_its_changes_were_lost_in_the_same_turn() -> None:
     world = declared()
-    world.source.relist(KEY)
+    world.relist(KEY)
     world.withdraw(activation())
     assert world.turn() == [RevisionGone(KEY)]
 
@@ -110,7 +110,7 @@ def test_a_recovery_that_was_lost_is_told_again() -> None:
     assert [type(one) for one in world.turn()] == [RevisionFailed]
     world.answers("pod-1")
     assert world.turn() == [RevisionRecovered(KEY)]
-    world.source.relist(KEY)
+    world.relist(KEY)
     assert RevisionRecovered(KEY) in world.turn()
 
 
@@ -122,7 +122,7 @@ def test_the_late_end_of_the_revision_before_leaves_the_scale_of_this_one() -> N
     world.turn()
     world.source.scaled(KEY, 1)
     world.source.applied(DropRevision(KEY))
-    world.source.mark(KEY)
+    world.mark(KEY)
     world.turn()
     assert world.desired().replicas == 1
 
@@ -195,11 +195,11 @@ def test_a_failure_of_one_target_is_not_the_next_ones() -> None:
 def test_nothing_is_written_before_it_is_known_whether_the_target_is_there() -> None:
     """A restart that hears of the Activation first is not to delete the private Service of its pods."""
     world = World()
-    world.source.workloads_known = lambda: False
+    world.source.workloads_known = False
     world.declare(activation())
     assert [type(one) for one in world.turn()] == [RevisionSet]
     assert world.wanted == []
-    world.source.workloads_known = lambda: True
+    world.source.workloads_known = True
     world.deploy(workload())
     world.turn()
     assert world.desired().service is not None
@@ -207,7 +207,7 @@ def test_nothing_is_written_before_it_is_known_whether_the_target_is_there() -> 
 
 def test_an_activation_that_goes_before_the_workloads_are_known_is_removed_later() -> None:
     world = World()
-    world.source.workloads_known = lambda: False
+    world.source.workloads_known = False
     world.declare(activation())
     world.turn()
     world.withdraw(activation())

@@ -225,10 +225,10 @@ def test_what_was_lost_is_submitted_again() -> None:
     world = declared()
     world.slices(endpoint_slice(endpoint(1), endpoint(2)))
     world.turn()
-    world.source.relist(KEY)
+    world.relist(KEY)
     again = world.turn()
     assert [type(one) for one in again] == [RevisionSet, PodSeen, PodSeen]
-    world.source.relist("default/unknown")
+    world.relist("default/unknown")
     assert world.changes == [*again, RevisionGone("default/unknown")]
 
 
@@ -236,7 +236,7 @@ def test_a_pod_that_goes_while_changes_are_lost_is_gone() -> None:
     world = declared()
     world.slices(endpoint_slice(endpoint(1), endpoint(2)))
     world.turn()
-    world.source.relist(KEY)
+    world.relist(KEY)
     world.slices(endpoint_slice(endpoint(2)))
     assert world.turn()[1:] == [PodGone(KEY, "kubernetes", "pod-1"), seen(2)]
 
@@ -439,11 +439,11 @@ def test_a_target_that_cannot_serve_is_told(deployed: Any, spec: dict[str, Any],
 
 def test_before_the_workloads_have_been_listed_none_is_missing() -> None:
     world = World()
-    world.source.workloads_known = lambda: False
+    world.source.workloads_known = False
     world.declare(activation())
     assert [type(one) for one in world.turn()] == [RevisionSet]
-    world.source.workloads_known = lambda: True
-    world.source.mark(KEY)
+    world.source.workloads_known = True
+    world.mark(KEY)
     assert [type(one) for one in world.turn()] == [RevisionFailed]
     world.deploy(workload())
     assert world.turn() == [RevisionRecovered(KEY)]

@@ -12,7 +12,7 @@ from activator.config.model.revision import Revision
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST, MODE_TRANSPARENT, Transparent
 from activator.control_plane.reconcile.traffic_wanted import Position
 from activator.control_plane.scaling.rule import ScalingRule
-from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, ENTRY_RETRY_S, Around, Fronts
+from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, ENTRY_RETRY_S, FrontInputs, Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
 from activator.control_plane.sources.activations.service_front import Refused, missing_family, taken_ports
 from tests.manual_clock import ManualClock
@@ -92,7 +92,7 @@ class Cluster:
         self.taken: frozenset[int] = frozenset()  # by another program
         self.asked = 0
         self.listened_families = frozenset({"IPv4", "IPv6"})
-        here = (self._listen, self.clock.now, "10.0.0.9", lambda: self.listened_families)
+        here = (self._listen, self.clock.now, lambda: "", "10.0.0.9", lambda: self.listened_families)
         self.fronts = Fronts(self.services.get, self.marked.add, *here)
         self.version = 1
 
@@ -106,8 +106,8 @@ class Cluster:
         self.fronts.service_changed(one)
 
     def work_out(self, key: str = "default/web", ready: int = 0, is_ours: bool = True) -> Any:
-        around = Around(WORKLOAD, ready, ready, ready)
-        return self.fronts.work_out(key, declared(), ScalingRule(), around, is_ours)
+        inputs = FrontInputs(WORKLOAD, ready, ready, ready)
+        return self.fronts.work_out(key, declared(), ScalingRule(), inputs, is_ours)
 
     def write(self, outcome: Any) -> None:
         """What is wanted is there."""

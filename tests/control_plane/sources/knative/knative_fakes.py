@@ -151,8 +151,7 @@ class Cluster:
             shares,
             self._submit,
             self.deferred.append,
-            self.settings.append,
-            lambda _namespace: self.tls,
+            self,
             self.controllers,
             self.joined.worker.supervision.panicked,
             self.joined.clock.call_later,
@@ -161,8 +160,16 @@ class Cluster:
         self.says: dict[str, tuple[int, str]] = {}  # what an address answers to a question about a mesh
         self.questions: list[str] = []
         self.fallback = MeshFallback(self.source, self.joined.clock.now, self._say, PATIENCE_S, self._start)
-        self.source.worked_out = self.fallback.heed
         self.probes: dict[str, StartProbe] = {}
+
+    def settled(self, settings: ClusterSettings) -> None:
+        self.settings.append(settings)
+
+    def worked_out(self, key: str) -> None:
+        self.fallback.heed(key)
+
+    def tls_of(self, namespace: str) -> PodTls | None:
+        return self.tls
 
     def see(self, *objects: Any, old: Any = None) -> None:
         """The watches tell of these, and everybody acts on it."""

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from activator.config.model.pods import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
+from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED, ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker, believes_queue_proxy, protocol_of
 from activator.control_plane.sources.knative.source import KnativeSource
@@ -117,8 +117,7 @@ class PodsByEvents(RuleBasedStateMachine):
             shares,
             self.told.append,
             self.deferred.append,
-            lambda _settings: None,
-            lambda _namespace: self.tls,
+            self,
             Controllers(self.clock.now),
             self._panicked,
             self.clock.call_later,
@@ -137,6 +136,15 @@ class PodsByEvents(RuleBasedStateMachine):
         self.source.service_objects.changed(None, service(revision_uid="any"))  # so that nothing is forgotten
         self._set_revision()
         self.activators_are([(OWN_IP, True), ("10.9.0.2", True)])
+
+    def settled(self, settings: ClusterSettings) -> None:
+        """As `KnativeListener`; what is compared here does not depend on it."""
+
+    def worked_out(self, key: str) -> None:
+        """As `KnativeListener`."""
+
+    def tls_of(self, namespace: str) -> PodTls | None:
+        return self.tls
 
     # --- what Kubernetes says ---
 

@@ -207,7 +207,7 @@ class Looker:
 def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_until_there_is_one() -> None:
     def scenario(world: World) -> None:
         mode, looker, clock = world.mode, Looker(), world.clock
-        mode._awaitable = [looker]  # type: ignore[list-item]
+        mode._pod_relisters = [looker]  # type: ignore[list-item]
         mode.source.revision_objects.changed(None, revision())
         mode.source.slice_objects.changed(None, endpoint_slice(endpoint("10.0.0.1")))
         world.settle()

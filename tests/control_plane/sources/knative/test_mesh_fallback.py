@@ -238,7 +238,6 @@ class Held(Meshed):
         super().__init__()
         self.held: list[tuple[str, Coroutine[Any, Any, None]]] = []
         self.fallback = MeshFallback(self.source, self.joined.clock.now, self._say, PATIENCE_S, self._hold)
-        self.source.worked_out = self.fallback.heed
 
     def silent(self, number: int) -> None:
         name = f"silent-{number:05d}"
