@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import math
+import sys
+import termios
 import time
 
 from aiohttp import web
@@ -59,7 +62,9 @@ class PodServer:
         if self._runner is None or self._runner.server is None:
             return
         self.ended_s = time.monotonic()
-        self.deaths.append((self.ended_s, self.in_flight))
+        assert self._runner.server is not None
+        unbegun = sum(map(_has_unbegun_request, self._runner.server.connections))
+        self.deaths.append((self.ended_s, self.in_flight + unbegun))
         self.downs.append((self.ended_s, math.inf))
         runner, self._runner = self._runner, None
         assert runner.server is not None
@@ -82,6 +87,15 @@ class PodServer:
             return web.json_response({"pod": self.name, "host": request.headers.get("Host", "")})
         finally:
             self.in_flight -= 1
+
+
+def _has_unbegun_request(connection: web.RequestHandler) -> bool:
+    """True if a request has arrived whose handler has not begun, as where the loop of the pods has much to do."""
+    if connection._messages or connection.transport is None:
+        return bool(connection._messages)
+    unread = bytearray(4)
+    fcntl.ioctl(connection.transport.get_extra_info("socket").fileno(), termios.FIONREAD, unread)
+    return int.from_bytes(unread, sys.byteorder) > 0
 
 
 def _abort_all(server: web.Server) -> None:
