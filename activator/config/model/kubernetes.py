@@ -62,8 +62,13 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = SHARING_NONE
     reconcile_interval: Annotated[
-        Duration, doc("The time between two comparisons of the known objects with a list of the API.", "1m")
-    ] = Duration(30.0)
+        Duration,
+        doc(
+            "The time between two comparisons of the known objects with a list of the API. Objects that requests wait "
+            "for are compared every second.",
+            "1m",
+        ),
+    ] = Duration(600.0)
     autoscaler: Annotated[
         str, doc("The WebSocket of the autoscaler. Empty: that of Knative.", "ws://autoscaler.internal:8080")
     ] = ""

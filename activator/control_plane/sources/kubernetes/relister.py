@@ -33,7 +33,7 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
-KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what came by the watch
+KUBE_RECONCILE_INTERVAL_S: Final = 600.0  # between two comparisons of a whole list with what the watch has delivered
 KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what requests wait for
 KUBE_COMPARED_SINGLY_MAX: Final = 10  # objects whose version differs that are asked for one by one
 HURRY_SLACK: Final = 0.9  # of it: the next check comes a second after this one, or a little less

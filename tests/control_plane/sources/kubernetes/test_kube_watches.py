@@ -47,7 +47,7 @@ async def test_silence_is_noticed_without_anybodys_doing(tmp_path: Path) -> None
     """The check runs on the same clock: a silent watch is ended, though comparisons keep the view fresh."""
     async with fake_cluster(tmp_path) as cluster:
         watches = KubeWatches(cluster.client, cluster.clock.now, Rng(1), lambda name, error: None, cluster.pauses)
-        reflector, relister = watches.add(Selection(CONFIG_MAPS), Recorder())
+        reflector, relister = watches.add(Selection(CONFIG_MAPS), Recorder(), 30.0)
         cluster.server.silent = True
         await until(lambda: reflector.errors_total["stalled"] >= 2)
         assert relister.rounds_total["whole"] >= 2

@@ -280,7 +280,7 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
     async with fake_cluster(tmp_path) as cluster:
         server = cluster.server
         server.create("endpointslices", endpoint_slice("other", [1], service="other-private"))
-        async with comparing(cluster, SLICES) as (relister, _, handler):
+        async with comparing(cluster, SLICES, interval_s=30.0) as (relister, _, handler):
             await relister.tick()  # whole
             drop(server)
             server.create("endpointslices", endpoint_slice("hello-x", [2], service="hello-private"))
@@ -316,7 +316,7 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
 async def test_it_is_woken_when_something_is_due_and_not_else(tmp_path: Path) -> None:
     async with (
         fake_cluster(tmp_path) as cluster,
-        comparing(cluster, MAPS) as (relister, reflector, _),
+        comparing(cluster, MAPS, interval_s=30.0) as (relister, reflector, _),
         running(relister),
     ):
         server, clock = cluster.server, cluster.clock
