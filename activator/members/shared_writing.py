@@ -15,11 +15,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from activator.control_plane.reconcile.writers import Writers
 from activator.members.group import Group
 from activator.members.messages import LOADS_MAX, GroupMessage, Loads, RevisionLoad
 from activator.members.writer_gate import WriterGate
 from activator.messages import Load
+from activator.messages.writers import Writers
 from activator.runtime.clock import Now
 
 LOADS_BACKLOG_BYTES_MAX: Final = 256 * 1024  # waiting to be sent to one member

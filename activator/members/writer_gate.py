@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.control_plane.reconcile.writers import Doubt, Places, Writers
 from activator.members.group import NO_VIEW, follows_on
 from activator.members.messages import GroupView
 from activator.members.numbers import seat_of
+from activator.messages.writers import Doubt, Places, Writers
 from activator.runtime.clock import Now
 
 DOUBTS_MAX: Final = 8

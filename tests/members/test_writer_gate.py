@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.reconcile.writers import Writers
+from activator.messages.writers import Writers
 from activator.members.group import NO_VIEW, GroupRules
 from activator.members.messages import GroupView, Replica
 from activator.members.numbers import unmet

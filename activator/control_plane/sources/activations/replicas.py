@@ -17,8 +17,8 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from activator.control_plane.reconcile.writers import ALONE, Writers
 from activator.messages import Load
+from activator.messages.writers import ALONE, Writers
 from activator.runtime.clock import Now
 
 LOAD_EXPIRES_S: Final = 10.0  # a replica that carries something says so every 0.1 s

@@ -1,0 +1,164 @@
+"""Everything that passes between the control plane and the data plane, and the channel that carries it.
+
+Rules
+  1. A message is plain data that can be encoded and sent through a socket; nothing refers to an object of either plane.
+     `encode` and `decode` prove it in the tests.
+  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
+     has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
+  3. A change names the pod by identity; where it is about a slot, it names the generation of the slot too, and where it
+     was found out of a pod, the pod's epoch: so that what arrives late is recognised. The epoch is a number of the
+     state worker's: each effect that gives a pod a slot or another state carries a new one, and what is reported of the
+     pod names the one that was in force.
+"""
+
+from __future__ import annotations
+
+from activator.messages.base import (
+    PUSH,
+    Message,
+    PodStatus,
+)
+from activator.messages.changes import (
+    Change,
+    LeasesForsaken,
+    LineStuck,
+    Listed,
+    PodFailedChecks,
+    PodGone,
+    PodRefused,
+    PodSeen,
+    PodServed,
+    PodUnplaced,
+    Probed,
+    RevisionBroken,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+    SlotDrained,
+    SlotForgotten,
+    SlotView,
+    Sweep,
+    TableSeen,
+    TrialEnded,
+)
+from activator.messages.channel import (
+    DirectChannel,
+    ToData,
+    decode,
+    encode,
+)
+from activator.messages.commands import (
+    AnnounceDrain,
+    Command,
+    Drain,
+    SetHealth,
+    SetPending,
+    ShowOutput,
+    SpeakKnative,
+)
+from activator.messages.effects import (
+    DropRevision,
+    Effect,
+    FailRevision,
+    FreeSlot,
+    PlacePod,
+    ProbeOrder,
+    PumpLine,
+    RebuildPods,
+    RebuildRevision,
+    ReclaimLeases,
+    SentRevision,
+    SetPod,
+    SetProbes,
+    SetRevision,
+    StartProbe,
+    StopProbe,
+    WithdrawPod,
+)
+from activator.messages.reports import (
+    ANSWER_OUTCOMES,
+    Drained,
+    FromData,
+    Load,
+    PodDrained,
+    PodTaken,
+    RevisionEnded,
+    ToControl,
+)
+from activator.messages.statistics import (
+    DataPlaneStatistics,
+    Http2Statistics,
+    RevisionStatistics,
+    TableStatistics,
+    TrafficStatistics,
+)
+
+__all__ = [
+    "ANSWER_OUTCOMES",
+    "PUSH",
+    "AnnounceDrain",
+    "Change",
+    "Command",
+    "DataPlaneStatistics",
+    "DirectChannel",
+    "Drain",
+    "Drained",
+    "DropRevision",
+    "Effect",
+    "FailRevision",
+    "FreeSlot",
+    "FromData",
+    "Http2Statistics",
+    "LeasesForsaken",
+    "LineStuck",
+    "Listed",
+    "Load",
+    "Message",
+    "PlacePod",
+    "PodDrained",
+    "PodFailedChecks",
+    "PodGone",
+    "PodRefused",
+    "PodSeen",
+    "PodServed",
+    "PodStatus",
+    "PodTaken",
+    "PodUnplaced",
+    "ProbeOrder",
+    "Probed",
+    "PumpLine",
+    "RebuildPods",
+    "RebuildRevision",
+    "ReclaimLeases",
+    "RevisionBroken",
+    "RevisionEnded",
+    "RevisionFailed",
+    "RevisionGone",
+    "RevisionRecovered",
+    "RevisionSet",
+    "RevisionStatistics",
+    "SentRevision",
+    "SetHealth",
+    "SetPending",
+    "SetPod",
+    "SetProbes",
+    "SetRevision",
+    "ShowOutput",
+    "SlotDrained",
+    "SlotForgotten",
+    "SlotView",
+    "SpeakKnative",
+    "StartProbe",
+    "StopProbe",
+    "Sweep",
+    "TableSeen",
+    "TableStatistics",
+    "ToControl",
+    "ToData",
+    "TrafficStatistics",
+    "TrialEnded",
+    "WithdrawPod",
+    "decode",
+    "encode",
+]
