@@ -1,6 +1,6 @@
 """The composition root: one control plane, one data plane or many, the admin port, signals.
 
-The planes know each other only by messages, which a channel carries (`messages.py`). Within one process it calls, and
+The planes know each other only by messages, which a channel carries (`messages/`). Within one process it calls, and
 it may as well encode (tests run the program that way). With more workers, `workers/` carries them between processes.
 """
 
@@ -62,9 +62,9 @@ from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.config.cluster_settings import ClusterSettings
     from activator.control_plane.sources.activations.mode import ActivationsMode
     from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
-    from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
     from activator.members.membership import Membership

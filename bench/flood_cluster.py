@@ -18,10 +18,10 @@ import msgspec
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL
 from activator.control_plane.sources.activations.declared_pods import PORT_NAME
 from bench.flood_sources import PORT
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_cluster import ActivationCluster
 from tests.e2e.pod_flood import Flood, deployment_of
 from tests.e2e.running import eventually
+from tests.kubernetes.fake_nodes import Settings
 
 NAME = "hello"
 SETTLED_S = 60.0

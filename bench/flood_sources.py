@@ -21,10 +21,10 @@ import msgspec
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL
 from activator.control_plane.sources.activations.declared_pods import SOURCE, DeclaredPods
 from activator.control_plane.sources.activations.objects import ContainerStatus
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.object_store import ObjectStore
-from activator.control_plane.sources.kubernetes.objects import (
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.object_store import ObjectStore
+from activator.kubernetes.objects import (
     Condition,
     EndpointSlice,
     Key,
@@ -32,10 +32,10 @@ from activator.control_plane.sources.kubernetes.objects import (
     KubeStruct,
     Object,
 )
-from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
-from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
-from activator.control_plane.sources.kubernetes.watches import KUBE_CHECK_INTERVAL_S
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.relister import Relister
+from activator.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.kubernetes.watches import KUBE_CHECK_INTERVAL_S
 from activator.messages import Change, PodGone, PodSeen, PodStatus
 from lb.rng import Rng
 

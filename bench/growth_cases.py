@@ -9,18 +9,18 @@ from typing import Any, Final
 
 import msgspec
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.pods import Health, PodTls
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Revision
 from activator.control_plane.state.queue import ChangeQueue
 from activator.data_plane.throttle.disciplines import FifoLine
 from activator.data_plane.throttle.waiters import Waiter
+from activator.kubernetes.objects import EndpointSlice, Revision
 from activator.messages import PodGone, PodRefused, PodStatus, Probed, RevisionSet, SlotDrained
+from activator.runtime.controller_counts import Controllers
 from bench.growth import Case, Measure, each
 from bench.growth_world import KEY, World, seen, with_pods
 from lb.registry import default_name, names

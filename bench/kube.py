@@ -19,8 +19,8 @@ from typing import Any
 
 import msgspec
 
-from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.objects import BareObject, EndpointSlice, RawList, WatchEvent, unchanged
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.objects import BareObject, EndpointSlice, RawList, WatchEvent, unchanged
 from bench import header, results
 from bench.processes import ROOT, BenchError
 from bench.results import Document, Result, Value
@@ -30,7 +30,7 @@ SHAPES = {"1 object of 1,000": 1, "10 slices of 100": 10}
 BAR_MS = 5.0
 IMPORTS = {
     "what the data path needs": "import uvloop, httptools, msgspec, yaml, aiohttp",
-    "… and the lean import": "from activator.control_plane.sources.kubernetes import lean_import;"
+    "… and the lean import": "from activator.kubernetes import lean_import;"
     " lean_import.prepare(); import kubernetes_asyncio.config",
     "… and all of kubernetes_asyncio": "import kubernetes_asyncio",
 }

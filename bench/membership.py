@@ -25,10 +25,10 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.errors import RefusedError
+from activator.kubernetes.resources import CONFIG_MAPS
 from activator.members.claims.errors import MembershipError
 from activator.members.claims.seats import Holder
 from activator.members.claims.starter import Starter

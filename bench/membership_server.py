@@ -11,7 +11,7 @@ import sys
 
 import uvloop
 
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_api_server import FakeApiServer
 
 
 async def serve(port: int) -> None:

@@ -29,8 +29,8 @@ import msgspec
 import uvloop
 
 import lb
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
 from bench import header, results
 from bench.flood_cluster import PodLife, Story
 from bench.flood_sources import WAYS, FloodSource, Way

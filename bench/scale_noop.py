@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.reconciler import Reconciler
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.object_store import Handler
-from activator.control_plane.sources.kubernetes.objects import KubeObject
-from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.resources import Selection
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.object_store import Handler
+from activator.kubernetes.objects import KubeObject
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.resources import Selection
+from activator.runtime.controller_counts import Controllers
 from bench.allocations import Allocations, allocations
 from bench.scale_source import (
     ACTIVATIONS,
@@ -32,7 +32,7 @@ from bench.scale_source import (
     named,
 )
 from lb.rng import Rng
-from tests.control_plane.sources.kubernetes.kube_samples import endpoint_slice
+from tests.kubernetes.kube_samples import endpoint_slice
 
 EVENTS = 2_000
 ROUNDS = 5
@@ -113,7 +113,7 @@ def _filled(source: ScaleSource, objects: int) -> Reflector[Activation]:
     source.activations, source.deployments = reflector.store, _by_key(targets)
     source.services = _by_key(services)
     marks = SliceMarks(source)
-    from activator.control_plane.sources.kubernetes.objects import EndpointSlice
+    from activator.kubernetes.objects import EndpointSlice
 
     for number in range(objects):
         text = json.dumps(_slice(number))

@@ -20,10 +20,10 @@ from typing import Any
 
 import msgspec
 
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.watches import KubeWatches
+from activator.runtime.controller_counts import Controllers
 from bench.api_server import ReadCpu
 from bench.processes import BenchError
 from bench.scale_source import ScaleSource, Watching

@@ -12,9 +12,9 @@ import sys
 import uvloop
 
 from activator.config.crd import make_definition
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+from tests.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_controllers import ControllerManager
+from tests.kubernetes.fake_nodes import Settings
 
 
 async def serve(port: int, nodes: int, ready_s: float, terminate_s: float) -> None:

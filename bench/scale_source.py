@@ -25,7 +25,7 @@ from activator.control_plane.reconcile.desired import (
     StatusSeen,
     TargetReference,
 )
-from activator.control_plane.sources.kubernetes.objects import (
+from activator.kubernetes.objects import (
     EndpointSlice,
     Key,
     KubeObject,
@@ -33,9 +33,9 @@ from activator.control_plane.sources.kubernetes.objects import (
     Metadata,
     Object,
 )
-from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
-from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.kubernetes.watches import KubeWatches
 
 _EMPTY: Final[dict[str, str]] = {}
 

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from activator.config.crd import make_definition
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.errors import KubeError, RefusedError
 from bench.processes import BenchError
 from tests.control_plane.reconcile.reconcile_world import activation
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
 from tests.kube.simulated_nodes import as_simulated
+from tests.kubernetes.fake_controllers import deployment
 
 TRIGGER = "activator.dev/reconcile-trigger"
 MANAGER = "bench-user"

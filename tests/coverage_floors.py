@@ -23,6 +23,7 @@ FLOORS: Final = {
     "activator/codec": 90.0,
     "activator/data_plane": 88.0,
     "activator/control_plane": 92.0,
+    "activator/kubernetes": 90.0,
 }
 
 

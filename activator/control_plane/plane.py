@@ -1,7 +1,7 @@
 """The control plane, put together: sources, the state worker, probes, scaling.
 
 It exists once, however many workers there are. It knows the data plane by the messages that it sends and receives
-(`messages.py`), and its sources by `sources/source.py`.
+(`messages/`), and its sources by `sources/source.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any, Final
 from activator.config.model.file import Config
 from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.groups.shown import shown, waits_of
 from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
@@ -49,6 +48,7 @@ from activator.messages import (
     ToControl,
 )
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
 

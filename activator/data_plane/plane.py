@@ -1,6 +1,6 @@
 """The data plane of one worker, put together: listeners, proxy, throttlers, tables, pools.
 
-It receives effects by `apply` and commands by `execute`, and sends what it learns by `send`: messages of `messages.py`
+It receives effects by `apply` and commands by `execute`, and sends what it learns by `send`: messages of `messages/`
 and nothing else, so that the control plane may be at the other end of a socket. Listening sockets are handed in.
 """
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, final
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import KubeError
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.errors import KubeError
 from activator.members.claims.errors import MembershipError, MembershipForbiddenError
 from activator.members.claims.leases import LeaseStarter
 from activator.members.claims.roster import LeaseRoster, Seats

@@ -1,4 +1,4 @@
-"""From the views of the group to who writes for which object (`control_plane/reconcile/writers.py`).
+"""From the views of the group to who writes for which object (`messages/writers.py`).
 
 Rules
   1. Writers of a view are its replicas that say so: they have read the cluster once, and do not drain.

@@ -13,11 +13,6 @@ Rules
 
 from __future__ import annotations
 
-from activator.messages.base import (
-    PUSH,
-    Message,
-    PodStatus,
-)
 from activator.messages.changes import (
     Change,
     LeasesForsaken,
@@ -75,6 +70,11 @@ from activator.messages.effects import (
     StartProbe,
     StopProbe,
     WithdrawPod,
+)
+from activator.messages.message import (
+    PUSH,
+    Message,
+    PodStatus,
 )
 from activator.messages.reports import (
     ANSWER_OUTCOMES,

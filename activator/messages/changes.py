@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from activator.config.specs import RevisionSpec
-from activator.messages.base import Message, PodStatus
+from activator.messages.message import Message, PodStatus
 
 # --- changes: from sources ------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.messages.base import Message
+from activator.messages.message import Message
 
 
 class AnnounceDrain(Message, frozen=True, tag=True):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from activator.config.model.pods import PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
-from activator.messages.base import Message
+from activator.messages.message import Message
 
 # --- effects: to the data plane --------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.messages.base import Message
 from activator.messages.changes import Change
+from activator.messages.message import Message
 from activator.messages.statistics import RevisionStatistics
 
 

@@ -13,12 +13,12 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE
 from activator.config.model.file import Config
 from activator.config.model.telemetry import KnativeExport, Log, Tracing
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.extras import need
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError

@@ -8,9 +8,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.listeners import Listener
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane

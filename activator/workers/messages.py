@@ -1,4 +1,4 @@
-"""What the parent and a worker say to each other beside what the two planes do (`activator/messages.py`).
+"""What the parent and a worker say to each other beside what the two planes do (`activator/messages/`).
 
 Rules
   1. Frames are lists of messages; a list is what one turn of the sender's loop had to say, in order.
@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.kinds import Secret
 from activator.config.model.listeners import Listener
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.data_plane.ownership.view import MemberName
 from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
 from activator.telemetry.metrics.request_counts import RequestCounts
@@ -35,19 +36,11 @@ class Begin(Message, frozen=True, tag=True):
     first_slot: int = 0
 
 
-class MemberPlace(msgspec.Struct, frozen=True):
-    """A worker, as `data_plane.ownership.view.MemberName` has it."""
-
-    number: int
-    place: int
-    owns: bool = True
-
-
 class Members(Message, frozen=True, tag=True):
     """All members from now on; `unproven_replicas` and `follows` as in `View`."""
 
     epoch: int
-    workers: tuple[MemberPlace, ...]
+    workers: tuple[MemberName, ...]
     unproven_replicas: tuple[int, ...] = ()
     follows: bool = True
 

@@ -20,10 +20,10 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.listeners import Listener
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
-from activator.data_plane.ownership.view import View
+from activator.data_plane.ownership.view import MemberName, View
 from activator.members.data_planes import GroupSide
 from activator.members.handshake import SessionKeys
 from activator.members.lives import Lives
@@ -57,7 +57,6 @@ from activator.workers.messages import (
     Listen,
     Listening,
     LookAtCertificates,
-    MemberPlace,
     Members,
     Reconfigure,
     RequestsCounted,
@@ -220,8 +219,7 @@ class WorkerPool(Workers, ForkListener):
         self._fan_out.use(group.lives)
 
     def adopt_view(self, view: View) -> None:
-        members = tuple([MemberPlace(member.number, member.place, member.owns) for member in view.members])
-        self._tell(Members(view.epoch, members, tuple(view.unproven_replicas), view.follows))
+        self._tell(Members(view.epoch, view.members, tuple(view.unproven_replicas), view.follows))
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
         for worker in self._begun():
@@ -417,7 +415,7 @@ class WorkerPool(Workers, ForkListener):
             self._group.set_data_planes(tuple([self._named(worker) for worker in self._begun()]))
             return
         self._epoch += 1
-        members = tuple([MemberPlace(worker.member, worker.place) for worker in self._begun()])
+        members = tuple([MemberName(worker.member, worker.place) for worker in self._begun()])
         self._tell(Members(self._epoch, members))
 
     def _named(self, worker: WorkerProcess) -> DataPlaneName:

@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from typing import Final, get_args
 
 from activator.config.model.listeners import Listener
-from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import ListeningSocket, Server
 from activator.members.handshake import Seal
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
 from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
 from activator.runtime.profiler import Profiler, ProfilerBusyError
@@ -279,9 +279,8 @@ class Serving:
 
     def adopt(self, message: Members) -> None:
         """The workers are these from now on."""
-        names = tuple([MemberName(one.number, one.place, one.owns) for one in message.workers])
         unproven = frozenset(message.unproven_replicas)
-        view = View(message.epoch, names, frozenset(), unproven, message.follows)
+        view = View(message.epoch, message.workers, frozenset(), unproven, message.follows)
         if self.peers.recorder is not None:
             self.peers.recorder.adopted(view)
         self._member.adopt(view)

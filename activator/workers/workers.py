@@ -6,9 +6,9 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.listeners import Listener
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.data_planes import GroupDataPlanes
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.telemetry.metrics.request_counts import RequestReader

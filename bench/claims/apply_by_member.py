@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import final
 
-from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.kubernetes.errors import RefusedError
 from activator.members.claims.calls import CONFLICT
 from bench.claims.shared import SharedStarter
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.kubernetes.errors import RefusedError
 from activator.members.claims.calls import CONFLICT, FIELD_MANAGER, is_refusal
 from bench.claims.shared import SharedStarter
 

@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.errors import RefusedError
+from activator.kubernetes.listing import Pause
+from activator.kubernetes.resources import CONFIG_MAPS
 from activator.members.claims.calls import CONFLICT, FIELD_MANAGER, is_refusal
 from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
 from activator.members.claims.names import NAME_LENGTH_MAX, shortened

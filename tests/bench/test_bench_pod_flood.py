@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
 from activator.messages import Change, PodGone, PodSeen, PodStatus
 from bench import pod_flood
 from bench.flood_cluster import PodLife, downs_of

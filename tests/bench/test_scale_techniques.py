@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.scale_techniques import FreshReads, MeasuredReconciler, Techniques
 from tests.control_plane.reconcile.reconcile_world import desired_of, event, world
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_cluster import on_a_loop
 
 
 @on_a_loop

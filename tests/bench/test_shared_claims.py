@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
+from activator.kubernetes.resources import CONFIG_MAPS
 from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
 from activator.members.claims.table import Choice
 from bench.claims.apply_by_index import ApplyByIndexStarter
@@ -17,8 +17,8 @@ from bench.claims.apply_by_member import ApplyByMemberStarter
 from bench.claims.json_patch import JsonPatchStarter
 from bench.claims.shared import MANAGER_LENGTH_MAX, REMOVE_ATTEMPTS_MAX, SHARED_LABEL, SharedStarter, manager_of
 from bench.claims.update import UpdateStarter
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
+from tests.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_objects import RefusalError
 from tests.members.claims.claim_world import (
     ON_EACH_SERVER,
     ClaimWorld,

@@ -20,7 +20,7 @@ from activator.config.model.listeners import AdminListener
 from activator.control_plane.sources.knative.config_maps import default_config
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.internal_tls import SECRET
-from activator.control_plane.sources.kubernetes.resources import (
+from activator.kubernetes.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     ENDPOINTS,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from activator.control_plane.controller_counts import ErrorType
+from activator.runtime.controller_counts import ErrorType
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import Family, Kind

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from activator.config.crd import make_definition
 from activator.control_plane.sources.activations.rights import all_rules, member_rules
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_cluster import write_config
-from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
-from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event, key_of
 from tests.e2e.pod_server import PodServer
 from tests.e2e.story_cluster import DEFAULT_SETTINGS, Json, StoryCluster, ask
+from tests.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_cluster import write_config
+from tests.kubernetes.fake_controllers import ControllerManager
+from tests.kubernetes.fake_nodes import Settings
+from tests.kubernetes.fake_objects import Collection, Event, key_of
 
 __all__ = ["NAMESPACE", "ActivationCluster", "PodServer", "ask"]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from activator.runtime.rendezvous import owner_of
-from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Failure
 from tests.e2e.running import Activator, eventually
 from tests.e2e.story_cluster import StoryCluster
 from tests.e2e.test_e2e_members import free_ports
+from tests.kubernetes.fake_nodes import FAILURE_ANNOTATION, Failure
 
 
 class ActivationReplicas:

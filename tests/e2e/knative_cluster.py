@@ -25,10 +25,10 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from activator.control_plane.scaling.statistics_pb2 import WireStatMessages
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_cluster import write_config
 from tests.e2e.http2_pods import PodConnection, PodRecords, PodStream
 from tests.e2e.running import PATIENCE_S, Activator, eventually
+from tests.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_cluster import write_config
 
 NAMESPACE = "default"
 SYSTEM = "knative-serving"

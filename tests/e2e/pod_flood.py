@@ -11,9 +11,9 @@ import random
 import time
 from typing import Any, Final
 
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
-from tests.control_plane.sources.kubernetes.fake_objects import Event
 from tests.e2e.activation_cluster import NAMESPACE, ActivationCluster
+from tests.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_objects import Event
 
 PODS: Final = 12
 UPDATES: Final = 10  # of each pod, that say nothing new

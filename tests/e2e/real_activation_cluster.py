@@ -15,16 +15,16 @@ from typing import Any
 
 import yaml
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from tests.control_plane.sources.kubernetes.fake_cluster import until, write_config
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
 from tests.e2e.running import ROOT
 from tests.e2e.story_cluster import DEFAULT_SETTINGS, Json, StoryCluster
 from tests.kube import real
 from tests.kube.api import MERGE, Api
 from tests.kube.gate import Gate
 from tests.kube.simulated_nodes import SimulatedNodes, as_simulated
+from tests.kubernetes.fake_cluster import until, write_config
+from tests.kubernetes.fake_nodes import Settings
 
 CHART_FILES = ROOT / "charts" / "activator" / "files"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"

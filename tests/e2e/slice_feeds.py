@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event
+from activator.kubernetes.errors import KubeError
 from tests.kube.api import Api
+from tests.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_objects import Collection, Event
 
 Json = dict[str, Any]
 Told = Callable[[str, Json | None], None]  # a slice by name, as it is now; None: it is gone

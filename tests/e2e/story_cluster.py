@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
-from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
 from tests.e2e.pod_server import PodServer
 from tests.e2e.running import PATIENCE_S, Activator, eventually
+from tests.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_cluster import ActivationCluster
 from tests.e2e.conftest import next_net
 from tests.e2e.real_activation_cluster import RealActivationCluster
 from tests.e2e.story_cluster import StoryCluster
 from tests.kube import real
+from tests.kubernetes.fake_nodes import Settings
 
 MakeCluster = Callable[..., StoryCluster]
 

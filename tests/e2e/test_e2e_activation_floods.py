@@ -26,11 +26,11 @@ import aiohttp
 import pytest
 
 from activator.data_plane.plane import ATTEMPTS_MAX
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_cluster import ActivationCluster, PodServer
 from tests.e2e.conftest import next_net
 from tests.e2e.pod_flood import PODS, Flood, deployment_of
 from tests.e2e.running import Activator, eventually
+from tests.kubernetes.fake_nodes import Settings
 
 CLIENTS: Final = 6
 RECONCILE_S: Final = 2.0  # the independent comparison

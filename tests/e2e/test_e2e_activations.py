@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_cluster import NAMESPACE
 from tests.e2e.running import Activator, eventually
 from tests.e2e.story_cluster import StoryCluster, ask
 from tests.e2e.story_fixtures import MakeCluster, cluster, make_cluster
+from tests.kubernetes.fake_nodes import Settings
 
 __all__ = ["cluster", "make_cluster"]
 

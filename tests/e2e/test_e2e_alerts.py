@@ -23,11 +23,11 @@ import yaml
 
 from activator.runtime.child_name import deployment as deployment_of
 from tests.charts.chart_files import RULES
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.http_client import Client
 from tests.e2e.http_client import request as request_bytes
 from tests.e2e.knative_cluster import NAMESPACE, Cluster
 from tests.e2e.running import PATIENCE_S, Activator, eventually
+from tests.kubernetes.fake_objects import RefusalError
 
 pytestmark = pytest.mark.e2e
 

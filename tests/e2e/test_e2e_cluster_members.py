@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.knative_cluster import SYSTEM, Cluster, request, wait_kubelet
 from tests.e2e.running import Activator, eventually
 from tests.e2e.test_e2e_knative import in_parallel
 from tests.e2e.test_e2e_members import free_ports
+from tests.kubernetes.fake_objects import RefusalError
 
 NAME = "exact-00001"
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.conftest import one_worker
 from tests.e2e.grpc_calls import Outcome, begin, framed, outcome
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.knative_cluster import SYSTEM, Cluster, ask, labels, request, wait_kubelet
 from tests.e2e.running import PATIENCE_S, Activator, eventually
+from tests.kubernetes.fake_objects import RefusalError
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.controller_counts import Controllers
+from activator.runtime.controller_counts import Controllers
 from activator.telemetry.metrics.exposition import Exposition
 from bench.processes import free_port
 from tests.data_plane.proxy.proxy_fakes import World

@@ -21,7 +21,6 @@ from typing import Final, Self
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_replicas import ActivationReplicas
 from tests.e2e.networks import API, Networks, why_no_networks
 from tests.e2e.real_activation_cluster import RealActivationCluster
@@ -29,6 +28,7 @@ from tests.e2e.running import Activator, eventually
 from tests.e2e.story_cluster import ask
 from tests.e2e.story_fixtures import skip_without_pods
 from tests.kube import real
+from tests.kubernetes.fake_nodes import Settings
 
 AWAY_S: Final = float(os.environ.get("ACTIVATOR_TEST_API_AWAY_S", "5"))  # how long the API is away
 PARTED_S: Final = 6.0  # how long a member is: its silence is noticed after 1 s, and what it owned waits

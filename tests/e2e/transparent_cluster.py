@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
 from tests.e2e.activation_cluster import ActivationCluster
 from tests.e2e.kube_proxy import KubeProxy
 from tests.e2e.real_activation_cluster import RealActivationCluster
@@ -20,6 +19,7 @@ from tests.e2e.running import PATIENCE_S, Activator, eventually
 from tests.e2e.slice_feeds import FakeSlices, Json, RealSlices, SliceFeed
 from tests.e2e.story_cluster import StoryCluster
 from tests.kube import real
+from tests.kubernetes.fake_nodes import Settings
 
 QUICK = {"settle": "50ms", "dwell": "100ms", "lookInterval": "200ms", "afterMistake": "0s"}
 PORTS = [{"name": "http", "port": 80, "targetPort": "http"}]  # of a Service, as its user would write it

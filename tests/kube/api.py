@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.errors import UnreachableError
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
-from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.errors import UnreachableError
+from activator.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
+from activator.kubernetes.watch_stream import WatchStream
 
 Json = dict[str, Any]
 Query = Mapping[str, str]

@@ -13,7 +13,7 @@ from contextlib import suppress
 import aiohttp
 from aiohttp import web
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.kubernetes.client import KubeClient
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "host", "content-length"})

@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from tests.control_plane.sources.kubernetes.fake_nodes import Failure, Settings, failure_of, started, unscheduled
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.errors import KubeError
 from tests.kube.api import MERGE, Api, Json
+from tests.kubernetes.fake_nodes import Failure, Settings, failure_of, started, unscheduled
 
 SCHEDULER = "activator-test"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.messages.writers import Writers
 from activator.members.group import NO_VIEW, GroupRules
 from activator.members.messages import GroupView, Replica
 from activator.members.numbers import unmet
 from activator.members.writer_gate import DOUBTS_MAX, WriterGate, writers_of
+from activator.messages.writers import Writers
 from activator.runtime.rendezvous import owner_of
 from tests.conftest import storms
 from tests.manual_clock import ManualClock

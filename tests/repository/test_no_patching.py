@@ -19,7 +19,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 # How many there are that have their reason; each is put back by pytest.
 EXCUSED = {
     # The library takes its files from where only a cluster has them.
-    "tests/control_plane/sources/kubernetes/test_kube_credentials.py": 1,
+    "tests/kubernetes/test_kube_credentials.py": 1,
     # The interpreter's own hook for exceptions that no caller sees, which is there to be replaced.
     "tests/runtime/test_certificates.py": 1,
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.control_plane.controller_counts import (
+from activator.runtime.controller_counts import (
     CONTROLLERS,
     RESULTS,
     TARGET_KINDS,

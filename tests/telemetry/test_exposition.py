@@ -16,12 +16,12 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane import statistics
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import DataPlaneStatistics, RevisionStatistics
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.reasons import Reason
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.logs.switch import AccessLogSwitch

@@ -13,9 +13,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.resources import Resource
 from prometheus_client.parser import text_string_to_metric_families
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.kinds import Duration
 from activator.config.model.telemetry import KnativeExport
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.runtime.distribution import Distribution
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.metrics.cluster_families import KnativeView

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.log_template import REQUEST_TEMPLATE
 from activator.config.model.file import Config
 from activator.config.model.telemetry import Log, Metrics, Tracing
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.runtime.controller_counts import Controllers
 from activator.telemetry.logs.access_log import AccessLog
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError, knative_template
 from activator.telemetry.switchboard import Telemetry, log_of, tracing_of

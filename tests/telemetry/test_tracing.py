@@ -14,9 +14,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from activator.codec.message import Fields, RequestHead
 from activator.config.model.telemetry import TRACING_RATE, Tracing
-from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.trace_context import Sampler, TraceContext, is_sampled, is_traceparent
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
 from activator.runtime.reasons import Reason
 from activator.telemetry.tracing.otlp_client import OtlpClient

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from activator.control_plane.controller_counts import ErrorType, error_type_of
+from activator.runtime.controller_counts import ErrorType, error_type_of
 
 Json = dict[str, Any]
 

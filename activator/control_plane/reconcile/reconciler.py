@@ -18,7 +18,6 @@ from typing import Final
 
 import msgspec
 
-from activator.control_plane.controller_counts import Controllers, error_type_of
 from activator.control_plane.reconcile.api import Api
 from activator.control_plane.reconcile.desired import Desired, ScaleSeen
 from activator.control_plane.reconcile.events import EventComponent
@@ -35,6 +34,7 @@ from activator.control_plane.reconcile.traffic import TrafficComponent
 from activator.control_plane.reconcile.work_queue import WorkQueue
 from activator.control_plane.reconcile.writer import CONTROLLER, Pause, Writer
 from activator.runtime.clock import Later, Now
+from activator.runtime.controller_counts import Controllers, error_type_of
 from activator.runtime.tasks import OnTaskError, TaskGroupOwner, call_later, pause
 from lb.rng import Rng
 

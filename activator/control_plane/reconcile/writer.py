@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, final
 
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.api import Api, Json, is_conflict, managers_in
 from activator.control_plane.reconcile.report import Component
 from activator.runtime.backoff import Backoff
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 

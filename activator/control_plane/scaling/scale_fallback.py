@@ -17,9 +17,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from activator.control_plane.controller_counts import Controllers, error_type_of
 from activator.runtime.child_name import deployment
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers, error_type_of
 
 SCALE_FALLBACKS_AT_ONCE: Final = 4  # attempts to scale revisions without the autoscaler; the others wait their turn
 SCALE_FALLBACK_RETRY_S: Final = 60.0  # between two attempts to scale one revision without the autoscaler

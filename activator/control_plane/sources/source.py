@@ -1,7 +1,7 @@
 """What a source is: one origin of revisions, of pods, or of both.
 
 A source is a class in a folder of its own that overrides what applies to it, and a line in `app.py` (`_start_sources`)
-that makes it where the configuration asks for it. What it knows it submits as changes (`messages.py`); the state worker
+that makes it where the configuration asks for it. What it knows it submits as changes (`messages/`); the state worker
 decides.
 """
 

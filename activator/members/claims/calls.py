@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, TypeVar, final
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.control_plane.sources.kubernetes.listing import list_all
-from activator.control_plane.sources.kubernetes.objects import Object
-from activator.control_plane.sources.kubernetes.resources import Selection
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.errors import RefusedError
+from activator.kubernetes.listing import list_all
+from activator.kubernetes.objects import Object
+from activator.kubernetes.resources import Selection
 from activator.members.claims.errors import MembershipForbiddenError
 from activator.runtime.tasks import pause
 

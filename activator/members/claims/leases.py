@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import final
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.objects import Lease
-from activator.control_plane.sources.kubernetes.resources import LEASES, Selection
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.errors import RefusedError
+from activator.kubernetes.listing import Pause
+from activator.kubernetes.objects import Lease
+from activator.kubernetes.resources import LEASES, Selection
 from activator.members.claims.calls import CONFLICT, is_refusal
 from activator.members.claims.errors import ForeignObjectError
 from activator.members.claims.names import GROUP_LABEL, GroupNames

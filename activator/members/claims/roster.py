@@ -16,13 +16,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
-from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.objects import Key, Lease, Pod
-from activator.control_plane.sources.kubernetes.resources import LEASES, PODS
-from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.errors import KubeError, RefusedError
+from activator.kubernetes.listing import Pause
+from activator.kubernetes.objects import Key, Lease, Pod
+from activator.kubernetes.resources import LEASES, PODS
+from activator.kubernetes.watches import KubeWatches
 from activator.members.claims.calls import CONFLICT, CountedCalls, is_refusal
 from activator.members.claims.leases import leases_of
 from activator.members.claims.names import ORIGIN_ANNOTATION, GroupNames

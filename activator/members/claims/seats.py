@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
-from activator.control_plane.sources.kubernetes.objects import Lease
+from activator.kubernetes.objects import Lease
 from activator.members.claims.names import (
     ADDRESS_ANNOTATION,
     GROUP_ANNOTATION,

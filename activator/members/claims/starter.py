@@ -20,10 +20,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from typing import Final
 
-from activator.control_plane.sources.kubernetes.backoff import kube_backoff
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.kubernetes.backoff import kube_backoff
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.listing import Pause
 from activator.members.claims.calls import CountedCalls
 from activator.members.claims.errors import ClaimFailedError
 from activator.members.claims.names import GroupNames

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from activator.control_plane.controller_counts import (
+from activator.runtime.controller_counts import (
     CONTROLLERS,
     MANAGER_WORDS,
     NO_ANSWER,

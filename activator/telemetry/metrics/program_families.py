@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import activator
 from activator.codec.http2.frames import CODE_NAMES
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.probe import Ask
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.sources.push.intake import PushIntake, Verdict
@@ -16,6 +15,7 @@ from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.messages import ANSWER_OUTCOMES, DataPlaneStatistics
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import ClusterView, DeclarationsView, KnativeView

@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import activator
 from activator.config.model.telemetry import TRACING_RATE, Tracing
-from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
 from activator.runtime.extras import need
 from activator.telemetry.request_hooks import RequestHooks

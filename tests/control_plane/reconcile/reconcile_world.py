@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.desired import (
     ConditionSpec,
@@ -23,11 +22,12 @@ from activator.control_plane.reconcile.desired import (
 )
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
-from activator.control_plane.sources.kubernetes.errors import RefusedError, UnreachableError
+from activator.kubernetes.errors import RefusedError, UnreachableError
+from activator.runtime.controller_counts import Controllers
 from lb.rng import Rng
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer, Fault, Target
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
-from tests.control_plane.sources.kubernetes.fake_objects import Collection, Json, RefusalError
+from tests.kubernetes.fake_api_server import FakeApiServer, Fault, Target
+from tests.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_objects import Collection, Json, RefusalError
 from tests.manual_clock import ManualClock
 
 NAMESPACE = "default"

@@ -19,9 +19,9 @@ from activator.control_plane.reconcile.desired import ConditionSpec, Desired, Ob
 from activator.control_plane.reconcile.report import Result
 from activator.control_plane.reconcile.scale import TAKES_FORGOTTEN_S
 from tests.control_plane.reconcile.reconcile_world import NAMESPACE, World, activation, desired_of, event
-from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
-from tests.control_plane.sources.kubernetes.fake_objects import Json, RefusalError
+from tests.kubernetes.fake_api_server import Fault
+from tests.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_objects import Json, RefusalError
 
 NAMES = ("a", "b")
 STEPS = (

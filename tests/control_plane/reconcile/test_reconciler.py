@@ -24,10 +24,10 @@ from tests.control_plane.reconcile.reconcile_world import (
     event,
     world,
 )
-from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
-from tests.control_plane.sources.kubernetes.fake_objects import Json, RefusalError
+from tests.kubernetes.fake_api_server import Fault
+from tests.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_objects import Json, RefusalError
 
 FIRST = Counter(
     {

@@ -11,7 +11,7 @@ from activator.control_plane.reconcile.work_queue import FAILED_PAUSE_MAX_S, URG
 from activator.runtime.rendezvous import owner_of
 from lb.rng import Rng
 from tests.control_plane.reconcile.reconcile_world import desired_of, world
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_cluster import on_a_loop
 from tests.manual_clock import ManualClock
 
 

@@ -11,8 +11,8 @@ from activator.control_plane.reconcile.rights import RIGHTS, rules
 from activator.control_plane.reconcile.traffic_wanted import FrontEndpoint, FrontSlice, Position
 from tests.control_plane.reconcile.reconcile_world import World, desired_of, event, world
 from tests.control_plane.reconcile.traffic_front import FULL, Front
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
+from tests.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_controllers import deployment
 
 NEEDED = [(right, verb) for right in RIGHTS for verb in right.verbs]
 

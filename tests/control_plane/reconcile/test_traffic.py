@@ -6,7 +6,7 @@ from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.traffic_wanted import FrontEndpoint, FrontSlice, Position, position_of
 from tests.control_plane.reconcile.reconcile_world import World, world
 from tests.control_plane.reconcile.traffic_front import FULL, LABEL, OURS, Front
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_cluster import on_a_loop
 
 
 def outcome(here: World) -> Result:

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.controller_counts import Controllers, ErrorType
 from activator.control_plane.scaling.scale_fallback import (
     SCALE_FALLBACK_RETRY_S,
     SCALE_FALLBACKS_AT_ONCE,
     ScaleFallback,
 )
+from activator.runtime.controller_counts import Controllers, ErrorType
 from tests.manual_clock import ManualClock
 
 KEY = "default/hello-00001"

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.resources import Resource
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.credentials import Credentials
+from activator.kubernetes.resources import Resource
 from activator.members.claims.leases import LeaseStarter
 from activator.members.claims.names import UID_ANNOTATION
 from activator.members.claims.roster import LeaseRoster, Seats
@@ -23,9 +23,9 @@ from activator.members.claims.starter import Starter
 from activator.members.claims.table import Choice
 from activator.runtime.tasks import pause
 from lb.rng import Rng
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_cluster import until, write_config
 from tests.kube import real
+from tests.kubernetes.fake_api_server import FakeApiServer
+from tests.kubernetes.fake_cluster import until, write_config
 from tests.manual_clock import ManualClock
 
 Json = dict[str, Any]

@@ -19,8 +19,8 @@ from activator.members.claims.names import (
 from activator.members.claims.seats import Holder, lease_of
 from activator.members.claims.table import Choice
 from bench.claims.ways import DEFAULT_WAY, WAYS
-from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
+from tests.kubernetes.fake_api_server import Fault
+from tests.kubernetes.fake_cluster import on_a_loop
 from tests.members.claims.claim_world import GROUP, claim_all, claim_world, holder, is_dense, until_indexes
 
 

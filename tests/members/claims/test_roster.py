@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.resources import LEASES
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.listing import Pause
+from activator.kubernetes.resources import LEASES
 from activator.members.claims.errors import MembershipForbiddenError
 from activator.members.claims.names import GroupNames
 from activator.members.claims.seats import Holder, lease_of
-from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
+from tests.kubernetes.fake_api_server import Fault
+from tests.kubernetes.fake_cluster import on_a_loop, until
+from tests.kubernetes.fake_objects import RefusalError
 from tests.members.claims.claim_world import (
     GROUP,
     ON_EACH_SERVER,

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.resources import LEASES
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.resources import LEASES
 from activator.members.claims.errors import ClaimFailedError, MembershipForbiddenError
 from activator.members.claims.names import UID_ANNOTATION
 from activator.members.claims.starter import CLAIM_FAILURES_MAX, RELEASE_ATTEMPTS_MAX, Starter
 from activator.members.claims.table import Choice
 from bench.claims.apply_by_member import ApplyByMemberStarter
 from bench.claims.ways import DEFAULT_WAY, WAYS
-from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
-from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
+from tests.kubernetes.fake_api_server import Fault
+from tests.kubernetes.fake_cluster import on_a_loop, until
+from tests.kubernetes.fake_objects import RefusalError
 from tests.members.claims.claim_world import (
     GROUP,
     ON_EACH_SERVER,

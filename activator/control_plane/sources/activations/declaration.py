@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from activator.config.activation import GROUP, KIND, Declared, Target, camel, item_of, read_spec
 from activator.config.tree import Item, read_tree
 from activator.control_plane.sources.activations.objects import Activation, AnnotatedService
-from activator.control_plane.sources.kubernetes.objects import KubeObject
+from activator.kubernetes.objects import KubeObject
 
 PREFIX: Final = f"{GROUP}/"
 ENABLED: Final = f"{PREFIX}enabled"

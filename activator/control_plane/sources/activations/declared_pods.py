@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from activator.control_plane.sources.kubernetes.backends import Backend, of_slice
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice
-from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
+from activator.control_plane.sources.cluster.backends import Backend, of_slice
+from activator.control_plane.sources.cluster.slice_index import SliceIndex
+from activator.kubernetes.objects import EndpointSlice
 from activator.messages import Change, PodGone, PodSeen, PodStatus
 
 SOURCE: Final = "kubernetes"

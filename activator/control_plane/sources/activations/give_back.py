@@ -20,7 +20,7 @@ from activator.control_plane.reconcile.writer import MANAGERS
 from activator.control_plane.sources.activations.fronts import Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService
 from activator.control_plane.sources.activations.service_front import is_labelled
-from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.kubernetes.listing import Pause
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import NEVER, Now
 

@@ -27,7 +27,6 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.revision import Revision
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
@@ -52,15 +51,16 @@ from activator.control_plane.sources.activations.pod_looks import PodLooks
 from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
 from activator.control_plane.sources.activations.scaling import ActivationScaling
 from activator.control_plane.sources.activations.source import ActivationSource
-from activator.control_plane.sources.kubernetes.cluster_mode import ClusterMode, is_refused
-from activator.control_plane.sources.kubernetes.object_store import Handler
-from activator.control_plane.sources.kubernetes.objects import Key, Object
-from activator.control_plane.sources.kubernetes.passes import Passes
-from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
-from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.control_plane.sources.cluster.cluster_mode import ClusterMode, is_refused
+from activator.control_plane.sources.cluster.passes import Passes
+from activator.kubernetes.object_store import Handler
+from activator.kubernetes.objects import Key, Object
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.relister import Relister
+from activator.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
 from activator.messages import Change, Effect, Load, RevisionGone
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.registry import default_name, names
 from lb.rng import Rng

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL
-from activator.control_plane.sources.kubernetes.objects import Key, KubeObject
+from activator.kubernetes.objects import Key, KubeObject
 
 
 class ObjectHandler:

@@ -1,6 +1,6 @@
 """The objects that declare revisions in a cluster without Knative, and those that say why pods do not come.
 
-By the rules of `sources/kubernetes/objects.py`. Field meanings: Kubernetes' API reference (core/v1, apps/v1) and the
+By the rules of `activator/kubernetes/objects.py`. Field meanings: Kubernetes' API reference (core/v1, apps/v1) and the
 Gateway API's (gateway.networking.k8s.io/v1).
 """
 
@@ -12,7 +12,7 @@ import msgspec
 
 from activator.config.activation import API_VERSION
 from activator.config.crd import PLURAL
-from activator.control_plane.sources.kubernetes.objects import (
+from activator.kubernetes.objects import (
     Condition,
     ContainerPort,
     EndpointConditions,
@@ -20,7 +20,7 @@ from activator.control_plane.sources.kubernetes.objects import (
     KubeStruct,
     Metadata,
 )
-from activator.control_plane.sources.kubernetes.resources import Resource
+from activator.kubernetes.resources import Resource
 
 # --- what declares a revision ---------------------------------------------------------------------------------------
 

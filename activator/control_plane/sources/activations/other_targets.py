@@ -29,10 +29,10 @@ from activator.control_plane.sources.activations.objects import (
     WorkloadSpec,
     WorkloadStatus,
 )
-from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
-from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.objects import KubeObject, KubeStruct
+from activator.kubernetes.client import KubeClient
+from activator.kubernetes.errors import KubeError, RefusedError
+from activator.kubernetes.listing import Pause
+from activator.kubernetes.objects import KubeObject, KubeStruct
 from activator.runtime.clock import Now
 from activator.runtime.schedule import Schedule
 

@@ -22,7 +22,7 @@ from datetime import datetime
 from typing import Final, NamedTuple
 
 from activator.control_plane.sources.activations.objects import ContainerStatus, StartingPod, Terminated
-from activator.control_plane.sources.kubernetes.objects import Condition
+from activator.kubernetes.objects import Condition
 
 BACK_OFF_ENDS_S: Final = 600.0  # a container that ran for so long is started again at once
 TEXT_MAX: Final = 300  # characters of another component's message that are told

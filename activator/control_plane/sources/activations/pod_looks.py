@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from activator.control_plane.sources.activations.objects import STARTING_PODS, StartingPod
-from activator.control_plane.sources.kubernetes.client import Query
-from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.kubernetes.client import Query
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.listing import Pause
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.schedule import Schedule

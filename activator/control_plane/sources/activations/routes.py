@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.control_plane.sources.activations.objects import HttpRoute
-from activator.control_plane.sources.kubernetes.objects import Key
+from activator.kubernetes.objects import Key
 
 ACTIVATION: Final = "activator.dev/activation"
 

@@ -43,8 +43,8 @@ from activator.control_plane.sources.activations.revision import (
 )
 from activator.control_plane.sources.activations.routes import RouteHosts
 from activator.control_plane.sources.activations.scaling import rule_of
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Key, KubeObject
 from activator.control_plane.sources.pod_answers import PodAnswers
+from activator.kubernetes.objects import EndpointSlice, Key, KubeObject
 from activator.messages import Effect
 from activator.runtime.clock import NEVER, Now
 

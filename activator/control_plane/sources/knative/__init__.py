@@ -5,6 +5,6 @@
         and revision_specs, conditions, sharing, cluster_settings (pure)
     effects of the state worker ──► pod_answers ──► source, mesh_fallback
 
-How the objects are watched stands in `sources/kubernetes/`. Imported in Kubernetes mode only. The contract stands in
+How the objects are watched stands in `activator/kubernetes/`. Imported in Kubernetes mode only. The contract stands in
 `docs/knative.md`, item by item.
 """

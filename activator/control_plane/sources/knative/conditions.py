@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from activator.control_plane.sources.kubernetes.objects import Condition, Revision
+from activator.kubernetes.objects import Condition, Revision
 
 _READY: Final = "Ready"
 _RESOURCES: Final = "ResourcesAvailable"

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
-from activator.control_plane.sources.kubernetes.objects import ConfigMap, Secret
+from activator.kubernetes.objects import ConfigMap, Secret
 from activator.runtime.certificates import NO_AUTHORITIES, MemoryFile, is_pem, problem_with, problem_with_authorities
 
 log = logging.getLogger("activator.knative")

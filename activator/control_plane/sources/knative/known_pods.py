@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from activator.control_plane.sources.kubernetes.backends import Backend, by_address
+from activator.control_plane.sources.cluster.backends import Backend, by_address
 
 _TLS_PORT: Final = 8112
 

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from activator.control_plane.sources.knative.cluster_settings import MESH_AUTO, MESH_ENABLED
+from activator.config.cluster_settings import MESH_AUTO, MESH_ENABLED
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.runtime.backoff import grown_s

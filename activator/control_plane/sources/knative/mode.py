@@ -14,15 +14,15 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import SHARING_KNATIVE, Kubernetes
 from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter
 from activator.control_plane.scaling.scale_fallback import ScaleFallback
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.cluster.cluster_mode import ClusterMode, is_refused
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.internal_tls import (
     AUTHORITIES,
@@ -36,9 +36,8 @@ from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, 
 from activator.control_plane.sources.knative.object_handlers import PRIVATE, REVISION_LABEL, SERVICE_TYPE
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.cluster_mode import ClusterMode, is_refused
-from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.resources import (
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     ENDPOINTS,
@@ -50,6 +49,7 @@ from activator.control_plane.sources.kubernetes.resources import (
 from activator.messages import Change, DropRevision, Effect, Load
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from lb.registry import default_name, names
 from lb.rng import Rng

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
-from activator.control_plane.sources.kubernetes.objects import (
+from activator.kubernetes.objects import (
     ConfigMap,
     Endpoints,
     EndpointSlice,

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
+from activator.config.cluster_settings import MESH_DISABLED, MESH_ENABLED
+from activator.control_plane.sources.cluster.backends import Backend
 from activator.control_plane.sources.knative.known_pods import KnownPods
 from activator.control_plane.sources.knative.shared_pods import SharedPods
-from activator.control_plane.sources.kubernetes.backends import Backend
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus
 
 SOURCE: Final = "kubernetes"

@@ -28,9 +28,10 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from activator.config.cluster_settings import MESH_ENABLED
 from activator.config.specs import RevisionSpec
+from activator.control_plane.sources.cluster.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative import sharing
-from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
 from activator.control_plane.sources.knative.conditions import failure_of
 from activator.control_plane.sources.knative.known_pods import KnownPods, with_port
 from activator.control_plane.sources.knative.pod_report import (
@@ -45,9 +46,8 @@ from activator.control_plane.sources.knative.pod_report import (
 from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, protocol_of
 from activator.control_plane.sources.knative.service_backends import REVISION_UID_LABEL, ServiceBackends, is_of
 from activator.control_plane.sources.knative.shared_pods import SharedPods
-from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
-from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
 from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
+from activator.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
 from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
 from activator.runtime.clock import NEVER
 

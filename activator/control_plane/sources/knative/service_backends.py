@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints
-from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, KubeObject
-from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
+from activator.control_plane.sources.cluster.backends import Backend, of_endpoints
+from activator.control_plane.sources.cluster.slice_index import SliceIndex
+from activator.kubernetes.objects import Endpoints, EndpointSlice, KubeObject
 
 REVISION_UID_LABEL: Final = "serving.knative.dev/revisionUID"
 

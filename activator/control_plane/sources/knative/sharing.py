@@ -25,7 +25,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from activator.control_plane.sources.kubernetes.backends import Backend
+from activator.control_plane.sources.cluster.backends import Backend
 from activator.runtime.sockets import split_address
 
 SHARE_PATIENCE_S: Final = 3.0  # for a pod that does not answer while others do, and for our index while requests wait

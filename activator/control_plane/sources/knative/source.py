@@ -19,11 +19,11 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
+from activator.config import cluster_settings
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.pods import PodTls
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative import cluster_settings
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.cluster.passes import Passes
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.object_handlers import (
     ConfigObjects,
@@ -34,9 +34,8 @@ from activator.control_plane.sources.knative.object_handlers import (
 )
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
-from activator.control_plane.sources.kubernetes.objects import Revision
-from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.control_plane.sources.pod_answers import PodAnswers
+from activator.kubernetes.objects import Revision
 from activator.messages import (
     Change,
     DropRevision,
@@ -49,6 +48,7 @@ from activator.messages import (
     WithdrawPod,
 )
 from activator.runtime.clock import NEVER, Defer, Later
+from activator.runtime.controller_counts import Controllers
 from lb.tracker import NOT_READY, PENDING
 
 log = logging.getLogger("activator.knative")

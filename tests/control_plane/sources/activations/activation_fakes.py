@@ -10,7 +10,6 @@ from activator.config.activation import Declared
 from activator.config.file import resolve_revision
 from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
 from activator.control_plane.sources.activations.fronts import Fronts
 from activator.control_plane.sources.activations.mode import CONTROLLER
@@ -23,9 +22,10 @@ from activator.control_plane.sources.activations.objects import (
 )
 from activator.control_plane.sources.activations.other_targets import Place
 from activator.control_plane.sources.activations.source import ActivationSource
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice
-from activator.control_plane.sources.kubernetes.passes import Passes
+from activator.control_plane.sources.cluster.passes import Passes
+from activator.kubernetes.objects import EndpointSlice
 from activator.messages import Change, PlacePod, RevisionGone, SetPod
+from activator.runtime.controller_counts import Controllers
 from lb.registry import default_name, names
 from lb.tracker import READY
 from tests.manual_clock import ManualClock

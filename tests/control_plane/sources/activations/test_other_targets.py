@@ -14,9 +14,9 @@ from activator.control_plane.sources.activations.other_targets import (
     Place,
     labels_of,
 )
-from activator.control_plane.sources.kubernetes.errors import UnreachableError
+from activator.kubernetes.errors import UnreachableError
 from activator.runtime.tasks import keep_running
-from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, running, until
+from tests.kubernetes.fake_cluster import on_a_loop, running, until
 from tests.manual_clock import ManualClock
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activator.control_plane.sources.activations.pod_failures import TEXT_MAX, Failure, failure_of
-from activator.control_plane.sources.kubernetes.objects import Condition
+from activator.kubernetes.objects import Condition
 from tests.control_plane.sources.activations.activation_fakes import pod, waiting
 
 UNSCHEDULABLE = {

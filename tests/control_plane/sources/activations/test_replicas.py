@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.messages.writers import ALONE, Writers
 from activator.control_plane.sources.activations.replicas import LOAD_EXPIRES_S, Replicas
 from activator.messages import Load
+from activator.messages.writers import ALONE, Writers
 from activator.runtime.rendezvous import owner_of
 from tests.manual_clock import ManualClock
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.pods import Health, PodTls
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.mesh_fallback import MeshFallback
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.objects import ConfigMap, Endpoints, EndpointSlice, Revision, Service
+from activator.kubernetes.objects import ConfigMap, Endpoints, EndpointSlice, Revision, Service
 from activator.messages import Change, Effect, Probed, StartProbe, StopProbe
+from activator.runtime.controller_counts import Controllers
 from lb.registry import default_name, names
 from lb.tracker import READY, RECOVERING
 from tests.control_plane.state.state_fakes import Joined

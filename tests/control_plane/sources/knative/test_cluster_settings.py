@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.sources.knative.cluster_settings import (
+from activator.config.cluster_settings import (
     ClusterSettings,
     read_autoscaler,
     read_logging,

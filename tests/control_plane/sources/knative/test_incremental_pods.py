@@ -11,16 +11,15 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from activator.config.cluster_settings import MESH_ENABLED, ClusterSettings
 from activator.config.model.pods import Health, PodTls
-from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED, ClusterSettings
+from activator.control_plane.sources.cluster.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker, believes_queue_proxy, protocol_of
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
-from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, Revision
 from activator.control_plane.state.model import Model, commit
 from activator.control_plane.state.reduce import reduce
+from activator.kubernetes.objects import Endpoints, EndpointSlice, Revision
 from activator.messages import (
     Change,
     Effect,
@@ -33,6 +32,7 @@ from activator.messages import (
     RevisionGone,
 )
 from activator.runtime.clock import NEVER
+from activator.runtime.controller_counts import Controllers
 from lb.registry import default_name, names
 from lb.tracker import READY
 from tests.control_plane.sources.knative.knative_fakes import (

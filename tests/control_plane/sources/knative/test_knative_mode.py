@@ -12,14 +12,14 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.pods import Health
 from activator.config.specs import RevisionSpec
-from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.mode import KnativeMode
 from activator.control_plane.sources.knative.object_handlers import REVISION_LABEL
-from activator.control_plane.sources.kubernetes.resources import Scope
 from activator.control_plane.state.worker import StateWorker
+from activator.kubernetes.resources import Scope
 from activator.messages import DropRevision, Effect, Load, PodRefused, Probed, SetRevision
+from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
 from tests.control_plane.sources.knative.knative_fakes import (

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activator.control_plane.sources.cluster.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,
@@ -16,7 +17,6 @@ from activator.control_plane.sources.knative.sharing import (
     pick_indices,
     share_of,
 )
-from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.runtime.clock import NEVER
 from tests.control_plane.sources.knative.knative_fakes import endpoint, endpoint_slice, endpoints
 from tests.control_plane.sources.knative.whole_reading import WholeSharedPods, ready_ips

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
+from activator.config.cluster_settings import MESH_DISABLED, MESH_ENABLED
+from activator.control_plane.sources.cluster.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,
     UNKNOWN,
@@ -17,7 +18,6 @@ from activator.control_plane.sources.knative.sharing import (
     infer_index,
     share_of,
 )
-from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.messages import PodSeen, PodStatus
 from activator.runtime.clock import NEVER
 from activator.runtime.sockets import split_address

@@ -1,0 +1,97 @@
+"""From the endpoints of a revision's private Service to its pods.
+
+Rules
+  1. EndpointSlices are preferred; Endpoints count where a Service has no slice (an old cluster, or one whose slices
+     have not been made yet).
+  2. A pod is known by its UID; an address without one is its own identity. A pod in several slices (while the slice
+     controller moves it) or of two address families is one pod, at the address of the first family of the Service.
+  3. An endpoint that does not say whether it is ready is ready; one that terminates is about to go, ready or not.
+  4. Only ports of the wanted name count: `http` for HTTP/1.
+
+Sources: discovery.k8s.io/v1 EndpointConditions; knative.dev/serving pkg/activator/net/helpers.go, endpointsToDests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from activator.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
+
+
+class Backend(NamedTuple):
+    """One pod as its endpoints describe it; `address` is ip:port as Go's net.JoinHostPort writes it."""
+
+    identity: str
+    address: str
+    ready: bool
+    terminating: bool
+
+
+def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
+    """The pods of one Service, each once, sorted by address."""
+    found: dict[str, Backend] = {}
+    for one in sorted(slices, key=by_family):
+        for identity, backend in of_slice(one, port_name).items():
+            found[identity] = agreed(found.get(identity), backend)
+    return sorted(found.values(), key=by_address)
+
+
+def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
+    """The pods of one slice by identity, in its order."""
+    found: dict[str, Backend] = {}
+    port = next((port.port for port in one.ports or [] if (port.name or "") == port_name and port.port), None)
+    if port is None or one.address_type == "FQDN":
+        return found
+    for endpoint in one.endpoints or []:
+        if not endpoint.addresses:
+            continue
+        address = _joined(endpoint.addresses[0], port)
+        conditions = endpoint.conditions
+        target = endpoint.target_ref
+        identity = target.uid if target is not None and target.uid else address
+        backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True)
+        found[identity] = agreed(found.get(identity), backend)
+    return found
+
+
+def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
+    """The same of Endpoints objects; one, but while the private Service is another."""
+    found: dict[str, Backend] = {}
+    for subset in chain.from_iterable(endpoints.subsets or [] for endpoints in objects):
+        port = next((port.port for port in subset.ports or [] if (port.name or "") == port_name and port.port), None)
+        if port is None:
+            continue
+        for one, ready in _addresses(subset):
+            address = _joined(one.ip, port)
+            identity = one.target_ref.uid if one.target_ref is not None and one.target_ref.uid else address
+            found[identity] = agreed(found.get(identity), Backend(identity, address, ready, False))
+    return sorted(found.values(), key=by_address)
+
+
+def agreed(known: Backend | None, other: Backend) -> Backend:
+    """Of two records of one pod: the first address; ready if one says so; going if one says so."""
+    if known is None:
+        return other
+    return known._replace(ready=known.ready or other.ready, terminating=known.terminating or other.terminating)
+
+
+def by_family(one: EndpointSlice) -> tuple[bool, str]:
+    """The order in which the slices of a Service are read."""
+    return (one.address_type != "IPv4", one.metadata.name)
+
+
+def by_address(backend: Backend) -> str:
+    return backend.address
+
+
+def _addresses(subset: EndpointSubset) -> Iterator[tuple[EndpointAddress, bool]]:
+    for one in subset.addresses or []:
+        yield one, True
+    for one in subset.not_ready_addresses or []:
+        yield one, False
+
+
+def _joined(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

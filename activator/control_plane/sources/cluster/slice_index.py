@@ -1,0 +1,96 @@
+"""The pods of a Service's EndpointSlices, read slice by slice: an event of one costs what that slice holds.
+
+A Service of 10,000 pods has a hundred slices, and each pod that comes, goes or turns ready changes one: to read all
+endpoints for each such event took 19 ms.
+
+Rule: after any sequence of events the pods are those that `of_slices` reads from all of the slices, and so is the order
+among those that are new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from activator.control_plane.sources.cluster.backends import Backend, agreed, by_family, of_slice
+from activator.kubernetes.objects import EndpointSlice
+
+
+class _Found(NamedTuple):
+    """What one slice says of a pod, and at which place."""
+
+    backend: Backend
+    place: int
+
+
+class SliceIndex:
+    """The slices of one Service as they were last read, for the ports of this name."""
+
+    def __init__(self, port_name: str) -> None:
+        self.pods: dict[str, Backend] = {}  # by identity; those that came in one look are sorted by address
+        self._port_name = port_name
+        self._found: dict[str, dict[str, _Found]] = {}  # of each slice, by identity
+        self._ranks: dict[str, tuple[bool, str]] = {}  # of each slice, in the order in which they are read
+        self._slices_of: dict[str, tuple[str, ...]] = {}  # by identity; several while a pod is moved between slices
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def read(self, changed: Mapping[str, EndpointSlice | None]) -> dict[str, Backend | None]:
+        """The pods that are not as they were, sorted by address; those that are gone (None) come first.
+
+        `changed`: slices by name; None: it is gone.
+        """
+        touched: dict[str, None] = {}
+        for name, one in changed.items():
+            self._replace(name, one, touched)
+        news: dict[str, Backend | None] = {}
+        others: dict[str, Backend] = {}
+        for identity in touched:
+            merged = self._merged(identity)
+            if merged is None:
+                if self.pods.pop(identity, None) is not None:
+                    news[identity] = None
+            elif self.pods.get(identity) != merged:
+                others[identity] = merged
+        for backend in sorted(others.values(), key=self._order):
+            news[backend.identity] = self.pods[backend.identity] = backend
+        return news
+
+    def _replace(self, name: str, one: EndpointSlice | None, touched: dict[str, None]) -> None:
+        before = self._found.pop(name, {})
+        now: dict[str, _Found] = {}
+        if one is not None:
+            backends = of_slice(one, self._port_name)
+            now = {identity: _Found(backend, place) for place, (identity, backend) in enumerate(backends.items())}
+            self._found[name] = now
+            self._ranks[name] = by_family(one)
+        else:
+            self._ranks.pop(name, None)
+        for identity in before.keys() - now.keys():
+            others = tuple([other for other in self._slices_of[identity] if other != name])
+            if others:
+                self._slices_of[identity] = others
+            else:
+                del self._slices_of[identity]
+            touched[identity] = None
+        for identity, found in now.items():
+            known = before.get(identity)
+            if known is None:
+                self._slices_of[identity] = (*self._slices_of.get(identity, ()), name)
+            if known is None or known.backend != found.backend:
+                touched[identity] = None
+
+    def _merged(self, identity: str) -> Backend | None:
+        merged = None
+        for name in self._in_order(identity):
+            merged = agreed(merged, self._found[name][identity].backend)
+        return merged
+
+    def _in_order(self, identity: str) -> Iterable[str]:
+        names = self._slices_of.get(identity, ())
+        return names if len(names) < 2 else sorted(names, key=self._ranks.__getitem__)
+
+    def _order(self, one: Backend) -> tuple[str, tuple[bool, str], int]:
+        first = next(iter(self._in_order(one.identity)))
+        return one.address, self._ranks[first], self._found[first][one.identity].place

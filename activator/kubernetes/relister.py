@@ -1,0 +1,228 @@
+"""Independent reconciliation: lists anew now and then, and repairs what the watch has missed.
+
+A watch can be wrong without breaking: events that were dropped on the way, a server that lags behind another, a defect
+of ours. So every `interval_s` the whole selection is listed and compared with the store, and parts that requests wait
+for (a revision without a pod, whose requests are held) every `hurry_s`.
+
+Rules
+  1. The watch stays the first source: a comparison never stops it, and reverts nothing that came by it meanwhile.
+  2. A whole round asks for the metadata of all, and then for those objects themselves whose version is not the one that
+     is known: one by one, or all of them where they are many.
+  3. The event of a difference may still come. The difference is repaired at once and counted; its event is stale then.
+  4. While there is no whole list to compare with there is nothing to repair, and no round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Final, Generic
+
+from activator.kubernetes.backoff import KUBE_WOKEN_S, kube_backoff
+from activator.kubernetes.client import ONLY_METADATA, KubeClient
+from activator.kubernetes.decoding import Decoding
+from activator.kubernetes.errors import KubeError
+from activator.kubernetes.listing import KUBE_PAGE_OBJECTS, Pause, list_all
+from activator.kubernetes.object_store import version_number
+from activator.kubernetes.objects import Object, VersionOnly
+from activator.kubernetes.reflector import Reflector
+from activator.kubernetes.resources import Scope
+from activator.runtime.backoff import fraction
+from activator.runtime.clock import NEVER, Now
+from activator.runtime.tasks import pause
+from lb.rng import Rng
+
+KUBE_RECONCILE_INTERVAL_S: Final = 600.0  # between two comparisons of a whole list with what the watch has delivered
+KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what requests wait for
+KUBE_COMPARED_SINGLY_MAX: Final = 10  # objects whose version differs that are asked for one by one
+HURRY_SLACK: Final = 0.9  # of it: the next check comes a second after this one, or a little less
+KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
+KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: not all at once
+
+log = logging.getLogger("activator.kubernetes")
+
+
+class Relister(Generic[Object]):
+    """The reconciliation of one reflector; `run` is a task, and `check` is to be called about once a second.
+
+    `repairs_total` counts by kind: missed_add, missed_change, missed_delete, missed_recreate, and version_only (an
+    update of nothing that counts). `rounds_total`, `failed_rounds_total` and `spent_s` say what it costs.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        reflector: Reflector[Object],
+        now: Now,
+        rng: Rng,
+        pause: Pause = pause,
+        interval_s: float = KUBE_RECONCILE_INTERVAL_S,
+        hurry_s: float = KUBE_RECONCILE_HURRY_S,
+        page_objects: int = KUBE_PAGE_OBJECTS,
+    ) -> None:
+        self._client = client
+        self._reflector = reflector
+        self._now = now
+        self._pause = pause
+        self._backoff = kube_backoff(rng)
+        self._rng = rng
+        self._page_objects = page_objects
+        self._versions = Decoding(VersionOnly)
+        self.interval_s = interval_s  # may change live
+        self.hurry_s = hurry_s
+        self._next_s = -NEVER  # the next whole round is due
+        self._hurried: dict[Scope, int] = {}  # how many wait for it
+        self._hurried_next_s = -NEVER
+        self._is_due = asyncio.Event()
+        self.repairs_total: Counter[str] = Counter()
+        self.rounds_total: Counter[str] = Counter()  # "whole" and "hurried"
+        self.failed_rounds_total = 0
+        self.spent_s = 0.0  # in all rounds, from asking to the end of the comparison
+        self.compared_s = -NEVER  # when the last whole round ended well
+
+    def hurry(self, scope: Scope) -> bool:
+        """A caller waits for what is in `scope`; undone by `relax`. False: too many are hurried already."""
+        if scope not in self._hurried and len(self._hurried) >= KUBE_HURRIED_MAX:
+            return False
+        self._hurried[scope] = self._hurried.get(scope, 0) + 1
+        return True
+
+    def relax(self, scope: Scope) -> None:
+        """One caller that waited for `scope` waits no more."""
+        waiting = self._hurried.get(scope, 0)
+        if waiting > 1:
+            self._hurried[scope] = waiting - 1
+        else:
+            self._hurried.pop(scope, None)
+
+    async def run(self) -> None:
+        """Round after round. Ends by cancellation only."""
+        self._next_s = self._now() + self.interval_s * (0.5 + 0.5 * fraction(self._rng))
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            await self.tick()
+
+    def check(self) -> None:
+        """Wake `run` if a round is due. (Tasks with clocks of their own, four of them, woke up for nothing each second:
+        that was more than half of what a steady state cost.)
+        """
+        now_s = self._now()
+        if now_s >= self._next_s or (self._hurried and now_s >= self._hurried_next_s):
+            self._is_due.set()
+
+    def wake(self) -> None:
+        """The API answers again: a round that has failed is due now, unless the API has asked for a pause."""
+        if self._backoff.failures and not self._backoff.is_asked_for:
+            self._backoff.lower(KUBE_WOKEN_S)
+            self._next_s = self._hurried_next_s = self._now()
+            self._is_due.set()
+
+    async def tick(self) -> None:
+        """The rounds that are due."""
+        now_s = self._now()
+        if not self._reflector.synced or not self._reflector.version:
+            return
+        try:
+            if now_s >= self._next_s:
+                self._next_s = now_s + self.interval_s
+                await self.reconcile()
+            elif now_s >= self._hurried_next_s:
+                self._hurried_next_s = now_s + HURRY_SLACK * self.hurry_s
+                await self._reconcile_hurried()
+            self._backoff.reset()
+        except KubeError as error:
+            self._failed(now_s, error)
+        except Exception as error:
+            self._failed(now_s, error)
+            log.exception("%s: the comparison failed", self._reflector.name)
+
+    async def _reconcile_hurried(self) -> None:
+        """The scopes whose turn it is, those that have waited longest first."""
+        for scope in list(self._hurried)[:KUBE_HURRIED_PER_ROUND_MAX]:
+            waiting = self._hurried.pop(scope, 0)  # it may have been relaxed while others had their turn
+            if waiting:
+                self._hurried[scope] = waiting  # to the end of the line
+                await self.reconcile(scope)
+
+    async def reconcile(self, scope: Scope | None = None) -> int:
+        """One round: all of it, or a part; how many repairs it took. Raises KubeError."""
+        reflector = self._reflector
+        async with reflector.list_lock:
+            began_s = self._now()
+            repairs = await self._compare_all() if scope is None else await self._compare(scope)
+            if repairs is None:
+                return 0
+            ended_s = self._now()
+            self.rounds_total["whole" if scope is None else "hurried"] += 1
+            self.spent_s += ended_s - began_s
+            if scope is None:
+                self.compared_s = ended_s
+        missed = repairs.total() - repairs["version_only"]
+        if missed:
+            log.info("%s: %d differences repaired: %s", reflector.name, missed, dict(repairs))
+        return missed
+
+    async def _compare_all(self) -> Counter[str] | None:
+        """By their versions. None: there is nothing to compare with."""
+        reflector = self._reflector
+        version_before = reflector.version
+        reflector.contents.begin_comparison()
+        try:
+            versions, version = await list_all(
+                self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
+            )
+            if not self._goes_on(version_before, version):
+                return None
+            differing = reflector.contents.differing(versions, version)
+        finally:
+            reflector.contents.end_comparison()
+        if len(differing) > KUBE_COMPARED_SINGLY_MAX:
+            return await self._compare(None)
+        repairs: Counter[str] = Counter()
+        for namespace, name in differing:
+            found = await self._compare(Scope(namespace, name=name))
+            if found is None:
+                return None
+            repairs += found
+        return repairs
+
+    async def _compare(self, scope: Scope | None) -> Counter[str] | None:
+        """By the objects themselves."""
+        reflector = self._reflector
+        selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
+        version_before = reflector.version
+        reflector.contents.begin_comparison()
+        try:
+            items, version = await list_all(
+                self._client, selection, reflector.decoding, self._pause, self._page_objects
+            )
+            if not self._goes_on(version_before, version):
+                return None
+            repairs = reflector.contents.compare(items, version, scope)
+        finally:
+            reflector.contents.end_comparison()
+        self.repairs_total += repairs
+        return repairs
+
+    def _goes_on(self, version_before: str, version: str) -> bool:
+        """Whether the list is of a later time than what is known; if not, all is listed anew."""
+        self._reflector.answered()
+        if not _went_back(version_before, version):
+            return True
+        self._reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
+        return False
+
+    def _failed(self, now_s: float, error: Exception) -> None:
+        self.failed_rounds_total += 1
+        wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
+        self._next_s = max(self._next_s, now_s + wait_s)
+        self._hurried_next_s = max(self._hurried_next_s, now_s + wait_s)
+        log.debug("%s: no comparison: %s", self._reflector.name, error)
+
+
+def _went_back(before: str, now: str) -> bool:
+    """Whether the server's time has gone back, as after a restored backup."""
+    number_before, number_now = version_number(before), version_number(now)
+    return number_before is not None and number_now is not None and number_now < number_before
