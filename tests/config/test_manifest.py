@@ -92,12 +92,13 @@ def test_the_command(tmp_path: Path, capsys: object) -> None:
 
 
 def test_the_examples_of_the_documentation_are_good() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md").read_text("utf-8")
-    examples = [block.partition("```")[0] for block in text.split("```yaml\n")[1:]]
-    assert len(examples) == 3
-    found = [check_manifest(example, "docs/kubernetes.md", set(names())) for example in examples]
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    texts = [(docs / name).read_text("utf-8") for name in ("kubernetes.md", "start-kubernetes.md")]
+    examples = [block.partition("```")[0] for text in texts for block in text.split("```yaml\n")[1:]]
+    assert len(examples) == 4
+    found = [check_manifest(example, "the documentation", set(names())) for example in examples]
     counted = [(one.activations, one.others, one.problems) for one in found if one is not None]
-    assert counted == [(1, 0, []), (0, 1, []), (1, 0, [])]
+    assert counted == [(1, 0, []), (0, 1, []), (1, 0, []), (1, 0, [])]
     service = msgspec.convert(yaml.safe_load(examples[1]), AnnotatedService)
     declaration = of_service(service, frozenset(names()))
     assert declaration is not None
