@@ -1,9 +1,9 @@
-"""What requests have come to: the counters and histograms that metrics read, and the observers of each end.
+"""Counters and histograms of the requests of one worker, and the observers that are called at each end.
 
 Rules
-  1. A request is counted when its turn comes, and once more when it ends, under the phase it ended in.
-  2. What it has carried is added to its revision's traffic once, at its end.
-  3. Observers are called last, when nothing of the request is held any more. A probe is not a request: none is called.
+  1. A request is counted when it is routed, and again when it ends, under the phase in which it ended.
+  2. Its bytes and durations are added to the traffic of its revision once, at its end.
+  3. Observers are called last, after the request has released everything. They are not called for probes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from activator.runtime.reasons import Reason
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ExchangeObserver:
-    """Is called with every exchange once it is over, with all its times: access logs, traces, the demo.
+    """The interface of access logs, traces and other observers, called with every exchange when it has ended.
 
-    `client` is the stream that was answered; observers do not keep it.
+    `client` is the stream that received the response; an observer must not keep a reference to it.
     """
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
@@ -29,29 +29,29 @@ class ExchangeObserver:
 
 
 class Accounting:
-    """Of all requests of one worker."""
+    """The request counters of one worker."""
 
     def __init__(self) -> None:
         self.observer: ExchangeObserver | None = None
-        self.tracer: ExchangeObserver | None = None  # is called with those that are traced
-        self.measurer: ExchangeObserver | None = None  # distinguishes requests by more than our own metrics do
-        self.histograms: bool = True  # how long requests took is kept
+        self.tracer: ExchangeObserver | None = None  # called with sampled requests only
+        self.measurer: ExchangeObserver | None = None  # adds labels that the metrics of this program do not have
+        self.histograms: bool = True  # record durations
         self.active: int = 0  # exchanges that have begun and not ended
-        self.tunnels: int = 0  # of these, how many are tunnels by now
+        self.tunnels: int = 0  # the part of `active` that are tunnels
         self.unrouted_total: int = 0
-        self.refused_requests: dict[Reason, int] = {}  # refused before they had a revision
+        self.refused_requests: dict[Reason, int] = {}  # refused before they were routed
 
     def count_refused(self, reason: Reason) -> None:
-        """A request that has no revision is refused."""
+        """Count a request that is refused before it has a revision."""
         self.refused_requests[reason] = self.refused_requests.get(reason, 0) + 1
 
     def count_failed(self, throttler: RevisionThrottler, reason: Reason) -> None:
-        """A request ends otherwise than with its pod's answer."""
+        """Count a request that ends without a complete response of its pod."""
         failed_totals = throttler.counters.failed_totals
         failed_totals[reason] = failed_totals.get(reason, 0) + 1
 
     def count_routed(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
-        """A request has a revision."""
+        """Count a request that has been routed to a revision."""
         counters = throttler.counters
         counters.requests_total += 1
         if it.is_quiet:
@@ -61,7 +61,7 @@ class Accounting:
             counters.traffic.begun(it.arrived_s)
 
     def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
-        """A request has gone on to another revision, which counts it from now on."""
+        """Count a request that falls back to the revision `to`, which counts it from now on."""
         counters = throttler.counters
         traffic = counters.traffic
         traffic.fallbacks[to] = traffic.fallbacks.get(to, 0) + 1
@@ -71,26 +71,26 @@ class Accounting:
             traffic.ended(now_s)
 
     def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
-        """The head of a pod's answer has come."""
+        """Count the response head of a pod."""
         codes = throttler.counters.codes
         codes[status] = codes.get(status, 0) + 1
 
     def count_tunnel(self, throttler: RevisionThrottler) -> None:
-        """A tunnel begins."""
+        """Count the beginning of a tunnel."""
         self.tunnels += 1
         traffic = throttler.counters.traffic
         traffic.tunnels += 1
         traffic.tunnels_total += 1
 
     def count_end(self, phase: i64) -> None:
-        """A request has ended that was in `phase`."""
+        """Count the end of a request that was in `phase`."""
         if phase != ARRIVED:
             self.active -= 1
         if phase >= TUNNEL:
             self.tunnels -= 1
 
     def add_to_traffic(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
-        """Add a request that has ended to what its revision has carried."""
+        """Add the bytes and durations of an ended request to the traffic of its revision."""
         counters = throttler.counters
         traffic = counters.traffic
         if it.is_quiet:
@@ -118,7 +118,7 @@ class Accounting:
                 traffic.cold_request(it.start.phases(it.asked_for_slot_s, it.granted_s, it.connected_s, first_byte_s))
 
     def notify_observers(self, it: RequestRecord, client: ClientStream) -> None:
-        """A request has ended, and all is accounted for."""
+        """Call the observers of an ended request, after it has been counted."""
         if self.observer is not None:
             self.observer.ended(it, client)
         if it.trace is not None and self.tracer is not None:
@@ -127,7 +127,7 @@ class Accounting:
             self.measurer.ended(it, client)
 
     def leave_exemplars(self, it: RequestRecord, trace_id: str, time_s: float) -> None:
-        """Name the trace of an ended request in each histogram that it was added to. `time_s`: since 1970."""
+        """Attach `trace_id` to the histograms that the ended request was added to. `time_s`: Unix time."""
         throttler = it.throttler
         if throttler is None or not self.histograms or _is_own_answer(it):
             return
@@ -141,10 +141,10 @@ class Accounting:
 
 
 def _is_own_answer(it: RequestRecord) -> bool:
-    """It was told that its revision sleeps or starts: microseconds that say nothing of how long requests take."""
+    """True if the response says that the revision is asleep or starting: it takes microseconds and is not a latency."""
     return it.reason is not None and (it.reason is Reason.ASLEEP or it.reason is Reason.STARTING)
 
 
 def _waited_s(it: RequestRecord) -> float:
-    """How long a request waited in line."""
+    """Return how long a request waited in the queue."""
     return (it.granted_s if it.granted_s > 0.0 else it.done_s) - it.queued_s

@@ -1,24 +1,24 @@
-"""The life of one request: read this file first.
+"""The life of one request. Start here to read the data plane.
 
     arrived ──► routing ──► connecting ──► sent ──► answering ──► delivering ──► over
                  │   │         ▲      │        │
-       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
-        is slow) ▼   ▼  room)  │    waiting ◄──┘
-            gathering ──► waiting     │    (If its body selects the revision: `scanning`, after routing.)
+       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same position)
+        is slow) ▼   ▼  slot)  │    waiting ◄──┘
+            gathering ──► waiting     │    (If the body selects the revision: `scanning`, after routing.)
                                       ▼
-                                     over: refused with a reason, from whichever phase it happens in
+                                     over: refused with a reason, in any phase
 
 Rules
-  1. Everything is a plain method that the client side, the throttler, the pool or the timing wheel calls; there is no
-     task per request and nothing to cancel, so a grant cannot fall between two turns of the loop.
-  2. With room in a pod and an idle connection, `begin` has the request on its way when it returns.
-  3. A request is in one phase, and goes from phase to phase by `enter`, along the table in phases.py.
-  4. An exchange ends exactly once, in `end`: there its lease is released, its deadline disarmed, its place left.
-  5. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
-  6. A request goes to a second pod only when the first provably did nothing with it (retry_policy.py).
-  7. A slow client holds no slot while a buffer can do it for the client: the body of a request is gathered before a
-     slot is asked for, and what the client has not taken of an answer is kept when the pod has finished (buffering.py).
-  8. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
+  1. The client side, the throttler, the pool and the timing wheel call plain methods. A request has no task that
+     could be cancelled, so a grant cannot be lost between two turns of the loop.
+  2. If a pod has a free slot and an idle connection, `begin` sends the request before it returns.
+  3. A request is in one phase. `enter` moves it to the next one, along the table in phases.py.
+  4. An exchange ends exactly once, in `end`: this releases its lease, disarms its timer and leaves the queue.
+  5. Once a byte of the response has been sent to the client, a failure can only cut it short; no text is appended.
+  6. A request is sent to a second pod only if the first one provably did nothing with it (retry_policy.py).
+  7. A slow client holds no slot while buffers have room: the body of a request is gathered before a slot is requested,
+     and the rest of a response is buffered after the pod has finished (buffering.py).
+  8. After a 101 the exchange is a tunnel (tunnel.py): same lease and same ends, other time limits.
 """
 
 from __future__ import annotations
@@ -70,17 +70,17 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
-_NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
-# The client takes nothing, or the buffer is not to be trusted: the rest of the response is not delivered.
+_NOBODY: Final = ClientStream()  # the client of an ended exchange
+# The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
-# Refused for the length of the queue, which the client is sent.
+# Refusals because of the length of the queue, which is sent to the client.
 _LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
 class ProxiedExchange(RequestRecord):
-    """One request between its client and its pods: routing, the queue, attempts, the end.
+    """One request between its client and its pods: routing, queue, attempts, end.
 
-    The pod's side is `attempt`; `upload` is the body of the request, or the client's stream of a tunnel.
+    `attempt` is the pod's side; `upload` is the request body or, in a tunnel, the client's stream.
     """
 
     def __init__(self, context: ProxyContext, head: RequestHead, client: ClientStream) -> None:
@@ -91,12 +91,12 @@ class ProxiedExchange(RequestRecord):
         self.attempt: Attempt | None = None
         self.response_head: ResponseHead | None = None
         self.delivery: Delivery | None = None  # the rest of the response, for a slow client
-        self.is_gathering: bool = False  # counted as such
-        self.gathered_max: int = 0  # bytes of its body that have been waited for
+        self.is_gathering: bool = False  # the throttler counts it as gathering
+        self.gathered_max: int = 0  # bytes of the body for which the request has waited
         self.has_client_ended: bool = False  # its direction of a tunnel
-        self.is_handed_over: bool = False  # another exchange has its request, and is counted
-        self._selection: Selection | None = None  # while its body is to select the revision
-        self._goes_on: bool = False  # in another turn, with what the buffers hold
+        self.is_handed_over: bool = False  # another exchange continues the request, and counts it
+        self._selection: Selection | None = None  # set while the body is scanned
+        self._goes_on: bool = False  # `_go_on` is scheduled
 
     # --- to a revision ---
 
@@ -111,10 +111,10 @@ class ProxiedExchange(RequestRecord):
                 throttler = self.throttler
                 if throttler is None:
                     self._route()
-                else:  # it continues the request of another exchange
+                else:  # continues the request of another exchange
                     self.asked_for_slot_s = context.now()
                     self._meet_filters(throttler)
-        except Exception as error:  # a policy may raise: that ends this request and no other
+        except Exception as error:  # a policy may raise; only this request ends
             self.broke(error)
         self.read_s = 0.0
 
@@ -134,7 +134,7 @@ class ProxiedExchange(RequestRecord):
             throttler = router.by_host(self.head.authority)
         else:
             throttler = router.resolve(self.head)
-            # A client's: no pod is to take them for ours, or for Knative's.
+            # Sent by a client: no pod may take them for headers of the activator or of Knative.
             if self.head.has_internal and not router.trusts_revision_headers:
                 self.edit().remove(internal_names(self.head))
         if throttler is not None:
@@ -149,7 +149,7 @@ class ProxiedExchange(RequestRecord):
             self._selection = selection
 
     def unrouted(self, reason: Reason, detail: str) -> None:
-        """Refuse a request that no revision serves; not for good while a source has yet to list its revisions."""
+        """Refuse a request that no revision serves; its reason is temporary while a source is not listed."""
         self.context.unrouted_total += 1
         if reason is Reason.NO_ROUTE and self.context.is_pending:
             reason = Reason.SOURCES_PENDING
@@ -158,7 +158,7 @@ class ProxiedExchange(RequestRecord):
     # --- to the queue ---
 
     def routed(self, throttler: RevisionThrottler) -> None:
-        """Go on to the request's revision: its first one, or another in the place of a refusal."""
+        """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
         chain = throttler.filters
         filters = self.filters
         self.throttler = throttler
@@ -198,7 +198,7 @@ class ProxiedExchange(RequestRecord):
         self._meet_filters(throttler)
 
     def _meet_filters(self, throttler: RevisionThrottler) -> None:
-        """Let the filters act on the request whose turn it is; then ask for a slot."""
+        """Call the filters of a routed request; then ask for a slot."""
         filters = self.filters
         if filters is not None and not filters.meet():
             return
@@ -212,11 +212,11 @@ class ProxiedExchange(RequestRecord):
         refusal = throttler.queue.enqueue(self)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail())
-        elif self.phase == WAITING or self.enter(WAITING):  # for another revision than before
+        elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
             self._wait(throttler)
 
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
-        """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
+        """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
         bytes_max = throttler.spec.buffer_request_bytes
         if bytes_max <= self.gathered_max or throttler.queue.failure is not None:
             return False
@@ -235,7 +235,7 @@ class ProxiedExchange(RequestRecord):
         return True
 
     def _resume(self, throttler: RevisionThrottler) -> None:
-        """Go on to the filters and the queue, after the body was gathered or a filter has let the request go."""
+        """Continue with the filters and the queue after the body was gathered or a filter has released the request."""
         if self.is_gathering:
             self.is_gathering = False
             throttler.gathering -= 1
@@ -262,7 +262,7 @@ class ProxiedExchange(RequestRecord):
             throttler.release(lease, 0.0, False)
 
     def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
-        """Ask for a slot of another pod, in the same place of the queue."""
+        """Ask for a slot of another pod, at the same position of the queue."""
         if not self.enter(WAITING):
             return
         self.attempts += 1
@@ -286,12 +286,12 @@ class ProxiedExchange(RequestRecord):
         self.request_bytes += len(data)
         body = self.upload
         pod = self.pod
-        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
+        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel is not established yet
         if body is None and is_early:
             body = self.upload = RequestBody(self.context.bodies, self._client)
             if self.throttler is not None:
-                body.assign(self.throttler.held)  # nothing is held yet: the budget has room for that
-        if body is None or self.phase == DELIVERING:  # after an early answer nothing more of the request is wanted
+                body.assign(self.throttler.held)  # nothing is held yet, so the budget allows it
+        if body is None or self.phase == DELIVERING:  # the pod reads no more after an early response
             return
         if self.phase >= TUNNEL:
             assert pod is not None
@@ -312,7 +312,7 @@ class ProxiedExchange(RequestRecord):
     def _no_place_for(self, data: bytes, body: RequestBody) -> None:
         throttler = self.throttler
         if self.phase == GATHERING and throttler is not None:
-            self._resume(throttler)  # a pod may have room, and take it at once
+            self._resume(throttler)  # a pod with a free slot may take the data at once
             pod = self.pod
             if pod is not None:
                 body.send(pod, data)
@@ -341,7 +341,7 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         throttler, attempt = self.throttler, self.attempt
-        self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        self._client_full = True  # perhaps by earlier responses: `response_head` handles that
         now_s = self.context.now()
         if self.phase >= ANSWERING and not self.context.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
             return
@@ -351,11 +351,11 @@ class ProxiedExchange(RequestRecord):
             return
         self.blocked_s = now_s
         self._taken_bytes = self._client.taken_bytes()
-        if throttler is None:  # it has no revision yet, and has another time limit
+        if throttler is None:  # not routed yet: another time limit applies
             return
         if attempt is not None and self.pod is not None and not keeps_response(self, throttler):
             attempt.pause_pod()
-        if self.phase >= CONNECTING or self.phase == GATHERING:  # in line it has another time limit
+        if self.phase >= CONNECTING or self.phase == GATHERING:  # in the queue another time limit applies
             self.context.arm(self, throttler)
 
     def client_drained(self) -> None:
@@ -378,10 +378,10 @@ class ProxiedExchange(RequestRecord):
         self.note_reason(Reason.CLIENT_GONE)
         self.end(False, True)
 
-    # --- what waits for another turn ---
+    # --- continued in another turn ---
 
     def go_on_soon(self) -> None:
-        """Continue in another turn: with the buffers, or after a filter has called `proceed` or has failed."""
+        """Schedule `_go_on`, which sends from the buffers or acts on a filter that has called `proceed` or failed."""
         if not self._goes_on:
             self._goes_on = True
             self.context.bodies.later(self._go_on)
@@ -398,7 +398,7 @@ class ProxiedExchange(RequestRecord):
             go_on(selection, self)
         elif self.phase == GATHERING:
             assert throttler is not None
-            self._resume(throttler)  # it was decided then: by now a budget may have room, but the client is paused
+            self._resume(throttler)  # even if a budget has room by now: the client is paused
         elif self.phase == HELD:
             assert throttler is not None
             if filters is None or not filters.is_held:
@@ -407,7 +407,7 @@ class ProxiedExchange(RequestRecord):
             self._send_on(True)
 
     def _send_on(self, feeds: bool) -> None:
-        """Send a share of the buffered response; if it `feeds`, one of the buffered body, too."""
+        """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
         body, delivery = self.upload, self.delivery
         try:
             more = feeds and body is not None and body.feed()
@@ -418,7 +418,7 @@ class ProxiedExchange(RequestRecord):
         if more and not self.over:
             self.go_on_soon()
 
-    # --- what filters may do ---
+    # --- calls of filters ---
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
         if self.filters is not None:
@@ -477,7 +477,7 @@ class ProxiedExchange(RequestRecord):
     # --- time ---
 
     def time(self) -> float:
-        """Return the time of the read that is being handled, else the time now; monotonic seconds."""
+        """Return the time of the read that is being handled, or the current time; monotonic seconds."""
         if self.read_s > 0.0:
             return self.read_s
         attempt = self.attempt
@@ -508,7 +508,7 @@ class ProxiedExchange(RequestRecord):
     # --- ends ---
 
     def enter(self, phase: i64) -> bool:
-        """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
+        """Move to `phase`; end the request with an error and return False if the table has no such step."""
         if is_legal(self.phase, phase):
             self.phase = phase
             return True
@@ -516,7 +516,7 @@ class ProxiedExchange(RequestRecord):
         return False
 
     def broke(self, error: Exception) -> None:
-        """End the request, and no other, for an error of a filter, of a policy, or of ours."""
+        """End this request only, because of an error of a filter, of a policy or of this program."""
         self.context.on_error(error)
         self.fail(Reason.INTERNAL, "")
 
@@ -527,7 +527,7 @@ class ProxiedExchange(RequestRecord):
         return True
 
     def fail(self, reason: Reason, detail: str, evidence: i64 = TOUCHED) -> None:
-        """Act on a failure of the request as the retry policy decides."""
+        """Retry, fall back or refuse a failed request, as the retry policy decides."""
         if self.over:
             return
         context = self.context
@@ -547,12 +547,12 @@ class ProxiedExchange(RequestRecord):
         self._refuse(throttler, reason, detail, decision == FALL_BACK)
 
     def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
-        """End the request: its client is sent the reason, or is cut off if the response has begun."""
+        """End the request: send the client the reason, or cut the response if it has begun."""
         client = self._client
         self.note_reason(reason)
         if self.phase >= ANSWERING:
             if self.phase == ANSWERING and self.delivery is not None and reason not in _ENDS_DELIVERY:
-                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is cut off after it
+                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is then cut off
                 return
             self.end(False, True)
             client.abort()
@@ -566,14 +566,14 @@ class ProxiedExchange(RequestRecord):
         send_refusal(client, self.head, failure, waiting)
 
     def end(self, succeeded: bool, is_request: bool) -> None:
-        """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
+        """Release all that the exchange holds. `is_request` is False for a probe, which is not logged or counted."""
         phase = self.phase
         if not self.enter(OVER):
             return
         self.over = True
         context = self.context
         client, filters = self._client, self.filters
-        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        self._client = _NOBODY  # the stream refers to the exchange: avoid a reference cycle
         if filters is not None:
             filters.stop()
         context.count_end(phase)

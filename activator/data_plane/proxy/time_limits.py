@@ -1,15 +1,16 @@
-"""The time limits of a request that has a slot: which one is reached first, and which has been.
+"""The time limits of a request with a slot.
 
 Rules
-  1. Limits are counted from the pod's side: total from the grant, first byte from the connection, idle from the last
-     byte. Where the revision's spec says so (`times_from_arrival`, as Knative counts), all of them from the arrival.
-     While the body is gathered for a slot, the total counts from the arrival and is the client's.
-  2. A tunnel has an idle limit of its own and no other.
-  3. 0.0 in a spec means: no such limit. While the pod is not read, since the client is slow, its silence is our own.
-  4. A client that has much of its answer to take must take some of it within the send timeout, which is the worker's.
-     When the pod has finished that is the only limit.
-  5. Time in which the event loop did not run counts for nothing (`paused_s`, runtime/clock.py).
-  6. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
+  1. Limits concern the pod: the total counts from the grant, the first byte from the connection, idle time from the
+     last byte. With `times_from_arrival`, as in Knative, all of them count from the arrival. While the body is gathered
+     before a slot is requested, the total counts from the arrival and concerns the client.
+  2. A tunnel has only its own idle limit.
+  3. 0.0 in a spec means no limit. While the pod is not read because the client is slow, the pod's silence does not
+     count.
+  4. A client with a backlog of its response must take some of it within the send timeout, which is a setting of the
+     worker. After the pod has finished, this is the only limit.
+  5. Time in which the event loop did not run is not counted (`paused_s`, runtime/clock.py).
+  6. A limit counts against the pod only if the pod had most of the time and the whole request.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 
-TRIAL_EXCLUSIVE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
+TRIAL_EXCLUSIVE_S: Final = 0.5  # how long a trial request reserves its pod; then another trial may run beside it
 
 
 def next_limit_s(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
-    """When the next of the request's limits could be reached; NEVER: it has none."""
+    """Return when the next of the request's limits could be reached; NEVER if it has none."""
     if it.phase >= TUNNEL:
         return it.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
     deadline_s = NEVER
@@ -49,7 +50,7 @@ def next_limit_s(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -
 
 
 def limit_reached(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
-    """The limit that the request has reached, as the reason that it ends for; None: none so far."""
+    """Return the reason of the limit that the request has reached; None if it has reached none."""
     if it.phase >= TUNNEL:
         return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - it.progress_s else None
     if it.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - it.blocked_s:
@@ -67,12 +68,12 @@ def limit_reached(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float, 
 
 
 def trial_takes_long(lease: Lease, now_s: float) -> bool:
-    """It is a trial that has kept others from its pod for long enough."""
+    """True if the lease is a trial that has reserved its pod for TRIAL_EXCLUSIVE_S."""
     return lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S
 
 
 def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
-    """Whether a failure for `reason` may be held against the pod, as far as time goes."""
+    """True if a failure for `reason` may count against the pod, as far as time is concerned."""
     if reason is Reason.FIRST_BYTE_TIMEOUT:
         limit_s = spec.first_byte_timeout_s
     elif reason is Reason.TOTAL_TIMEOUT:
@@ -85,7 +86,7 @@ def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_
 
 
 def _silence_counts(it: RequestRecord, spec: RevisionSpec) -> bool:
-    """A pod has the request; or where all time counts, a connection to one is awaited."""
+    """True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
     return it.phase >= SENT or spec.times_from_arrival
 
 
