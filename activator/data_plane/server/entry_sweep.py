@@ -1,8 +1,7 @@
-"""Ends HTTP/2 connections whose clients do better without this program: those that came to a port of its own which the
-traffic does not go to any more (`RevisionSpec.is_left`).
+"""The sweep that closes HTTP/2 connections of dedicated ports that traffic no longer uses (`RevisionSpec.is_left`).
 
-HTTP/1 connections need no sweep: they are asked to end with their next answer, so that no request is lost. An HTTP/2
-connection is asked at once and again: its end takes two steps, between which the client is heard.
+HTTP/1 connections need no sweep: they close with their next response, so that no request is lost. An HTTP/2 connection
+gets `drain` repeatedly, because its end takes two steps with a round trip between them.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ from typing import Final
 from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
 from activator.runtime.clock import Periodic
 
-ENTRY_SWEEP_S: Final = 0.5  # how often connections that are to end are asked to
-ENTRIES_SWEPT_MAX: Final = 128  # of them in one turn
+ENTRY_SWEEP_S: Final = 0.5  # interval of the sweep
+ENTRIES_SWEPT_MAX: Final = 128  # connections per turn
 
 
 class EntrySweep(Periodic):
-    """Of one worker's connections; begins with `arm`."""
+    """The sweep of one worker's connections; it starts with `arm`."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(ENTRY_SWEEP_S)
         self._registry = registry
-        self._left: list[RegisteredConnection] = []  # of this round
+        self._left: list[RegisteredConnection] = []  # remaining in this round
 
     def arm(self) -> None:
         self._registry.wheel.arm(self, self._registry.now() + ENTRY_SWEEP_S)
@@ -41,7 +40,7 @@ class EntrySweep(Periodic):
             for connection in now:
                 if connection in self._registry.entered:
                     connection.drain()
-        finally:  # one that raises does not end the sweep
+        finally:  # an exception does not end the sweep
             if left:
                 self._registry.turn.defer(self._look)
             else:

@@ -294,7 +294,7 @@ class Http1PodConnection(PooledConnection):
 
     @property
     def keep_alive_s(self) -> float:
-        """The time for which the pod keeps an idle connection, by its last response, in seconds; below 0: not stated."""
+        """Seconds for which the pod keeps an idle connection, by its last response; below 0: not stated."""
         return self._parser.keep_alive_s
 
     def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
