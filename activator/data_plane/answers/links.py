@@ -1,10 +1,10 @@
-"""Questions to other data planes about answers that they keep, and their questions to this one.
+"""Queries between data planes about stored responses.
 
 Rules
-  1. A body travels in parts of PART_BYTES, each when it is asked for, so a slow client holds up its own answer only.
-  2. Of one data plane at most ASKS_AT_ONCE_MAX parts are asked for at a time; the others wait for their turn, so that
-     answers never fill the link, which is there for slots.
-  3. Every question ends once: answered, given up by whoever asked, or failed since the other side has gone.
+  1. A body is transferred in parts of PART_BYTES on request, so a slow client only delays its own response.
+  2. At most ASKS_AT_ONCE_MAX parts are requested of one data plane at a time, and others wait, so that responses do not
+     block the link, which serves slots first of all.
+  3. Every query ends once: answered, given up by its asker, or failed because the link has ended.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from activator.runtime.units import KIB
 
 PART_BYTES: Final = 64 * KIB
 ASKS_AT_ONCE_MAX: Final = 32
-ENDED_MAX: Final = 1024  # data planes that have ended, of which that is known
+ENDED_MAX: Final = 1024  # how many ended data planes are remembered
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Asker:
-    """Who waits for a part."""
+    """The recipient of a part."""
 
     def told(self, part: TellAnswer) -> None:
         raise NotImplementedError
 
     def unreachable(self) -> None:
-        """The data plane that has it cannot be asked now."""
+        """Handle a data plane that cannot be reached now."""
         raise NotImplementedError
 
 
 class _Link:
-    """To one data plane."""
+    """The queries to one data plane."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, None] = {}  # questions that have not been answered
+        self.asked: dict[int, None] = {}  # numbers of pending queries
         self.waiting: deque[AskAnswer] = deque()
 
 
 class AnswerLinks:
-    """`store` has this data plane's own answers."""
+    """The queries of one data plane; `store` has its own stored responses."""
 
     def __init__(self, store: AnswerStore) -> None:
         self._store = store
@@ -59,15 +59,15 @@ class AnswerLinks:
         self._numbers: int = 0
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:
-        """This one has a number among several, to which `send` sends."""
+        """Join a group of data planes with this number; `send` sends to them."""
         self._store.number = number
         self._send = send
         self._is_joined = True
 
-    # --- who is there ---
+    # --- data planes ---
 
     def keep(self, members: set[int]) -> None:
-        """There are these data planes, and no others."""
+        """Set the data planes that exist."""
         for member in self._members - members:
             self._ended[member] = None
             if len(self._ended) > ENDED_MAX:
@@ -87,15 +87,16 @@ class AnswerLinks:
                 asker.unreachable()
 
     def has_ended(self, member: int) -> bool:
-        """It was one of several, and is not any more: what it had is lost. Of one that this data plane has never heard
-        of, that is not known: it may be new.
+        """True if the data plane was a member and has ended, so that its responses are lost.
+
+        False for one that this data plane has never known, because it may be new.
         """
         return not self._is_joined or member in self._ended
 
-    # --- questions ---
+    # --- queries ---
 
     def ask(self, member: int, identity: str, method: str, offset: int, asker: Asker) -> int:
-        """The number of the question; 0: there is no link now."""
+        """Send a query, and return its number; 0 if there is no link."""
         link = self._links.get(member)
         if link is None:
             return 0
@@ -107,7 +108,7 @@ class AnswerLinks:
         return number
 
     def give_up(self, member: int, number: int) -> None:
-        """Nobody waits for it any more."""
+        """Drop a query that no request waits for."""
         if self._askers.pop(number, None) is None:
             return
         link = self._links.get(member)
@@ -116,7 +117,7 @@ class AnswerLinks:
             self._send_some(member, link)
 
     def receive(self, member: int, message: AnswerMessage) -> None:
-        """From another data plane."""
+        """Handle a message of another data plane."""
         if isinstance(message, AskAnswer):
             self._send(member, self._answered(message))
             return
@@ -176,7 +177,7 @@ class AnswerLinks:
 
 
 def fields_of(part: TellAnswer) -> Fields:
-    """The fields of the answer that a first part tells of."""
+    """Return the header fields in a first part."""
     return Fields(part.fields)
 
 

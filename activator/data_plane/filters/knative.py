@@ -1,5 +1,6 @@
-"""Knative's dialect as a filter of all requests: its probes, the revision that a request names, what queue-proxy reads,
-and the texts of its activator (headers/knative.py).
+"""Knative's HTTP conventions, as a filter of all requests: probes, revision headers, queue-proxy's fields, error texts.
+
+headers/knative.py implements them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from activator.data_plane.request import RequestRecord
 
 @final
 class KnativeFilter(Filter):
-    """Speaks `dialect`."""
+    """The filter that applies `dialect`."""
 
     def __init__(self, dialect: KnativeDialect) -> None:
         self.dialect = dialect

@@ -2,8 +2,8 @@
 
 Rules
   1. Only trusted peers may send a header, and they must: the presence of a header is never guessed (section 2 of the
-     specification). A client that is not trusted is served under its own address, and its data is parsed as a request; a header is
-     refused like any malformed request. With `required` its connection is closed at once.
+     specification). A client that is not trusted is served under its own address, and its data is parsed as a request:
+     a header is refused like any malformed request. With `required` its connection is closed at once.
   2. The header has a bounded size and must arrive within PROXY_HEADER_TIMEOUT_S. Until then the connection counts as
      one in a handshake: if there are too many, the oldest is closed.
   3. Invalid headers close the connection without a response, because the protocol of the peer is unknown.
