@@ -1,9 +1,9 @@
-"""The phases of a request's life and every legal step between them, as one table.
+"""The phases of a request's life, and a table of all legal steps between them.
 
 Rules
-  1. A request is in exactly one phase. `ProxiedExchange.enter` alone changes it, and asks `is_legal` before it does.
+  1. A request is in exactly one phase. Only `ProxiedExchange.enter` changes it, after checking `is_legal`.
   2. A step that is not in the table is an error: it is counted and logged, and the request ends.
-  3. The numbers are in the order of a request's life: code asks whether `phase >= SENT`.
+  3. The numbers follow the order of a request's life, so that code can compare: `phase >= SENT`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from mypy_extensions import i64
 
 from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Transition, legal_steps
 
-ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
+ARRIVED: Final = 0  # its head has been read; earlier requests of its connection are in progress
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
-SCANNING: Final = 2  # its revision depends on its body, of which more has to come
-HELD: Final = 3  # a filter keeps it from asking for a slot
+SCANNING: Final = 2  # its revision depends on its body, which is incomplete
+HELD: Final = 3  # a filter holds it before it asks for a slot
 GATHERING: Final = 4  # its body is received before it asks for a slot
-WAITING: Final = 5  # no pod has it: it waits for a slot
+WAITING: Final = 5  # it waits for a slot
 CONNECTING: Final = 6  # it has a slot, and waits for a connection to the pod
-SENT: Final = 7  # a pod has it, and has not begun to answer
-ANSWERING: Final = 8  # the head of the answer has gone to the client
-DELIVERING: Final = 9  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
-TUNNEL: Final = 10  # after a 101: both directions are open, and each has an end of its own
-LINKED_TUNNEL: Final = 11  # the same where a connection cannot half-close: the first end is the end of both
-CLIENT_ENDED: Final = 12  # of a tunnel: only the pod may still send
-POD_ENDED: Final = 13  # of a tunnel: only the client may still send
+SENT: Final = 7  # a pod has it, and has not begun to respond
+ANSWERING: Final = 8  # the head of the response has been sent to the client
+DELIVERING: Final = 9  # the pod has finished and its slot is free; the client still takes the rest of the response
+TUNNEL: Final = 10  # after a 101: both directions are open, and each ends separately
+LINKED_TUNNEL: Final = 11  # a tunnel over a connection that cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 12  # a tunnel in which only the pod may still send
+POD_ENDED: Final = 13  # a tunnel in which only the client may still send
 OVER: Final = 14
 
 PHASE_NAMES: Final = (
@@ -94,14 +94,14 @@ TRANSITIONS: Final = (
     Transition(POD_ENDED, OVER, "the client has ended its direction too, or it is cut"),
 )
 
-_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # looked at five times in a request
+_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # used five times per request
 
 
 def is_legal(phase: i64, to: i64) -> bool:
-    """Whether a request in `phase` may go on to `to`."""
+    """True if the table has a step from `phase` to `to`."""
     return _LEGAL[(phase << PHASE_BITS) | to] != 0
 
 
 def illegal(phase: int, to: int) -> IllegalTransitionError:
-    """The error that a request was to go on from `phase` to `to`."""
+    """Return the error for a step from `phase` to `to`."""
     return IllegalTransitionError("a request", PHASE_NAMES[phase], PHASE_NAMES[to])
