@@ -40,13 +40,13 @@ from lb.tracker import DRAINING, EMPTY, PodTracker
 
 AUDIT_INTERVAL_S: Final = 3.0  # interval of the audits
 AUDIT_STEPS_PER_TURN: Final = 128  # slots and leases: 0.1 ms with a request at each pod
-LOOK_STEPS: Final = 4  # cost of a revision besides its slots
+CHECK_STEPS: Final = 4  # cost of a revision besides its slots
 
 FORSAKEN_NAMED_MAX: Final = 5  # pods named in one log line
 
 
 @final
-class Look:
+class RevisionCheck:
     """The progress and the findings of the check of one revision."""
 
     def __init__(self, throttler: RevisionThrottler, applied: int, shows: bool) -> None:
@@ -82,7 +82,7 @@ class Auditor(Periodic):
         self._send = send
         self._defer = defer
         self._due: set[str] = set()
-        self._look: Look | None = None
+        self._check: RevisionCheck | None = None
         self._left: int = 0  # remaining steps of this turn
         self._deferred: bool = False  # the next turn continues
         self.looked_total: int = 0  # revisions checked
@@ -94,39 +94,39 @@ class Auditor(Periodic):
         self.arm()
         for key, cause in self._tables.stalled():
             self._send(RevisionBroken(key, cause))  # earlier reports may have been set aside
-        if not self._due and self._look is None:
+        if not self._due and self._check is None:
             self._due = self._tables.take_changed()
         if not self._deferred:  # also after an exception in the previous round
             self._continue()
 
     def look_at(self, throttler: RevisionThrottler) -> None:
         """Check one revision completely in this turn."""
-        look = self._begin(throttler)
-        while look is not None:
+        check = self._begin(throttler)
+        while check is not None:
             self._left = AUDIT_STEPS_PER_TURN
-            look = self._go_on(look)
+            check = self._continue_check(check)
 
     def _continue(self) -> None:
         self._deferred = False
         self._left = AUDIT_STEPS_PER_TURN
         while self._left > 0:
-            if self._look is not None:
-                self._look = self._go_on(self._look)
+            if self._check is not None:
+                self._check = self._continue_check(self._check)
             elif self._due:
                 throttler = self._tables.throttlers.get(self._due.pop())
-                if throttler is not None and self._may_look_at(throttler):
-                    self._look = self._begin(throttler)
+                if throttler is not None and self._may_check(throttler):
+                    self._check = self._begin(throttler)
             else:
                 return
         self._defer(self._continue)
         self._deferred = True
 
-    def _may_look_at(self, throttler: RevisionThrottler) -> bool:
+    def _may_check(self, throttler: RevisionThrottler) -> bool:
         return throttler.key not in self._tables.distrusted and not self._tables.is_rebuilding(throttler.key)
 
-    def _begin(self, throttler: RevisionThrottler) -> Look | None:
+    def _begin(self, throttler: RevisionThrottler) -> RevisionCheck | None:
         self.looked_total += 1
-        self._left -= LOOK_STEPS
+        self._left -= CHECK_STEPS
         try:
             throttler.table.check_room()
             wrong = _late_leases(throttler)
@@ -136,63 +136,63 @@ class Auditor(Periodic):
             if throttler.is_stuck():
                 self._send(LineStuck(throttler.key))
             shows = self._tables.restructured(throttler.key)
-            return Look(throttler, self._tables.applied.get(throttler.key, 0), shows)
+            return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), shows)
         except Exception as error:
             self._distrust(throttler, error)
             return None
 
-    def _go_on(self, look: Look) -> Look | None:
+    def _continue_check(self, check: RevisionCheck) -> RevisionCheck | None:
         """Continue a check until the turn's steps are used up; return None when it is complete."""
-        throttler = look.throttler
-        if throttler.table is not look.table or throttler.queue.removed or not self._may_look_at(throttler):
+        throttler = check.throttler
+        if throttler.table is not check.table or throttler.queue.removed or not self._may_check(throttler):
             return None  # the next audit checks its new state
         try:
-            while look.slot < look.table.length:
+            while check.slot < check.table.length:
                 if self._left <= 0:
-                    return look
-                wrong = self._check_slot(look)
+                    return check
+                wrong = self._check_slot(check)
                 if wrong:
                     self._send(RevisionBroken(throttler.key, wrong, "ledger"))
                     return None
-                look.slot += 1
-            self._end(look)
+                check.slot += 1
+            self._end(check)
         except Exception as error:
             self._distrust(throttler, error)
         return None
 
-    def _check_slot(self, look: Look) -> str:
+    def _check_slot(self, check: RevisionCheck) -> str:
         """Return the difference between a pod's leases and the in-flight count of its slot; "" if there is none."""
-        look.table.check_slot(look.slot)
-        tracker = look.table.slots[look.slot]
+        check.table.check_slot(check.slot)
+        tracker = check.table.slots[check.slot]
         leases = 0
         lease = newest_of(tracker)
         while lease is not None:
             leases += 1
             assert lease.generation == tracker.generation, f"the lease of {lease.identity} is at another pod"
             if not lease.holder.is_served(lease):
-                look.forsaken += 1
-                if lease.identity not in look.forsaken_at and len(look.forsaken_at) < FORSAKEN_NAMED_MAX:
-                    look.forsaken_at.append(lease.identity)
+                check.forsaken += 1
+                if lease.identity not in check.forsaken_at and len(check.forsaken_at) < FORSAKEN_NAMED_MAX:
+                    check.forsaken_at.append(lease.identity)
             lease = next_older(lease)
         self._left -= 1 + leases
         if leases != tracker.in_flight:
             return f"{tracker.identity} has {leases} leases and {tracker.in_flight} in flight"
         if tracker.state == EMPTY:
             return ""
-        look.held += 1
+        check.held += 1
         if tracker.state == DRAINING:
-            look.draining += 1
+            check.draining += 1
             if leases == 0:
-                self._send(SlotDrained(look.throttler.key, int(tracker.slot), int(tracker.generation)))
+                self._send(SlotDrained(check.throttler.key, int(tracker.slot), int(tracker.generation)))
         else:
-            look.capacity += tracker.capacity()
-            self._see(look, tracker)
+            check.capacity += tracker.capacity()
+            self._record_pod(check, tracker)
         return ""
 
-    def _see(self, look: Look, tracker: PodTracker) -> None:
+    def _record_pod(self, check: RevisionCheck, tracker: PodTracker) -> None:
         if 0.0 < tracker.suspect_until_s < self._now() - SUSPECT_S:
-            self._send(SlotForgotten(look.throttler.key, tracker.identity))
-        if look.shows:
+            self._send(SlotForgotten(check.throttler.key, tracker.identity))
+        if check.shows:
             one = SlotView(
                 tracker.identity,
                 tracker.address,
@@ -201,20 +201,20 @@ class Auditor(Periodic):
                 int(tracker.weight),
                 int(tracker.epoch),
             )
-            look.seen.append(one)
+            check.seen.append(one)
 
-    def _end(self, look: Look) -> None:
-        key = look.throttler.key
-        if look.forsaken:
-            pods = ", ".join(sorted(look.forsaken_at))
-            self._send(LeasesForsaken(key, f"{look.forsaken} leases without a request at {pods}"))
-        if self._tables.applied.get(key, 0) != look.applied:
-            if look.shows:  # confirms earlier effects; the next check shows the table
-                self._send(TableSeen(key, look.applied, ()))
+    def _end(self, check: RevisionCheck) -> None:
+        key = check.throttler.key
+        if check.forsaken:
+            pods = ", ".join(sorted(check.forsaken_at))
+            self._send(LeasesForsaken(key, f"{check.forsaken} leases without a request at {pods}"))
+        if self._tables.applied.get(key, 0) != check.applied:
+            if check.shows:  # confirms earlier effects; the next check shows the table
+                self._send(TableSeen(key, check.applied, ()))
             return  # effects have arrived since the check began
-        look.table.check_totals(look.held, look.capacity, look.draining)
-        if look.shows:
-            self._send(TableSeen(key, look.applied, tuple(look.seen)))
+        check.table.check_totals(check.held, check.capacity, check.draining)
+        if check.shows:
+            self._send(TableSeen(key, check.applied, tuple(check.seen)))
 
     def _distrust(self, throttler: RevisionThrottler, error: Exception) -> None:
         self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")

@@ -36,7 +36,7 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
-from activator.data_plane.proxy.status_exchange import AnswerDesk
+from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
@@ -49,7 +49,7 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.data_plane.upstream.introduced import IntroducedPool
+from activator.data_plane.upstream.introduced import ProxyProtocolPool
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
     AnnounceDrain,
@@ -90,7 +90,7 @@ from lb.tracker import PodTracker
 ATTEMPTS_MAX: Final = 3  # pods to which one request may be sent
 HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is known, and kept for a retry
 ANSWER_NAME_BYTES: Final = 16  # random bytes in the name of a stored response
-ANSWERS_LOOK_S: Final = 0.02  # how often a drain checks if the last of them is complete
+ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is complete
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
 
 log = logging.getLogger("activator.data")
@@ -109,14 +109,14 @@ class DataPlane:
     """The data plane of one worker; only one event loop uses it."""
 
     def __init__(
-        self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, tells: bool = True
+        self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, logs_limits: bool = True
     ) -> None:
-        """`tells`: log findings about the system; of several data planes, one does so."""
+        """`logs_limits`: log findings about the system; of several data planes, one does so."""
         loop = asyncio.get_running_loop()
         self._send = send
         self._now = now
         self._tasks = tasks
-        self._tells = tells
+        self._logs_limits = logs_limits
         self._config = config
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
@@ -141,8 +141,8 @@ class DataPlane:
         self.proxy.answers = answers
         self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
         self._knative: KnativeDialect | None = None  # set if Knative's components are the peers
-        self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
-        connections_max = settings.connections_max(config.limits.connections, tells)
+        self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
+        connections_max = settings.connections_max(config.limits.connections, logs_limits)
         self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
@@ -197,7 +197,7 @@ class DataPlane:
         self.router.trusts_revision_headers = settings.trusts_revision_headers(config)
         registry = self.registry
         if limits.connections != self._config.limits.connections:
-            registry.limit_connections(settings.connections_max(limits.connections, self._tells))
+            registry.limit_connections(settings.connections_max(limits.connections, self._logs_limits))
             self._dials.connections_max = registry.connections_max
         if config.forwarded != self._config.forwarded:
             registry.origins = settings.origins(config.forwarded)
@@ -227,7 +227,7 @@ class DataPlane:
         elif isinstance(command, ShowOutput):
             throttler = self.tables.throttlers.get(command.key)
             if throttler is not None:
-                throttler.queue.onlookers.output = command.lines
+                throttler.queue.start_observers.output = command.lines
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:
@@ -332,7 +332,7 @@ class DataPlane:
         """Let asynchronous requests finish, although their responses can no longer be fetched."""
         answers = self.answers
         while answers.pending and self._now() < until_s:
-            await pause(ANSWERS_LOOK_S)
+            await pause(ANSWERS_CHECK_S)
         finished = answers.pending == 0
         answers.cut()
         lost = answers.lose()
@@ -477,7 +477,7 @@ class _Hooks(TableHooks):
             self._data.loads.pod_placed(throttler, tracker)
 
     def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        pool = IntroducedPool if spec.proxy_protocol else _POOLS[spec.protocol]
+        pool = ProxyProtocolPool if spec.proxy_protocol else _POOLS[spec.protocol]
         address = self._address_of(tracker, spec)
         return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
 

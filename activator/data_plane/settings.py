@@ -42,16 +42,16 @@ def request_limits(limits: Limits) -> RequestLimits:
     )
 
 
-def connections_max(wanted: int, tells: bool) -> int:
+def connections_max(wanted: int, logs_limits: bool) -> int:
     """Return the limit of client connections: at most half of the descriptors, because each request uses two.
 
-    `tells`: log it if it is lower than `wanted`.
+    `logs_limits`: log it if it is lower than `wanted`.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return wanted
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
-    if possible < wanted and tells:
+    if possible < wanted and logs_limits:
         log.info(
             "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
         )

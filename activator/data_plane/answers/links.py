@@ -26,10 +26,10 @@ ENDED_MAX: Final = 1024  # how many ended data planes are remembered
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Asker:
+class PartReceiver:
     """The recipient of a part."""
 
-    def told(self, part: TellAnswer) -> None:
+    def part_received(self, part: TellAnswer) -> None:
         raise NotImplementedError
 
     def unreachable(self) -> None:
@@ -55,7 +55,7 @@ class AnswerLinks:
         self._members: frozenset[int] = frozenset()
         self._ended: dict[int, None] = {}
         self._links: dict[int, _Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._receivers: dict[int, PartReceiver] = {}
         self._numbers: int = 0
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:
@@ -81,10 +81,10 @@ class AnswerLinks:
         link = self._links.pop(member, None)
         if link is None:
             return
-        for number in [*link.asked, *(question.number for question in link.waiting)]:
-            asker = self._askers.pop(number, None)
-            if asker is not None:
-                asker.unreachable()
+        for number in [*link.asked, *(query.number for query in link.waiting)]:
+            receiver = self._receivers.pop(number, None)
+            if receiver is not None:
+                receiver.unreachable()
 
     def has_ended(self, member: int) -> bool:
         """True if the data plane was a member and has ended, so that its responses are lost.
@@ -95,21 +95,21 @@ class AnswerLinks:
 
     # --- queries ---
 
-    def ask(self, member: int, identity: str, method: str, offset: int, asker: Asker) -> int:
+    def ask(self, member: int, identity: str, method: str, offset: int, receiver: PartReceiver) -> int:
         """Send a query, and return its number; 0 if there is no link."""
         link = self._links.get(member)
         if link is None:
             return 0
         self._numbers += 1
         number = self._numbers
-        self._askers[number] = asker
+        self._receivers[number] = receiver
         link.waiting.append(AskAnswer(number, identity, method, offset))
         self._send_some(member, link)
         return number
 
     def give_up(self, member: int, number: int) -> None:
         """Drop a query that no request waits for."""
-        if self._askers.pop(number, None) is None:
+        if self._receivers.pop(number, None) is None:
             return
         link = self._links.get(member)
         if link is not None:
@@ -125,43 +125,43 @@ class AnswerLinks:
         if link is not None:
             link.asked.pop(message.number, None)
             self._send_some(member, link)
-        asker = self._askers.pop(message.number, None)
-        if asker is not None:
-            asker.told(message)
+        receiver = self._receivers.pop(message.number, None)
+        if receiver is not None:
+            receiver.part_received(message)
 
     # --- within ---
 
     def _send_some(self, member: int, link: _Link) -> None:
         while link.waiting and len(link.asked) < ASKS_AT_ONCE_MAX:
-            question = link.waiting.popleft()
-            if question.number in self._askers:
-                link.asked[question.number] = None
-                self._send(member, question)
+            query = link.waiting.popleft()
+            if query.number in self._receivers:
+                link.asked[query.number] = None
+                self._send(member, query)
 
-    def _answered(self, question: AskAnswer) -> TellAnswer:
+    def _answered(self, query: AskAnswer) -> TellAnswer:
         store = self._store
-        answer = store.find(question.identity)
-        if question.method == "DELETE":
+        answer = store.find(query.identity)
+        if query.method == "DELETE":
             if answer is not None:
                 store.delete(answer)
-                return TellAnswer(question.number, 204, b"No Content", b"", False, 0, b"", [])
-            head, body = store.absent(question.identity)
+                return TellAnswer(query.number, 204, b"No Content", b"", False, 0, b"", [])
+            head, body = store.absent(query.identity)
         elif answer is None:
-            if question.offset > 0:
-                return TellAnswer(question.number, 0, b"", b"", False, 0, b"", [])
-            head, body = store.absent(question.identity)
+            if query.offset > 0:
+                return TellAnswer(query.number, 0, b"", b"", False, 0, b"", [])
+            head, body = store.absent(query.identity)
         elif not answer.is_done:
             head, body = store.state(answer)
         else:
             kept = answer.head
             assert kept is not None
-            head, body = kept, bytes(answer.body[question.offset : question.offset + PART_BYTES])
-            if question.offset == 0:
+            head, body = kept, bytes(answer.body[query.offset : query.offset + PART_BYTES])
+            if query.offset == 0:
                 store.read_begins(answer)
                 store.read_ends(answer)
             length = len(answer.body)
             return TellAnswer(
-                question.number,
+                query.number,
                 head.status,
                 head.reason_phrase,
                 head.headers.block,
@@ -172,7 +172,7 @@ class AnswerLinks:
                 True,
             )
         return TellAnswer(
-            question.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []
+            query.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []
         )
 
 

@@ -23,7 +23,7 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING
 
-DORMANT_LOOK_S: Final = 1.0  # interval of the check of a watched request
+DORMANT_CHECK_S: Final = 1.0  # interval of the check of a watched request
 COMMENT_BYTES_MAX: Final = 256  # longer data is not searched for comments
 
 _CONTROL: Final = 0x8  # opcodes from this one on are control frames
@@ -44,7 +44,7 @@ class FrameScanner:
 
     def feed(self, data: bytes) -> bool:
         """Return True if any of the bytes count as traffic."""
-        said = False
+        has_traffic = False
         place: i64 = 0
         size: i64 = len(data)
         while place < size:
@@ -52,13 +52,13 @@ class FrameScanner:
                 step = min(self._left, size - place)
                 self._left -= step
                 place += step
-                said = said or self._counts
+                has_traffic = has_traffic or self._counts
                 continue
             self._head.append(data[place])
             place += 1
             if self._head_is_whole():
-                said = said or self._counts
-        return said
+                has_traffic = has_traffic or self._counts
+        return has_traffic
 
     def _head_is_whole(self) -> bool:
         head = self._head
@@ -108,7 +108,7 @@ class ActivityWatch(BodyWatcher):
 
     def __init__(
         self,
-        it: RequestRecord,
+        request: RequestRecord,
         throttler: RevisionThrottler,
         quiet_s: float,
         is_websocket: bool,
@@ -116,7 +116,7 @@ class ActivityWatch(BodyWatcher):
         now_s: float,
     ) -> None:
         super().__init__()
-        self._it: RequestRecord | None = it
+        self._request: RequestRecord | None = request
         self._throttler = throttler
         self._quiet_s = quiet_s
         self._wheel = wheel
@@ -127,7 +127,7 @@ class ActivityWatch(BodyWatcher):
         self._from_pod: FrameScanner | None = None
         if is_websocket:
             self._from_client, self._from_pod = FrameScanner(), FrameScanner()
-        wheel.arm(self, now_s + min(quiet_s, DORMANT_LOOK_S))
+        wheel.arm(self, now_s + min(quiet_s, DORMANT_CHECK_S))
 
     def client_sent(self, data: bytes) -> None:
         scanner = self._from_client
@@ -140,34 +140,34 @@ class ActivityWatch(BodyWatcher):
             self._has_carried = True
 
     def expired(self, now_s: float) -> None:
-        it = self._it
-        if it is None or it.over:
+        request = self._request
+        if request is None or request.over:
             return
         if self._has_carried:
             self._has_carried = False
             self._carried_s = now_s
             if self._is_dormant:
-                self._wake(it, now_s)
+                self._wake(request, now_s)
         elif not self._is_dormant and now_s - self._carried_s >= self._quiet_s:
             self._is_dormant = True
-            it.is_quiet = True
+            request.is_quiet = True
             self._throttler.counters.quiet += 1
             self._throttler.counters.traffic.ended(now_s)
-        if self._is_dormant and _leaves(it):
-            it.revoked(Reason.POD_REMOVED, "")
+        if self._is_dormant and _leaves(request):
+            request.revoked(Reason.POD_REMOVED, "")
             return
-        self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_LOOK_S))
+        self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_CHECK_S))
 
-    def _wake(self, it: RequestRecord, now_s: float) -> None:
+    def _wake(self, request: RequestRecord, now_s: float) -> None:
         self._is_dormant = False
-        it.is_quiet = False
+        request.is_quiet = False
         self._throttler.counters.quiet -= 1
         self._throttler.counters.traffic.begun(now_s)
         self._throttler.activate()
 
     def stop(self) -> None:
         self._wheel.cancel(self)
-        self._it = None
+        self._request = None
 
 
 def is_comment(data: bytes) -> bool:
@@ -177,6 +177,6 @@ def is_comment(data: bytes) -> bool:
     return all(line.startswith(b":") or not line for line in data.splitlines())
 
 
-def _leaves(it: RequestRecord) -> bool:
-    lease = it.lease
+def _leaves(request: RequestRecord) -> bool:
+    lease = request.lease
     return lease is not None and lease.tracker.generation == lease.generation and lease.tracker.state == DRAINING

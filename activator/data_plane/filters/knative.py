@@ -21,13 +21,13 @@ class KnativeFilter(Filter):
         self.dialect = dialect
 
     def on_arrival(self, request: RequestRecord) -> None:
-        seen = self.dialect.look(request.head)
-        answer = seen.answer
+        fields = self.dialect.look(request.head)
+        answer = fields.answer
         if answer is not None:
             request.respond(answer.head(), answer.body, is_success=False, is_logged=False)
             return
-        seen.edit(request.edit())
-        request.route_to(seen.key())
+        fields.edit(request.edit())
+        request.route_to(fields.key())
 
     def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
         lease = request.lease

@@ -1,6 +1,6 @@
 """Progress as comments of an event stream, for clients that accept one, until the pod responds.
 
-    quiet ──(after)──► told: 200, and a comment at each interval ──► the pod's events, or one event `error`
+    quiet ──(after)──► commenting: 200, and a comment per interval ──► the pod's events, or one event `error`
       └──► the pod's response, unchanged
 
 Rules
@@ -30,7 +30,7 @@ _EVENTS: Final = b"text/event-stream"
 _ENCODINGS: Final = frozenset({b"accept-encoding"})
 
 _QUIET: Final = 0  # nothing has been sent
-_TOLD: Final = 1  # a 200 and comments have been sent
+_COMMENTING: Final = 1  # a 200 and comments have been sent
 _PASSES: Final = 2  # the pod's data is forwarded
 _FAILS: Final = 3  # the body becomes the text of an error event
 
@@ -87,7 +87,7 @@ class ProgressStream(ClientWrapper):
             return
         client = self.client
         if self._state == _QUIET:
-            self._state = _TOLD
+            self._state = _COMMENTING
             client.send_head(_head())
         client.send_body(_comment(exchange, now_s - self._began_s))
         client.flush()
@@ -141,12 +141,12 @@ class ProgressStream(ClientWrapper):
 
     def _error(self) -> bytes:
         text = self._text.decode("utf-8", "replace").strip()
-        said = {
+        error = {
             "message": text or f"the answer is {self._status}, without a body",
             "type": self._reason.decode("latin-1") or "upstream_status",
             "code": self._status,
         }
-        return b"event: error\ndata: %b\n\n" % json.dumps({"error": said}).encode()
+        return b"event: error\ndata: %b\n\n" % json.dumps({"error": error}).encode()
 
 
 @final
@@ -177,8 +177,8 @@ def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
         return b": running waited_s=%d\n\n" % int(waited_s)
     position = throttler.queue.position_of(exchange)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"
-    said = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
-    return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % said
+    values = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
+    return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % values
 
 
 def _is_stream(head: ResponseHead) -> bool:

@@ -51,9 +51,9 @@ class StartTicket(Waiter):
 
     def _over(self) -> None:
         self._wheel.cancel(self)
-        onlookers = self._throttler.queue.onlookers
-        if onlookers.ticket is self:
-            onlookers.ticket = None
+        start_observers = self._throttler.queue.start_observers
+        if start_observers.ticket is self:
+            start_observers.ticket = None
 
 
 def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
@@ -61,7 +61,7 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
 
     Return None after refusing the request, if nothing may join the queue.
     """
-    ticket = throttler.queue.onlookers.ticket
+    ticket = throttler.queue.start_observers.ticket
     if isinstance(ticket, StartTicket):
         throttler.activate()
         return ticket
@@ -70,5 +70,5 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     if refusal is not None:
         request.refused(refusal, throttler.queue.refusal_detail())
         return None
-    throttler.queue.onlookers.ticket = ticket
+    throttler.queue.start_observers.ticket = ticket
     return ticket

@@ -116,7 +116,7 @@ class WaitingPage(Filter):
         request.reason = Reason.STARTING
         waited_s, usual_s = throttler.queue.start_progress(now_s)
         request.respond(
-            *self._page.page(waited_s, usual_s, throttler.queue.waiting(), throttler.queue.onlookers.output)
+            *self._page.page(waited_s, usual_s, throttler.queue.waiting(), throttler.queue.start_observers.output)
         )
 
 

@@ -48,15 +48,15 @@ def is_grpc(head: RequestHead) -> bool:
     return value.startswith(_CONTENT_TYPE) and value[len(_CONTENT_TYPE) :][:1] in {b"", b"+", b";"}
 
 
-def status_said(head: ResponseHead | None, trailers: Headers) -> int:
+def status_of(head: ResponseHead | None, trailers: Headers) -> int:
     """Return the status of a pod's complete response, an index of STATUS_NAMES; unknown numbers become UNKNOWN."""
     for name, value in trailers:
         if len(name) == len(_STATUS_NAME) and name.lower() == _STATUS_NAME:
             return _number(value)
     if head is None:
         return GrpcStatus.UNKNOWN
-    said = head.headers.get(_STATUS_NAME)
-    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if said is None else _number(said)
+    status = head.headers.get(_STATUS_NAME)
+    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if status is None else _number(status)
 
 
 def _number(value: bytes) -> int:

@@ -66,7 +66,7 @@ class OwnAnswer:
 
 
 @final
-class Seen:
+class KnativeFields:
     """The Knative fields of one request head."""
 
     def __init__(self) -> None:
@@ -128,14 +128,14 @@ class KnativeDialect:
         self.passes_through: bool = passes_through
         self.probes_total: int = 0
 
-    def look(self, head: RequestHead) -> Seen:
+    def look(self, head: RequestHead) -> KnativeFields:
         """Return the Knative fields of a request head, after one pass over it.
 
         All relevant names begin with K, except Host and the kubelet's User-Agent; other lines cost a check of their
         first letter.
         """
-        seen = Seen()
-        seen.host = head.authority
+        fields = KnativeFields()
+        fields.host = head.authority
         block = head.headers.block
         stop: i64 = len(block)
         pos: i64 = 2
@@ -146,19 +146,19 @@ class KnativeDialect:
             first: i64 = block[pos] | 0x20
             if first == _K:
                 name, _, value = block[pos:end].partition(b":")
-                seen.take(name.lower(), value)
+                fields.take(name.lower(), value)
             elif first == _H and block[pos : pos + 5].lower() == b"host:":
-                seen.host = block[pos + 5 : end].strip(b" \t")
+                fields.host = block[pos + 5 : end].strip(b" \t")
             elif first == _U and block.find(b"kube-probe/", pos, end) > 0:
-                seen.is_probe = True
+                fields.is_probe = True
             pos = end + 2
         if head.named:
-            _look_at_named(head.named, seen)
-        if seen.is_probe:
-            seen.answer = self._answer(head)
-            if seen.answer is not None:
+            _read_named(head.named, fields)
+        if fields.is_probe:
+            fields.answer = self._answer(head)
+            if fields.answer is not None:
                 self.probes_total += 1
-        return seen
+        return fields
 
     def _answer(self, head: RequestHead) -> OwnAnswer | None:
         """Return the response to a probe; None if it is not a probe after all."""
@@ -215,15 +215,15 @@ class KnativeDialect:
         return b""
 
 
-def _look_at_named(block: bytes, seen: Seen) -> None:
+def _read_named(block: bytes, fields: KnativeFields) -> None:
     """Record hop-by-hop fields, too (RFC 9110 7.6.1), except the host for the pod."""
     for line in block.split(b"\r\n"):
         name, _, value = line.partition(b":")
         lowered = name.lower()
         if lowered == b"user-agent":
-            seen.is_probe = seen.is_probe or b"kube-probe/" in value
+            fields.is_probe = fields.is_probe or b"kube-probe/" in value
         elif lowered != ORIGINAL_HOST_HEADER:
-            seen.take(lowered, value)
+            fields.take(lowered, value)
 
 
 def _failure(status: int, text: str) -> OwnAnswer:

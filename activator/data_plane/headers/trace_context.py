@@ -66,12 +66,12 @@ class Sampler:
         line = head.traceparent
         if not line:
             return self._root() if self.draw() else None
-        said = line[line.index(b":") + 1 :].strip(b" \t")
-        if not is_traceparent(said):
+        traceparent = line[line.index(b":") + 1 :].strip(b" \t")
+        if not is_traceparent(traceparent):
             return self._root() if self.draw() else None
-        if self._none or not (self._all or is_sampled(said)):
+        if self._none or not (self._all or is_sampled(traceparent)):
             return None
-        return TraceContext(said[3:35].decode(), said[36:52].decode(), self._entropy(_OF_SPANS))
+        return TraceContext(traceparent[3:35].decode(), traceparent[36:52].decode(), self._entropy(_OF_SPANS))
 
     def new_id(self, size: int) -> bytes:
         """Return a random id of `size` bytes."""

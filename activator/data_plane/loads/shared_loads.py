@@ -36,7 +36,7 @@ class OwnLoads:
 
     def __init__(self, throttler: RevisionThrottler) -> None:
         self.throttler = throttler
-        self.told: dict[str, int] = {}  # by pod identity, without zeros
+        self.reported: dict[str, int] = {}  # by pod identity, without zeros
         self.slot: int = 0  # index at which the next report continues
         self.is_watched: bool = False
         self._met: int = 0  # pods with requests in the slots before
@@ -56,8 +56,8 @@ class OwnLoads:
             self._compare(tracker.identity, count, found)
         self.slot = end
         if end >= table.length:
-            if self._met != len(self.told):
-                for identity in list(self.told):
+            if self._met != len(self.reported):
+                for identity in list(self.reported):
                     held = table.find_identity(identity)
                     if held is None or held.state == DRAINING:
                         self._compare(identity, 0, found)
@@ -66,19 +66,19 @@ class OwnLoads:
 
     def take_back(self) -> bool:
         """Clear the reported loads; return True if there were any."""
-        had = len(self.told) > 0
-        self.told.clear()
+        had = len(self.reported) > 0
+        self.reported.clear()
         self.slot = self._met = 0
         return had
 
     def _compare(self, identity: str, count: int, found: list[PodLoad]) -> None:
-        if self.told.get(identity, 0) == count:
+        if self.reported.get(identity, 0) == count:
             return
         found.append(PodLoad(identity, count))
         if count > 0:
-            self.told[identity] = count
+            self.reported[identity] = count
         else:
-            del self.told[identity]
+            del self.reported[identity]
 
 
 class SharedLoads(Deadline):
@@ -91,7 +91,7 @@ class SharedLoads(Deadline):
         self._send = send
         self._own: dict[str, OwnLoads] = {}  # by the revision's common name
         self._watched: dict[str, OwnLoads] = {}  # to be inspected, the next one first
-        self._heard: dict[int, dict[str, dict[str, int]]] = {}  # by peer, revision and pod
+        self._received: dict[int, dict[str, dict[str, int]]] = {}  # by peer, revision and pod
         self._elsewhere: dict[str, dict[str, int]] = {}  # sums over all peers
 
     # --- this data plane ---
@@ -135,11 +135,11 @@ class SharedLoads(Deadline):
             if slots_left <= 0:
                 break
             own = self._watched.pop(name)
-            found, looked = own.changes(slots_left)
-            slots_left -= looked
+            found, inspected = own.changes(slots_left)
+            slots_left -= inspected
             if found:
-                self._tell(PodLoads(name, False, tuple(found)))
-            if own.throttler.active or own.told or own.slot != 0:
+                self._broadcast(PodLoads(name, False, tuple(found)))
+            if own.throttler.active or own.reported or own.slot != 0:
                 self._watched[name] = own  # after the others
             else:
                 own.is_watched = False
@@ -149,39 +149,39 @@ class SharedLoads(Deadline):
 
     def linked(self, peer: int) -> None:
         """Handle a new link, before any message."""
-        self._heard[peer] = {}
+        self._received[peer] = {}
         for name, own in self._own.items():
-            if own.told:
-                self._send(peer, PodLoads(name, False, tuple([PodLoad(*one) for one in own.told.items()])))
+            if own.reported:
+                self._send(peer, PodLoads(name, False, tuple([PodLoad(*one) for one in own.reported.items()])))
             if own.throttler.active and _is_shared(own.throttler):
                 self._watch(name, own)
         self._arm()
 
     def unlinked(self, peer: int) -> None:
         """Remove the loads of a peer whose link has ended."""
-        heard = self._heard.pop(peer, None)
-        if heard is None:
+        received = self._received.pop(peer, None)
+        if received is None:
             return
-        for name, pods in heard.items():
+        for name, pods in received.items():
             for identity, count in pods.items():
                 self._add(name, identity, -count)
-        if not self._heard:  # no peer knows earlier reports
+        if not self._received:  # no peer knows earlier reports
             for own in self._own.values():
                 own.take_back()
 
     def receive(self, peer: int, message: PodLoads) -> None:
         """Handle a message of a peer over its present link."""
-        heard = self._heard.get(peer)
-        if heard is None:
+        received = self._received.get(peer)
+        if received is None:
             return
         name = message.key
-        pods = heard.setdefault(name, {})
+        pods = received.setdefault(name, {})
         if message.anew:
             for identity, count in pods.items():
                 self._add(name, identity, -count)
             pods.clear()
-        for identity, said in message.pods:
-            count = max(said, 0)
+        for identity, in_flight in message.pods:
+            count = max(in_flight, 0)
             change = count - pods.get(identity, 0)
             if count > 0:
                 pods[identity] = count
@@ -190,35 +190,35 @@ class SharedLoads(Deadline):
             if change != 0:
                 self._add(name, identity, change)
         if not pods:
-            del heard[name]
+            del received[name]
 
     # --- within ---
 
     def _watch(self, name: str, own: OwnLoads) -> None:
-        if self._heard and not own.is_watched:
+        if self._received and not own.is_watched:
             own.is_watched = True
             self._watched[name] = own
             self._arm()
 
     def _arm(self) -> None:
         """Set the timer for the next report, if there are peers and revisions to report."""
-        if not self._heard:
+        if not self._received:
             for own in self._watched.values():
                 own.is_watched = False
             self._watched.clear()
         if self._watched and self.wheel_next is None:
-            rate = max(len(self._heard) / PEERS_AT_FULL_RATE, 1.0)
+            rate = max(len(self._received) / PEERS_AT_FULL_RATE, 1.0)
             self._wheel.arm(self, self._now() + SHARED_LOADS_INTERVAL_S * rate)
 
-    def _tell(self, message: PodLoads) -> None:
-        for peer in self._heard:
+    def _broadcast(self, message: PodLoads) -> None:
+        for peer in self._received:
             self._send(peer, message)
 
     def _take_back(self, name: str, own: OwnLoads) -> None:
         own.is_watched = False
         self._watched.pop(name, None)
         if own.take_back():
-            self._tell(PodLoads(name, True, ()))
+            self._broadcast(PodLoads(name, True, ()))
 
     def _elsewhere_of(self, throttler: RevisionThrottler) -> dict[str, int]:
         return self._elsewhere.get(throttler.common_name, {}) if _is_shared(throttler) else {}

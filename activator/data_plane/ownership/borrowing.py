@@ -210,7 +210,7 @@ class Borrowing(SlotSource):
             if self.epoch:
                 self._send(Cancel(self.epoch, self.key, waiter.arrival))
 
-    def line_left(self) -> None:
+    def queue_cleared(self) -> None:
         for waiter in list(self.wanted.values()):
             self.left(waiter)
 

@@ -28,7 +28,7 @@ from activator.data_plane.ownership.messages import (
     Revoked,
     WaitingRequest,
 )
-from activator.data_plane.throttle.interfaces import LineObserver, SlotSource
+from activator.data_plane.throttle.interfaces import SlotLender, SlotSource
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.queue import ARRIVAL_STEP
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -91,7 +91,7 @@ class NoSlots(SlotSource):
     def left(self, waiter: Waiter) -> None:
         pass
 
-    def line_left(self) -> None:
+    def queue_cleared(self) -> None:
         pass
 
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
@@ -149,7 +149,7 @@ class RemoteWaiter(Waiter):
         self.lending.revoked(self, reason, detail)
 
 
-class Lending(LineObserver):
+class Lending(SlotLender):
     """The lent slots and remote waiters of one revision, while this member owns it; uses `send(member, message)`."""
 
     def __init__(self, throttler: RevisionThrottler, lent: LentSlots, send: SendTo, now: Now) -> None:
@@ -171,17 +171,17 @@ class Lending(LineObserver):
         try:
             self._exchange(self._borrower(member), message)
         finally:
-            self._go_on()
+            self._update_source()
 
     def allow(self, allowed: bool) -> None:
         """Allow or forbid grants; granted slots are not affected."""
         self._is_allowed = allowed
         if allowed:
-            self._go_on()
+            self._update_source()
         elif self._begun:
             self.throttler.sharing.source = NOTHING_YET
 
-    def _go_on(self) -> None:
+    def _update_source(self) -> None:
         if self._begun and self._is_allowed:
             self.throttler.sharing.source = None
             self.throttler.pump()
@@ -232,7 +232,7 @@ class Lending(LineObserver):
         for one in order:
             if isinstance(one, RemoteWaiter) and not one.is_numbered:
                 self._send_queued(one)
-        self._go_on()
+        self._update_source()
 
     def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
         """Grant a request a slot at once, or enqueue it."""
@@ -341,7 +341,7 @@ class Lending(LineObserver):
     def waiting(self) -> int:
         return sum(len(borrower.waiters) for borrower in self.borrowers.values())
 
-    def line_formed(self) -> None:
+    def queue_formed(self) -> None:
         for borrower in self.borrowers.values():
             if borrower.lends:
                 borrower.lends = False

@@ -39,7 +39,7 @@ from activator.data_plane.ownership.messages import (
     TrialOver,
     Want,
 )
-from activator.data_plane.ownership.view import NOBODY, WORKER_BITS, View
+from activator.data_plane.ownership.view import NO_MEMBER, WORKER_BITS, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
@@ -114,7 +114,7 @@ class Member:
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
         self._retired: list[Lending] = []  # revisions removed while their slots were in use
-        self._gone_since_s: dict[str, float] = {}  # removed revisions, by the time of their removal
+        self._removed_since_s: dict[str, float] = {}  # removed revisions, by the time of their removal
         self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # messages about unknown revisions
         self._unknown_since_s: dict[str, float] = {}  # when the first of them arrived
         self._unknown_count: int = 0
@@ -135,17 +135,17 @@ class Member:
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
-            for member, message in self._taken_unknown(key):
+            for member, message in self._take_unknown(key):
                 self._act(member, message)
             for number in self._forgotten.pop(key, set()):
                 self.peers[number].registered = 0
                 self._drop(number)  # it registers on its next link
             self._complete_some()  # after these messages, which may contain registrations
         else:
-            self._taken_unknown(key)  # sent when this member owned it; the owner gets all of it again
+            self._take_unknown(key)  # sent when this member owned it; the owner gets all of it again
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if owner != NOBODY and self.peers[owner].linked:  # it has registered, without this revision
+            if owner != NO_MEMBER and self.peers[owner].linked:  # it has registered, without this revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
@@ -158,9 +158,9 @@ class Member:
             borrowed.is_dropped = True
             borrowed.borrowing.return_idle()
             self._forget_returned(key, borrowed)
-        self._taken_unknown(key)
+        self._take_unknown(key)
         self._forgotten.pop(key, None)
-        self._gone_since_s[key] = self._now()
+        self._removed_since_s[key] = self._now()
 
     def limit_removed(self, key: str) -> None:
         """Stop sharing a revision whose limit was removed; every member serves its requests independently."""
@@ -221,7 +221,7 @@ class Member:
             if peer.linked and view.has(peer.number):
                 self._register_with(peer.number)
         for peer in list(self.peers.values()):
-            self._hear_early(peer)
+            self._process_early(peer)
         self._complete_some()
 
     def linked(self, number: int) -> None:
@@ -274,11 +274,11 @@ class Member:
             self._forget_returned(key, one)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                for number in {number for number, message in self._taken_unknown(key) if _is_asking(message)}:
+                for number in {number for number, message in self._take_unknown(key) if _is_asking(message)}:
                     self._drop(number)  # it sends all that again on its next link
-        for key, since_s in list(self._gone_since_s.items()):
+        for key, since_s in list(self._removed_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                del self._gone_since_s[key]
+                del self._removed_since_s[key]
         self._retired = [lending for lending in self._retired if _is_in_use(lending)]
 
     # --- within ---
@@ -308,7 +308,7 @@ class Member:
     def _from_borrower(self, number: int, message: MemberMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
-            is_gone = message.key in self._gone_since_s
+            is_gone = message.key in self._removed_since_s
             if not is_gone and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
@@ -353,27 +353,27 @@ class Member:
         self._unknown_since_s.setdefault(message.key, self._now())
         self._unknown.setdefault(message.key, deque()).append((number, message))
 
-    def _taken_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
+    def _take_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
         """Remove and return the messages about a revision that arrived before it was known."""
-        said = self._unknown.pop(key, None)
-        if said is None:
+        messages = self._unknown.pop(key, None)
+        if messages is None:
             return deque()
         del self._unknown_since_s[key]
-        self._unknown_count -= len(said)
-        return said
+        self._unknown_count -= len(messages)
+        return messages
 
     def _forget_unknown(self, number: int) -> None:
         """Drop the kept messages of a member."""
-        for key, said in list(self._unknown.items()):
-            kept = deque([one for one in said if one[0] != number])
-            self._unknown_count -= len(said) - len(kept)
+        for key, messages in list(self._unknown.items()):
+            kept = deque([one for one in messages if one[0] != number])
+            self._unknown_count -= len(messages) - len(kept)
             if kept:
                 self._unknown[key] = kept
             else:
                 del self._unknown[key]
                 del self._unknown_since_s[key]
 
-    def _hear_early(self, peer: Peer) -> None:
+    def _process_early(self, peer: Peer) -> None:
         while peer.early and peer.early[0].epoch <= self.view.epoch:
             self._act(peer.number, peer.early.popleft())
 

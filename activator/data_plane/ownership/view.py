@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 
 from activator.runtime.rendezvous import hash_of, score
 
-NOBODY: Final = 0  # no member has this number
+NO_MEMBER: Final = 0  # no member has this number
 WORKER_BITS: Final = 12  # bits of a group member's number; above them stands the number of its replica
 
 
@@ -62,7 +62,7 @@ class View:
         hashed = hash_of(key)
         owners = [member for member in self.members if member.owns] or self.members
         scores = [(score(hashed, member.place), member.number) for member in owners]
-        return max(scores)[1] if scores else NOBODY
+        return max(scores)[1] if scores else NO_MEMBER
 
     def has(self, number: int) -> bool:
         """True if this member is in the view."""

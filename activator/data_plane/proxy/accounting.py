@@ -50,22 +50,22 @@ class Accounting:
         failed_totals = throttler.counters.failed_totals
         failed_totals[reason] = failed_totals.get(reason, 0) + 1
 
-    def count_routed(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+    def count_routed(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
         """Count a request that has been routed to a revision."""
         counters = throttler.counters
         counters.requests_total += 1
-        if it.is_quiet:
+        if request.is_quiet:
             counters.quiet += 1
             counters.quiet_total += 1
         else:
-            counters.traffic.begun(it.arrived_s)
+            counters.traffic.begun(request.arrived_s)
 
-    def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
+    def count_fallback(self, request: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
         """Count a request that falls back to the revision `to`, which counts it from now on."""
         counters = throttler.counters
         traffic = counters.traffic
         traffic.fallbacks[to] = traffic.fallbacks.get(to, 0) + 1
-        if it.is_quiet:
+        if request.is_quiet:
             counters.quiet -= 1
         else:
             traffic.ended(now_s)
@@ -89,62 +89,64 @@ class Accounting:
         if phase >= TUNNEL:
             self.tunnels -= 1
 
-    def add_to_traffic(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+    def add_to_traffic(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
         """Add the bytes and durations of an ended request to the traffic of its revision."""
         counters = throttler.counters
         traffic = counters.traffic
-        if it.is_quiet:
+        if request.is_quiet:
             counters.quiet -= 1
         else:
-            traffic.ended(it.done_s)
-        traffic.request_bytes += it.request_bytes
-        traffic.response_bytes += it.response_bytes
-        if it.grpc_status >= 0:
+            traffic.ended(request.done_s)
+        traffic.request_bytes += request.request_bytes
+        traffic.response_bytes += request.response_bytes
+        if request.grpc_status >= 0:
             statuses = counters.grpc_statuses
-            statuses[it.grpc_status] = statuses.get(it.grpc_status, 0) + 1
-        tunnel = it.was_tunnel()
+            statuses[request.grpc_status] = statuses.get(request.grpc_status, 0) + 1
+        tunnel = request.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1
-        if not self.histograms or _is_own_answer(it):
+        if not self.histograms or _is_own_answer(request):
             return
         if not tunnel:  # the duration of a tunnel is not a latency
-            traffic.duration.observe(it.done_s - it.arrived_s)
-        first_byte_s = it.first_byte_s
+            traffic.duration.observe(request.done_s - request.arrived_s)
+        first_byte_s = request.first_byte_s
         if first_byte_s > 0.0:
-            traffic.first_byte.observe(first_byte_s - it.arrived_s)
-        if it.queued_s > 0.0:
-            traffic.wait.observe(_waited_s(it))
-            if it.start is not None and first_byte_s > 0.0:
-                traffic.cold_request(it.start.phases(it.asked_for_slot_s, it.granted_s, it.connected_s, first_byte_s))
+            traffic.first_byte.observe(first_byte_s - request.arrived_s)
+        if request.queued_s > 0.0:
+            traffic.wait.observe(_waited_s(request))
+            if request.start is not None and first_byte_s > 0.0:
+                traffic.cold_request(
+                    request.start.phases(request.asked_for_slot_s, request.granted_s, request.connected_s, first_byte_s)
+                )
 
-    def notify_observers(self, it: RequestRecord, client: ClientStream) -> None:
+    def notify_observers(self, request: RequestRecord, client: ClientStream) -> None:
         """Call the observers of an ended request, after it has been counted."""
         if self.observer is not None:
-            self.observer.ended(it, client)
-        if it.trace is not None and self.tracer is not None:
-            self.tracer.ended(it, client)
+            self.observer.ended(request, client)
+        if request.trace is not None and self.tracer is not None:
+            self.tracer.ended(request, client)
         if self.measurer is not None:
-            self.measurer.ended(it, client)
+            self.measurer.ended(request, client)
 
-    def leave_exemplars(self, it: RequestRecord, trace_id: str, time_s: float) -> None:
+    def leave_exemplars(self, request: RequestRecord, trace_id: str, time_s: float) -> None:
         """Attach `trace_id` to the histograms that the ended request was added to. `time_s`: Unix time."""
-        throttler = it.throttler
-        if throttler is None or not self.histograms or _is_own_answer(it):
+        throttler = request.throttler
+        if throttler is None or not self.histograms or _is_own_answer(request):
             return
         traffic = throttler.counters.traffic
-        if not it.was_tunnel():
-            traffic.duration.exemplify(it.done_s - it.arrived_s, trace_id, time_s)
-        if it.first_byte_s > 0.0:
-            traffic.first_byte.exemplify(it.first_byte_s - it.arrived_s, trace_id, time_s)
-        if it.queued_s > 0.0:
-            traffic.wait.exemplify(_waited_s(it), trace_id, time_s)
+        if not request.was_tunnel():
+            traffic.duration.exemplify(request.done_s - request.arrived_s, trace_id, time_s)
+        if request.first_byte_s > 0.0:
+            traffic.first_byte.exemplify(request.first_byte_s - request.arrived_s, trace_id, time_s)
+        if request.queued_s > 0.0:
+            traffic.wait.exemplify(_waited_s(request), trace_id, time_s)
 
 
-def _is_own_answer(it: RequestRecord) -> bool:
+def _is_own_answer(request: RequestRecord) -> bool:
     """True if the response says that the revision is asleep or starting: it takes microseconds and is not a latency."""
-    return it.reason is not None and (it.reason is Reason.ASLEEP or it.reason is Reason.STARTING)
+    return request.reason is not None and (request.reason is Reason.ASLEEP or request.reason is Reason.STARTING)
 
 
-def _waited_s(it: RequestRecord) -> float:
+def _waited_s(request: RequestRecord) -> float:
     """Return how long a request waited in the queue."""
-    return (it.granted_s if it.granted_s > 0.0 else it.done_s) - it.queued_s
+    return (request.granted_s if request.granted_s > 0.0 else request.done_s) - request.queued_s

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
 FALLBACK_HEADER: Final = b"Activator-Fallback"  # names the revision that responded in place of the requested one
-TOLD_LATE_S: Final = 0.001  # a longer wait is subtracted from the deadline that a gRPC request carries
+LATE_GRANT_S: Final = 0.001  # a longer wait is subtracted from the deadline that a gRPC request carries
 
 _NO_BODY: Final[list[bytes]] = []
 
@@ -97,13 +97,13 @@ class Attempt(PodUser):
         try:
             head = self._head_for_pod()
         except Exception as error:  # a filter has raised it
-            exchange.broke(error)
+            exchange.end_with_error(error)
             return
         body = exchange.upload
         if body is None or not head.has_body:  # bytes that a client sends before its tunnel are not a body
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, is_idempotent(exchange)):
-            exchange.go_on_soon()
+            exchange.continue_soon()
         exchange.context.arm(exchange, throttler)
 
     def connect_failed(self, reason: Reason) -> None:
@@ -120,7 +120,7 @@ class Attempt(PodUser):
         exchange = self.exchange
         shared = exchange.edits
         waited_s = exchange.connected_s - exchange.arrived_s
-        is_late = exchange.grpc_timeout_s > 0.0 and waited_s >= TOLD_LATE_S
+        is_late = exchange.grpc_timeout_s > 0.0 and waited_s >= LATE_GRANT_S
         filters = exchange.filters
         if is_late or (filters is not None and filters.edits_attempts()):
             edits = HeadEdits() if shared is None else shared.copy()
@@ -139,7 +139,7 @@ class Attempt(PodUser):
     def pod_drained(self) -> None:
         exchange = self.exchange
         if not exchange.over and exchange.upload is not None and exchange.upload.pod_drained():
-            exchange.go_on_soon()
+            exchange.continue_soon()
 
     # --- the response ---
 
@@ -189,7 +189,7 @@ class Attempt(PodUser):
         try:
             filters.edit_response(head)
         except Exception as error:
-            self.exchange.broke(error)
+            self.exchange.end_with_error(error)
         return not self.exchange.over
 
     def _begin_tunnel(self, throttler: RevisionThrottler) -> None:
@@ -209,7 +209,7 @@ class Attempt(PodUser):
             return
         exchange.response_bytes += len(data)
         if exchange.filters is not None:
-            exchange.filters.tell_watchers(data, True)
+            exchange.filters.notify_watchers(data, True)
         delivery = exchange.delivery
         if delivery is None:
             exchange.client().send_body(data)
@@ -233,11 +233,11 @@ class Attempt(PodUser):
         client = exchange.client()
         pod = exchange.pod
         if exchange.phase >= TUNNEL and pod is not None:
-            self.tunnel_goes_on(after_end_of_pod(exchange.phase), pod)
+            self.enter_tunnel_phase(after_end_of_pod(exchange.phase), pod)
         else:
             exchange.pod = None  # the connection may serve another exchange from now on
             if exchange.is_grpc:
-                exchange.grpc_status = grpc.status_said(exchange.response_head, trailers)
+                exchange.grpc_status = grpc.status_of(exchange.response_head, trailers)
             if not exchange.request_done and pod is not None:
                 pod.abort()  # an early response: the pod does not read the rest of the request
             if exchange.delivery is not None:
@@ -265,7 +265,7 @@ class Attempt(PodUser):
             exchange.context.arm(exchange, throttler)
         pod.resume_response()
 
-    def tunnel_goes_on(self, phase: i64, pod: PodStream) -> bool:
+    def enter_tunnel_phase(self, phase: i64, pod: PodStream) -> bool:
         """Enter `phase` after one direction of a tunnel has ended; return False if both have ended."""
         exchange = self.exchange
         if phase == OVER:

@@ -41,6 +41,6 @@ class ProxyContext(Accounting):
         self.is_pending: bool = False  # a source has not listed its revisions yet
         self.filters: FilterChain | None = None  # apply to all requests, whatever their revision
 
-    def arm(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+    def arm(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
         """Set the timer of a request to the next of its time limits."""
-        self.wheel.arm(it, next_limit_s(it, throttler.spec, self.send_timeout_s))
+        self.wheel.arm(request, next_limit_s(request, throttler.spec, self.send_timeout_s))

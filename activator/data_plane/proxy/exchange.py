@@ -60,8 +60,8 @@ from activator.data_plane.proxy.retry_policy import (
     TOUCHED,
     decide,
 )
-from activator.data_plane.proxy.routing import sought
-from activator.data_plane.proxy.rule_routing import go_on, route_by
+from activator.data_plane.proxy.routing import routing_host
+from activator.data_plane.proxy.rule_routing import resume_routing, route_by
 from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client
@@ -70,11 +70,11 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
-_NOBODY: Final = ClientStream()  # the client of an ended exchange
+_NO_CLIENT: Final = ClientStream()  # the client of an ended exchange
 # The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
 # Refusals because of the length of the queue, which is sent to the client.
-_LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
+_SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
 class ProxiedExchange(RequestRecord):
@@ -96,7 +96,7 @@ class ProxiedExchange(RequestRecord):
         self.has_client_ended: bool = False  # its direction of a tunnel
         self.is_handed_over: bool = False  # another exchange continues the request, and counts it
         self._selection: Selection | None = None  # set while the body is scanned
-        self._goes_on: bool = False  # `_go_on` is scheduled
+        self._is_continuing: bool = False  # `_continue` is scheduled
 
     # --- to a revision ---
 
@@ -113,9 +113,9 @@ class ProxiedExchange(RequestRecord):
                     self._route()
                 else:  # continues the request of another exchange
                     self.asked_for_slot_s = context.now()
-                    self._meet_filters(throttler)
+                    self._call_filters(throttler)
         except Exception as error:  # a policy may raise; only this request ends
-            self.broke(error)
+            self.end_with_error(error)
         self.read_s = 0.0
 
     def _route(self) -> None:
@@ -140,7 +140,7 @@ class ProxiedExchange(RequestRecord):
         if throttler is not None:
             self.routed(throttler)
             return
-        rules = router.rules_of(sought(self.head))
+        rules = router.rules_of(routing_host(self.head))
         if rules is None:
             self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
@@ -195,15 +195,15 @@ class ProxiedExchange(RequestRecord):
         affinity = throttler.affinity
         if affinity is not None:
             self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
-        self._meet_filters(throttler)
+        self._call_filters(throttler)
 
-    def _meet_filters(self, throttler: RevisionThrottler) -> None:
+    def _call_filters(self, throttler: RevisionThrottler) -> None:
         """Call the filters of a routed request; then ask for a slot."""
         filters = self.filters
         if filters is not None and not filters.meet():
             return
         body = self.upload
-        if body is not None and not self.request_done and self._gathers(throttler, body):
+        if body is not None and not self.request_done and self._must_gather(throttler, body):
             return
         lease = throttler.try_acquire(self, self.asked_for_slot_s)
         if lease is not None:
@@ -215,7 +215,7 @@ class ProxiedExchange(RequestRecord):
         elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
             self._wait(throttler)
 
-    def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
+    def _must_gather(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
         """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
         bytes_max = throttler.spec.buffer_request_bytes
         if bytes_max <= self.gathered_max or throttler.queue.failure is not None:
@@ -241,9 +241,9 @@ class ProxiedExchange(RequestRecord):
             throttler.gathering -= 1
         self.asked_for_slot_s = self.context.now()
         try:
-            self._meet_filters(throttler)
+            self._call_filters(throttler)
         except Exception as error:  # as in `begin`
-            self.broke(error)
+            self.end_with_error(error)
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -261,7 +261,7 @@ class ProxiedExchange(RequestRecord):
         else:
             throttler.release(lease, 0.0, False)
 
-    def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
+    def _retry(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
         """Ask for a slot of another pod, at the same position of the queue."""
         if not self.enter(WAITING):
             return
@@ -297,19 +297,19 @@ class ProxiedExchange(RequestRecord):
             assert pod is not None
             self.progress_s = self.time()
             if self.filters is not None:
-                self.filters.tell_watchers(data, False)
+                self.filters.notify_watchers(data, False)
             pod.send_body(data)
         elif pod is not None and not is_early:
             body.send(pod, data)
         elif not body.hold(data):
-            self._no_place_for(data, body)
+            self._buffers_full(data, body)
         elif self.phase == SCANNING:
             if self._selection is not None and self._selection.feed(data):
-                self.go_on_soon()
+                self.continue_soon()
         elif self.phase == GATHERING and body.is_gathered():
-            self.go_on_soon()
+            self.continue_soon()
 
-    def _no_place_for(self, data: bytes, body: RequestBody) -> None:
+    def _buffers_full(self, data: bytes, body: RequestBody) -> None:
         throttler = self.throttler
         if self.phase == GATHERING and throttler is not None:
             self._resume(throttler)  # a pod with a free slot may take the data at once
@@ -328,14 +328,14 @@ class ProxiedExchange(RequestRecord):
             attempt = self.attempt
             assert pod is not None and attempt is not None
             self.has_client_ended = True
-            if attempt.tunnel_goes_on(after_end_of_client(self.phase), pod):
+            if attempt.enter_tunnel_phase(after_end_of_client(self.phase), pod):
                 pod.send_end(trailers)
         elif body is not None and self.phase != DELIVERING and not self.upgrade:
             body.end(trailers)
             if self._selection is not None:
                 self._selection.finish()
             if self.phase == GATHERING or self.phase == SCANNING:
-                self.go_on_soon()
+                self.continue_soon()
 
     def client_blocked(self) -> None:
         if self.over:
@@ -366,7 +366,7 @@ class ProxiedExchange(RequestRecord):
         if self.stalled_bytes > 0:
             self.context.bodies.stalled.end(self)
         if self.delivery is not None:
-            self._send_on(False)
+            self._send_buffered(False)
         elif self.is_client_slow and self.attempt is not None:
             self.attempt.resume_pod()
 
@@ -380,14 +380,14 @@ class ProxiedExchange(RequestRecord):
 
     # --- continued in another turn ---
 
-    def go_on_soon(self) -> None:
-        """Schedule `_go_on`, which sends from the buffers or acts on a filter that has called `proceed` or failed."""
-        if not self._goes_on:
-            self._goes_on = True
-            self.context.bodies.later(self._go_on)
+    def continue_soon(self) -> None:
+        """Schedule `_continue`, which sends buffered data or acts on a filter that has called `proceed` or failed."""
+        if not self._is_continuing:
+            self._is_continuing = True
+            self.context.bodies.later(self._continue)
 
-    def _go_on(self) -> None:
-        self._goes_on = False
+    def _continue(self) -> None:
+        self._is_continuing = False
         if self.over:
             return
         filters, selection, throttler = self.filters, self._selection, self.throttler
@@ -395,7 +395,7 @@ class ProxiedExchange(RequestRecord):
             filters.is_broken = False
             self.fail(Reason.INTERNAL, "")
         elif self.phase == SCANNING and selection is not None:
-            go_on(selection, self)
+            resume_routing(selection, self)
         elif self.phase == GATHERING:
             assert throttler is not None
             self._resume(throttler)  # even if a budget has room by now: the client is paused
@@ -404,19 +404,19 @@ class ProxiedExchange(RequestRecord):
             if filters is None or not filters.is_held:
                 self._resume(throttler)
         else:
-            self._send_on(True)
+            self._send_buffered(True)
 
-    def _send_on(self, feeds: bool) -> None:
+    def _send_buffered(self, feeds: bool) -> None:
         """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
         body, delivery = self.upload, self.delivery
         try:
             more = feeds and body is not None and body.feed()
             more = (delivery is not None and delivery.send_share()) or more
         except OSError as error:  # a temporary file cannot be read
-            self.broke(error)
+            self.end_with_error(error)
             return
         if more and not self.over:
-            self.go_on_soon()
+            self.continue_soon()
 
     # --- calls of filters ---
 
@@ -512,10 +512,10 @@ class ProxiedExchange(RequestRecord):
         if is_legal(self.phase, phase):
             self.phase = phase
             return True
-        self.broke(illegal(self.phase, phase))
+        self.end_with_error(illegal(self.phase, phase))
         return False
 
-    def broke(self, error: Exception) -> None:
+    def end_with_error(self, error: Exception) -> None:
         """End this request only, because of an error of a filter, of a policy or of this program."""
         self.context.on_error(error)
         self.fail(Reason.INTERNAL, "")
@@ -538,7 +538,7 @@ class ProxiedExchange(RequestRecord):
         elif decision == AGAIN and lease is not None:
             if evidence == NOT_SENT:
                 throttler.pod_failed(lease, reason)
-            self._try_again(throttler, lease, reason)
+            self._retry(throttler, lease, reason)
             return
         else:
             context.count_failed(throttler, reason)
@@ -562,7 +562,7 @@ class ProxiedExchange(RequestRecord):
             return
         self.status = reason.status
         self.end(False, True)
-        waiting = throttler.queue.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+        waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
         send_refusal(client, self.head, failure, waiting)
 
     def end(self, succeeded: bool, is_request: bool) -> None:
@@ -573,7 +573,7 @@ class ProxiedExchange(RequestRecord):
         self.over = True
         context = self.context
         client, filters = self._client, self.filters
-        self._client = _NOBODY  # the stream refers to the exchange: avoid a reference cycle
+        self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         if filters is not None:
             filters.stop()
         context.count_end(phase)

@@ -172,9 +172,9 @@ class FilterRun:
         if self.is_held and hold == self._holds:
             self.is_held = False
             self._exchange.context.wheel.cancel(self._exchange)
-            self._exchange.go_on_soon()
+            self._exchange.continue_soon()
 
-    def take_back(self) -> None:
+    def cancel_hold(self) -> None:
         """Cancel a hold, so that `proceed` no longer has an effect."""
         if self.is_held:
             self.is_held = False
@@ -203,7 +203,7 @@ class FilterRun:
             self._watchers = []
         self._watchers.append(watcher)
 
-    def tell_watchers(self, data: bytes, is_of_pod: bool) -> None:
+    def notify_watchers(self, data: bytes, is_of_pod: bool) -> None:
         """Call the watchers with bytes from the pod, or from the client of a tunnel."""
         watchers = self._watchers
         if watchers is None:
@@ -247,7 +247,7 @@ class FilterRun:
         """Schedule the end of the request, because a wrapper or watcher of a filter has raised `error`."""
         self._exchange.context.on_error(error)
         self.is_broken = True
-        self._exchange.go_on_soon()
+        self._exchange.continue_soon()
 
     def _refuse_outside(self, call: str) -> None:
         if self._hook != _ON_REQUEST:

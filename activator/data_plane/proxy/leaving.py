@@ -24,7 +24,7 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
     if first is None or second is None or second is first or not may_fall_back(exchange, exchange.upload, reason):
         return False
     _leave(exchange, first)
-    context.count_left(exchange, first, second.key, context.now())
+    context.count_fallback(exchange, first, second.key, context.now())
     forget_revision(exchange)
     exchange.fallbacks += 1
     if exchange.first_throttler is None:
@@ -34,14 +34,14 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
         try:
             exchange.routed(second)
         except Exception as error:  # a policy or a filter has raised it
-            exchange.broke(error)
+            exchange.end_with_error(error)
     return True
 
 
 def _leave(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     """Release all that the request holds of its revision; the request may be sent to a pod of that revision again."""
     if exchange.filters is not None:
-        exchange.filters.take_back()
+        exchange.filters.cancel_hold()
     exchange.gathered_max = 0
     exchange.context.wheel.cancel(exchange)
     if exchange.upload is not None:

@@ -25,7 +25,7 @@ from activator.runtime.units import KIB
 SHARE_BYTES: Final = 128 * KIB  # sent from one buffer in one turn
 
 _NOTHING: Final[list[bytes]] = []
-_NOBODY: Final = ClientStream()
+_NO_CLIENT: Final = ClientStream()
 
 
 class BodyBudgets:
@@ -272,7 +272,7 @@ class RequestBody:
     def stop(self) -> None:
         """Release all buffers at the end of the request."""
         self._pod = None
-        self._client = _NOBODY  # the stream refers to the exchange: avoid a reference cycle
+        self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         self._drop_held()
         more = self._more
         if more is not None:

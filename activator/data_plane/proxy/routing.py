@@ -29,7 +29,7 @@ def entry_of(port: int) -> bytes:
     return b"port %d" % port
 
 
-def sought(head: RequestHead) -> bytes:
+def routing_host(head: RequestHead) -> bytes:
     """Return the key of a request in the host table: its dedicated port, or its authority."""
     return head.entry or head.authority
 

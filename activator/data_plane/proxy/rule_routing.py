@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from activator.data_plane.phases import SCANNING
-from activator.data_plane.proxy.routing import sought
+from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.runtime.reasons import Reason
@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # import cycle
 
 
 def route_by(rules: HostRules, exchange: ProxiedExchange) -> Selection:
-    """Answer a request for the list of models, or route the request; if its body is needed, `go_on` routes it later."""
+    """Answer a request for the list of models, or route it; `resume_routing` does that if its body is needed first."""
     selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
     answer = selection.list_of_models()
     if answer is not None:
@@ -30,12 +30,12 @@ def route_by(rules: HostRules, exchange: ProxiedExchange) -> Selection:
     return selection
 
 
-def go_on(selection: Selection, exchange: ProxiedExchange) -> None:
+def resume_routing(selection: Selection, exchange: ProxiedExchange) -> None:
     """Route a request after enough of its body has arrived; called in another turn."""
     context = exchange.context
     context.wheel.cancel(exchange)
     exchange.asked_for_slot_s = context.now()
-    rules = context.router.rules_of(sought(exchange.head))
+    rules = context.router.rules_of(routing_host(exchange.head))
     if rules is None:  # its last revision was removed in the meantime
         exchange.unrouted(Reason.NO_ROUTE, exchange.head.authority.decode("latin-1"))
         return
@@ -43,7 +43,7 @@ def go_on(selection: Selection, exchange: ProxiedExchange) -> None:
     try:
         _choose(selection, exchange)
     except Exception as error:  # a policy or a filter has raised it
-        exchange.broke(error)
+        exchange.end_with_error(error)
 
 
 def _choose(selection: Selection, exchange: ProxiedExchange) -> None:

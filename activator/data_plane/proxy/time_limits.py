@@ -27,42 +27,42 @@ from activator.runtime.reasons import Reason
 TRIAL_EXCLUSIVE_S: Final = 0.5  # how long a trial request reserves its pod; then another trial may run beside it
 
 
-def next_limit_s(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
+def next_limit_s(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
     """Return when the next of the request's limits could be reached; NEVER if it has none."""
-    if it.phase >= TUNNEL:
-        return it.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
+    if request.phase >= TUNNEL:
+        return request.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
     deadline_s = NEVER
-    if it.blocked_s > 0.0 and send_timeout_s > 0.0:
-        deadline_s = it.blocked_s + send_timeout_s
-    if it.phase == DELIVERING:
+    if request.blocked_s > 0.0 and send_timeout_s > 0.0:
+        deadline_s = request.blocked_s + send_timeout_s
+    if request.phase == DELIVERING:
         return deadline_s
     if spec.total_timeout_s > 0.0:
-        deadline_s = min(deadline_s, _total_from_s(it, spec) + spec.total_timeout_s)
-    if _silence_counts(it, spec):
-        if spec.first_byte_timeout_s > 0.0 and it.phase <= SENT:
-            deadline_s = min(deadline_s, _first_byte_from_s(it, spec) + spec.first_byte_timeout_s)
-        if spec.idle_timeout_s > 0.0 and not it.is_client_slow:
-            deadline_s = min(deadline_s, _idle_from_s(it) + spec.idle_timeout_s)
-    lease = it.lease
+        deadline_s = min(deadline_s, _total_from_s(request, spec) + spec.total_timeout_s)
+    if _silence_counts(request, spec):
+        if spec.first_byte_timeout_s > 0.0 and request.phase <= SENT:
+            deadline_s = min(deadline_s, _first_byte_from_s(request, spec) + spec.first_byte_timeout_s)
+        if spec.idle_timeout_s > 0.0 and not request.is_client_slow:
+            deadline_s = min(deadline_s, _idle_from_s(request) + spec.idle_timeout_s)
+    lease = request.lease
     if lease is not None and lease.bars_trials:
         deadline_s = min(deadline_s, lease.granted_s + TRIAL_EXCLUSIVE_S)
     return deadline_s
 
 
-def limit_reached(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
+def limit_reached(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
     """Return the reason of the limit that the request has reached; None if it has reached none."""
-    if it.phase >= TUNNEL:
-        return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - it.progress_s else None
-    if it.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - it.blocked_s:
+    if request.phase >= TUNNEL:
+        return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - request.progress_s else None
+    if request.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - request.blocked_s:
         return Reason.SEND_TIMEOUT
-    if it.phase == DELIVERING:
+    if request.phase == DELIVERING:
         return None
-    if 0.0 < spec.total_timeout_s <= now_s - _total_from_s(it, spec):
-        return Reason.REQUEST_TIMEOUT if it.phase == GATHERING else Reason.TOTAL_TIMEOUT
-    if _silence_counts(it, spec):
-        if it.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(it, spec):
+    if 0.0 < spec.total_timeout_s <= now_s - _total_from_s(request, spec):
+        return Reason.REQUEST_TIMEOUT if request.phase == GATHERING else Reason.TOTAL_TIMEOUT
+    if _silence_counts(request, spec):
+        if request.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(request, spec):
             return Reason.FIRST_BYTE_TIMEOUT
-        if not it.is_client_slow and 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(it):
+        if not request.is_client_slow and 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(request):
             return Reason.IDLE_TIMEOUT
     return None
 
@@ -72,7 +72,7 @@ def trial_takes_long(lease: Lease, now_s: float) -> bool:
     return lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S
 
 
-def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
+def pod_had_its_time(request: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
     """True if a failure for `reason` may count against the pod, as far as time is concerned."""
     if reason is Reason.FIRST_BYTE_TIMEOUT:
         limit_s = spec.first_byte_timeout_s
@@ -82,22 +82,22 @@ def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_
         limit_s = spec.idle_timeout_s
     else:
         return True
-    return it.phase >= SENT and it.request_done and now_s - it.connected_s >= 0.5 * limit_s
+    return request.phase >= SENT and request.request_done and now_s - request.connected_s >= 0.5 * limit_s
 
 
-def _silence_counts(it: RequestRecord, spec: RevisionSpec) -> bool:
+def _silence_counts(request: RequestRecord, spec: RevisionSpec) -> bool:
     """True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
-    return it.phase >= SENT or spec.times_from_arrival
+    return request.phase >= SENT or spec.times_from_arrival
 
 
-def _total_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    from_s = it.arrived_s if spec.times_from_arrival or it.phase == GATHERING else it.granted_s
-    return from_s + it.paused_s
+def _total_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+    from_s = request.arrived_s if spec.times_from_arrival or request.phase == GATHERING else request.granted_s
+    return from_s + request.paused_s
 
 
-def _first_byte_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    return (it.arrived_s if spec.times_from_arrival else it.connected_s) + it.paused_s
+def _first_byte_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+    return (request.arrived_s if spec.times_from_arrival else request.connected_s) + request.paused_s
 
 
-def _idle_from_s(it: RequestRecord) -> float:
-    return (it.arrived_s + it.paused_s) if it.phase <= CONNECTING else it.progress_s
+def _idle_from_s(request: RequestRecord) -> float:
+    return (request.arrived_s + request.paused_s) if request.phase <= CONNECTING else request.progress_s

@@ -142,15 +142,15 @@ class ClientConnection(RegisteredConnection):
     # --- origin ---
 
     def client_ip_of(self, head: RequestHead) -> str:
-        return self._who().client_ip(head)
+        return self._origin_of_client().client_ip(head)
 
     def secure(self) -> bool:
-        return self._who().secure
+        return self._origin_of_client().secure
 
     def client_endpoints(self, head: RequestHead) -> Endpoints:
         """Return the addresses of a request for pods that receive them with each connection."""
         known = self._known_endpoints()
-        client_ip = self._who().client_ip(head)
+        client_ip = self._origin_of_client().client_ip(head)
         if client_ip == known.client_ip:
             return known
         return Endpoints(client_ip, 0, known.local_ip, known.local_port)  # a proxy reports no port
@@ -164,7 +164,7 @@ class ClientConnection(RegisteredConnection):
             self.endpoints = Endpoints(names[0][0], names[0][1], names[1][0], names[1][1])
         return self.endpoints
 
-    def _who(self) -> Origin:
+    def _origin_of_client(self) -> Origin:
         """Return the origin of the client; the kernel is asked once."""
         origin = self._origin
         if origin is None:
@@ -275,18 +275,18 @@ class ClientConnection(RegisteredConnection):
             self._registry.note_given_up(self)
             transport.abort()
 
-    def _close_in_order(self, linger: bool, eof_tells: bool, is_whole: bool) -> None:
+    def _close_in_order(self, linger: bool, must_signal_eof: bool, is_whole: bool) -> None:
         """Close after all written data is sent; `linger` if the client may still be sending.
 
-        Over TLS the end cannot be signalled while reading continues: if it must be (`eof_tells`), the connection does
-        not linger. `is_whole` is False if the last response is cut short.
+        Over TLS the end cannot be signalled while reading continues; with `must_signal_eof` the connection therefore
+        does not linger. `is_whole` is False if the last response is cut short.
         """
         transport = self._transport
         writer = self._writer
         if transport is None or writer is None or self._phase != OPEN:
             return
         half_closes = transport.can_write_eof()
-        if not linger or (eof_tells and not half_closes):
+        if not linger or (must_signal_eof and not half_closes):
             self._close(is_whole)
         elif self._enter(LINGERING):
             if half_closes:
@@ -332,7 +332,7 @@ class ClientConnection(RegisteredConnection):
         closing = self._closing
         unsent = transport.get_write_buffer_size()
         if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
-            self._arm_write(now_s + closing.look_again_s())
+            self._arm_write(now_s + closing.recheck_s())
         elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
             self._close(True)  # TLS has its own way to end
         else:
@@ -348,7 +348,7 @@ class ClientConnection(RegisteredConnection):
             if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
                 self.gives_up()
         elif self._phase == LINGERING and (
-            closing is not None and not closing.has_been_looked_at()
+            closing is not None and not closing.has_been_checked()
         ):  # otherwise it has been given time to take the response
             self._judge_lingering(now_s)
 

@@ -51,7 +51,7 @@ TRANSITIONS: Final = (
 )
 
 _LEGAL: Final[bytes] = legal_steps(TRANSITIONS)
-_NEVER_LOOKED: Final = -(1 << 62)  # less than any count
+_NEVER_CHECKED: Final = -(1 << 62)  # less than any count
 
 
 def is_legal(phase: i64, to: i64) -> bool:
@@ -74,7 +74,7 @@ class Closing:
     def __init__(self, since_s: float, is_whole: bool) -> None:
         self.since_s: float = since_s
         self.is_whole: bool = is_whole
-        self._taken: int = _NEVER_LOOKED  # by the client, at the last check
+        self._taken: int = _NEVER_CHECKED  # by the client, at the last check
 
     def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
         """Return until when to read from a client that is silent since `quiet_since_s`.
@@ -85,9 +85,9 @@ class Closing:
             return self.since_s + LINGER_SCARCE_S
         return min(quiet_since_s + LINGER_SILENCE_S, self.since_s + LINGER_S)
 
-    def has_been_looked_at(self) -> bool:
+    def has_been_checked(self) -> bool:
         """True if the client has been given time to take the remaining data."""
-        return self._taken != _NEVER_LOOKED
+        return self._taken != _NEVER_CHECKED
 
     def is_taken(self, unsent: int, taken: int, now_s: float) -> bool:
         """True if the client has taken some of the `unsent` bytes since the last check.
@@ -99,6 +99,6 @@ class Closing:
             return True
         return False
 
-    def look_again_s(self) -> float:
+    def recheck_s(self) -> float:
         """Return the delay until the next check."""
         return FLUSH_S if self.is_whole else LINGER_SILENCE_S

@@ -24,25 +24,25 @@ class HalfCloseSweep(Periodic):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(HALF_CLOSE_SWEEP_S)
         self._registry = registry
-        self._left: list[RegisteredConnection] = []  # remaining in this round
+        self._remaining: list[RegisteredConnection] = []  # remaining in this round
         self._stopped = False
 
     def stop(self) -> None:
         self._stopped = True
-        self._left.clear()
+        self._remaining.clear()
         self._registry.wheel.cancel(self)
 
     def arm(self) -> None:
         self._registry.wheel.arm(self, self._registry.now() + HALF_CLOSE_SWEEP_S)
 
     def expired(self, now_s: float) -> None:
-        self._left = list(self._registry.paused)
-        self._look()
+        self._remaining = list(self._registry.paused)
+        self._sweep_some()
 
-    def _look(self) -> None:
-        left = self._left
-        now = left[-SWEPT_PER_TURN_MAX:]
-        del left[-SWEPT_PER_TURN_MAX:]
+    def _sweep_some(self) -> None:
+        remaining = self._remaining
+        now = remaining[-SWEPT_PER_TURN_MAX:]
+        del remaining[-SWEPT_PER_TURN_MAX:]
         try:
             for connection in now:
                 if connection not in self._registry.paused:
@@ -52,7 +52,7 @@ class HalfCloseSweep(Periodic):
                 if state == TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
                     connection.peer_has_ended(state == TCP_CLOSE)
         finally:  # an exception does not end the sweep; the others are checked in this round or the next
-            if left:
-                self._registry.turn.defer(self._look)
+            if remaining:
+                self._registry.turn.defer(self._sweep_some)
             elif not self._stopped:
                 self.arm()

@@ -46,8 +46,8 @@ BODY_RATE_GRACE_S: Final = 5.0  # the rate of a request body is averaged over th
 # A half-closed client is probed after its request has taken this long; faster responses are not affected.
 HALF_CLOSE_PROBE_S: Final = 0.1
 HALF_CLOSE_PROBE_AGAIN_S: Final = 10.0  # between two probes
-HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # from a probe to the check for a reset: about a round trip
-HALF_CLOSE_LOOK_S: Final = 1.0  # between two checks, because a round trip may be long
+HALF_CLOSE_FIRST_CHECK_S: Final = 0.02  # from a probe to the check for a reset: about a round trip
+HALF_CLOSE_CHECK_S: Final = 1.0  # between two checks, because a round trip may be long
 
 
 class Http1Connection(StreamOwner):
@@ -103,7 +103,7 @@ class Http1Connection(StreamOwner):
         error = self._parser.feed(data)
         if error is not None:
             self._parse_failed(error)
-        self._go_on(len(data))
+        self._advance(len(data))
 
     def _may_be_http2(self, data: bytes) -> None:
         """Hand the connection over to HTTP/2 once its preface is complete; no HTTP/1.1 request begins like that."""
@@ -153,7 +153,7 @@ class Http1Connection(StreamOwner):
         if self._current is not None:
             self._current.exchange.client_drained()
         else:
-            self._go_on(0)
+            self._advance(0)
 
     # --- reading ---
 
@@ -183,7 +183,7 @@ class Http1Connection(StreamOwner):
             self._registry.proxy.count_refused(self._refusal.reason)
             self._answer_and_close(self._refusal.reason, self._refusal.detail)
 
-    def _go_on(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         """Continue after `count` bytes have been parsed or a response has ended."""
         self._begin_next()
         if self._phase != OPEN:
@@ -206,7 +206,7 @@ class Http1Connection(StreamOwner):
             error = self._parser.resume()
             if error is not None:
                 self._parse_failed(error)
-        self._go_on(0)
+        self._advance(0)
 
     def _parse_failed(self, error: WireError) -> None:
         stream = self._parsing
@@ -296,7 +296,7 @@ class Http1Connection(StreamOwner):
             self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close, True)
             return
         self._quiet_since_s = stream.exchange.done_s
-        self._go_on(0)
+        self._advance(0)
 
     def stream_cut(self, stream: Http1Stream) -> None:
         if self._current is not stream:
@@ -405,13 +405,13 @@ class Http1Connection(StreamOwner):
             self.peer_has_ended(True)
             return
         current = self._current
-        look_s = HALF_CLOSE_LOOK_S
+        check_s = HALF_CLOSE_CHECK_S
         if now_s >= self._probe_due_s:
             self._probe_due_s = now_s + HALF_CLOSE_PROBE_AGAIN_S
-            look_s = HALF_CLOSE_FIRST_LOOK_S
+            check_s = HALF_CLOSE_FIRST_CHECK_S
             if current is not None:
                 current.probe()
-        self._deadlines.half_close_s = now_s + look_s
+        self._deadlines.half_close_s = now_s + check_s
 
     def _is_busy(self) -> bool:
         return self._current is not None
@@ -458,7 +458,7 @@ class _Sink(RequestSink):
         if connection._phase != OPEN:
             connection._parsing = None
             return
-        connection._who().stamp(head)
+        connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         stream = Http1Stream(connection, keep_alive, http_1_0, not head.has_body)
         stream.exchange = connection._registry.proxy.open_request(head, stream)

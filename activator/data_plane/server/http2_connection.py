@@ -38,7 +38,7 @@ from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.units import KIB
 
-LOOK_S: Final = 5.0  # interval of the checks, and the time over which the rate of a body is averaged
+CHECK_INTERVAL_S: Final = 5.0  # interval of the checks, and the time over which the rate of a body is averaged
 FRAME_TIMEOUT_S: Final = 60.0  # for a partial frame; DATA counts for the rate of its body instead
 UNTAKEN_BYTES_MAX: Final = 256 * KIB  # heads and control frames; a client with more of them unread is not read
 DRAIN_PING_S: Final = 1.0  # the last stream is named after this time without a reply to PING
@@ -138,9 +138,9 @@ class Http2ClientConnection(ClientConnection):
             registry.entered[self] = self._entry
         registry.http2_total += 1
         registry.http2_connections += 1
-        self._who().version = b"2.0"
+        self._origin_of_client().version = b"2.0"
         self._codec.start()
-        self._look_soon(self._quiet_since_s)
+        self._start_checks(self._quiet_since_s)
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
         return GatheringWriter(self.turn, transport, self._codec.flush)
@@ -153,7 +153,7 @@ class Http2ClientConnection(ClientConnection):
             for one in begun:
                 if not one.exchange.over:
                     one.exchange.begin()
-            self._look_soon(now_s)
+            self._start_checks(now_s)
         codec = self._codec
         error = codec.error
         if error is not None:
@@ -212,14 +212,14 @@ class Http2ClientConnection(ClientConnection):
     def _is_busy(self) -> bool:
         return len(self._codec.streams) > 0
 
-    def _look_soon(self, now_s: float) -> None:
+    def _start_checks(self, now_s: float) -> None:
         """Start the periodic check of the streams if it is not running."""
         if self._deadlines.body_s == NEVER:
-            self._look_again(now_s)
+            self._schedule_check(now_s)
             self._arm(now_s)
 
-    def _look_again(self, now_s: float) -> None:
-        self._deadlines.body_s = now_s + min(LOOK_S, self._registry.idle_s)
+    def _schedule_check(self, now_s: float) -> None:
+        self._deadlines.body_s = now_s + min(CHECK_INTERVAL_S, self._registry.idle_s)
 
     def _body_due(self, now_s: float) -> None:
         self._deadlines.body_s = NEVER
@@ -231,11 +231,11 @@ class Http2ClientConnection(ClientConnection):
             for stream in list(codec.streams.values()):
                 user = stream.user
                 if isinstance(user, Http2ClientStream):
-                    if now_s - user.seen_s >= LOOK_S:
-                        self._look(user, now_s)
+                    if now_s - user.checked_s >= CHECK_INTERVAL_S:
+                        self._check_stream(user, now_s)
                 elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
                     codec.reset(stream, CANCEL)
-            self._look_again(now_s)
+            self._schedule_check(now_s)
 
     def _end_idle(self) -> None:
         self._name_last()
@@ -247,7 +247,7 @@ class Http2ClientConnection(ClientConnection):
         for stream in self._codec.streams.values():
             user = stream.user
             if isinstance(user, Http2ClientStream):
-                user.seen_s += pause_s
+                user.checked_s += pause_s
 
     def _is_stalled(self, now_s: float) -> bool:
         """True if a frame or field section has been incomplete for FRAME_TIMEOUT_S."""
@@ -258,28 +258,28 @@ class Http2ClientConnection(ClientConnection):
             return False
         return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
 
-    def _look(self, one: Http2ClientStream, now_s: float) -> None:
+    def _check_stream(self, one: Http2ClientStream, now_s: float) -> None:
         """Fail the request or reset the stream if its client sends too slowly or takes nothing of the response."""
         stream = one.stream
         if one.exchange.over:
             # The rest is being sent to the client, and only this stream holds it.
-            if stream.sent_bytes > one.seen_sent:
-                one.seen_sent = stream.sent_bytes
-                one.seen_s = now_s
-            elif now_s - one.seen_s >= FLUSH_S:
+            if stream.sent_bytes > one.checked_sent:
+                one.checked_sent = stream.sent_bytes
+                one.checked_s = now_s
+            elif now_s - one.checked_s >= FLUSH_S:
                 self._codec.reset(stream, CANCEL)
             return
         rate = self._registry.body_rate
-        received = float(stream.received_bytes - one.seen_received)
+        received = float(stream.received_bytes - one.checked_received)
         late = (
             rate > 0
-            and received < rate * (now_s - one.seen_s)
+            and received < rate * (now_s - one.checked_s)
             and not (stream.remote_ended or one.waited or one.answered or one.awaits_continue())
         )
         one.waited = stream.paused
-        one.seen_received = stream.received_bytes
-        one.seen_sent = stream.sent_bytes
-        one.seen_s = now_s
+        one.checked_received = stream.received_bytes
+        one.checked_sent = stream.sent_bytes
+        one.checked_s = now_s
         if late:
             one.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
@@ -310,7 +310,7 @@ class _Events(ServerEvents):
         registry = connection._registry
         registry.streams += 1
         registry.http2_requests_total += 1
-        connection._who().stamp(head)
+        connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
         one.exchange = registry.proxy.open_request(head, one)
@@ -329,7 +329,7 @@ class _Events(ServerEvents):
         codec.send_response(stream, refusal_head(error.reason, body, 0), stream.head_request)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
-        connection._look_soon(registry.now())
+        connection._start_checks(registry.now())
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user

@@ -39,9 +39,9 @@ class Http2ClientStream(ClientStream):
         self._continued: bool = False
         self.waited: bool = False  # reading the body was paused since the last check
         # Values at the last check of the connection:
-        self.seen_received: i64 = 0
-        self.seen_sent: i64 = 0
-        self.seen_s: float = opened_s
+        self.checked_received: i64 = 0
+        self.checked_sent: i64 = 0
+        self.checked_s: float = opened_s
 
     def send_interim(self, head: ResponseHead) -> None:
         if head.status == 100:

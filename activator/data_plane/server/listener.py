@@ -143,10 +143,14 @@ class _Accepting:
 
 def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
     """Return the proxies that may send a PROXY protocol header on this listener; None if it takes no header."""
-    said = None if isinstance(wanted, str) else wanted.proxy_protocol
-    if said is None:
+    setting = None if isinstance(wanted, str) else wanted.proxy_protocol
+    if setting is None:
         return None
-    return TrustedProxies(said, False) if isinstance(said, list) else TrustedProxies(said.trusted, said.required)
+    return (
+        TrustedProxies(setting, False)
+        if isinstance(setting, list)
+        else TrustedProxies(setting.trusted, setting.required)
+    )
 
 
 class Server:

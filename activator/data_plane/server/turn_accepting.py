@@ -34,7 +34,7 @@ class TurnAccepting:
         self._start_task = start_task
         self._closed = False
         sock.setblocking(False)
-        self._go_on()
+        self._listen()
 
     def close(self) -> None:
         if not self._closed:
@@ -42,7 +42,7 @@ class TurnAccepting:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
-    def _go_on(self) -> None:
+    def _listen(self) -> None:
         if not self._closed:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
@@ -54,7 +54,7 @@ class TurnAccepting:
         except OSError as error:
             log.error("a connection cannot be accepted, tried again in %g s: %s", ACCEPT_RETRY_S, error.strerror)
             self._loop.remove_reader(self._socket.fileno())
-            self._loop.call_later(ACCEPT_RETRY_S, self._go_on)
+            self._loop.call_later(ACCEPT_RETRY_S, self._listen)
             return
         connection.setblocking(False)
         self._start_task("accept", self._loop.connect_accepted_socket(self._factory, connection))

@@ -43,12 +43,12 @@ class Forecast:
 
     # --- events ---
 
-    def line_formed(self, now_s: float) -> None:
+    def queue_formed(self, now_s: float) -> None:
         """Handle the arrival of the first waiting request."""
         self._at_s = now_s
         self._standing = True
 
-    def line_ended(self, now_s: float) -> None:
+    def queue_emptied(self, now_s: float) -> None:
         self._age(now_s)
         self._standing = False
 
@@ -57,7 +57,7 @@ class Forecast:
         self._age(now_s)
         self._freed += 1.0
 
-    def start_wanted(self, now_s: float) -> None:
+    def start_requested(self, now_s: float) -> None:
         """Handle a request that waits while there is no pod."""
         if self._starting_since_s == NEVER:
             self._starting_since_s = now_s
@@ -74,7 +74,7 @@ class Forecast:
         so_far_s = 0.0 if self._starting_since_s == NEVER else max(now_s - self._starting_since_s, 0.0)
         return so_far_s, 0.0 if self._start_last_s == NEVER else self._start_last_s
 
-    def start_given_up(self) -> None:
+    def start_abandoned(self) -> None:
         """Stop measuring a start that has failed or that no request waits for."""
         self._starting_since_s = NEVER
 

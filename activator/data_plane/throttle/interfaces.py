@@ -1,6 +1,6 @@
 """Interfaces that a throttler calls: to report events, and to share its slots with other members.
 
-`data_plane/plane.py` passes in `SlotEvents` that post messages; ownership/ implements `SlotSource` and `LineObserver`.
+`data_plane/plane.py` passes in `SlotEvents` that post messages; ownership/ implements `SlotSource` and `SlotLender`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class SlotSource:
         """Handle a waiter that has left the queue without a slot."""
         raise NotImplementedError
 
-    def line_left(self) -> None:
+    def queue_cleared(self) -> None:
         """Handle the removal of all waiters from the queue."""
         raise NotImplementedError
 
@@ -104,10 +104,10 @@ class SlotSource:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class LineObserver:
+class SlotLender:
     """The lender of the owner's slots, which recalls them when a queue forms."""
 
-    def line_formed(self) -> None:
+    def queue_formed(self) -> None:
         """Handle the first waiter of a queue."""
         raise NotImplementedError
 
@@ -138,4 +138,4 @@ class Sharing:
 
     def __init__(self) -> None:
         self.source: SlotSource | None = None  # set if another member owns the revision
-        self.lending: LineObserver | None = None  # set if this member owns it and there are others
+        self.lending: SlotLender | None = None  # set if this member owns it and there are others

@@ -51,7 +51,7 @@ class Lease(LeaseNode):
         self.newer = NO_LEASE
         self.pod_older = NO_LEASE
         self.pod_newer = NO_LEASE
-        self.holder: LeaseHolder = NOBODY  # set while the lease is open
+        self.holder: LeaseHolder = NO_HOLDER  # set while the lease is open
         self.tracker = tracker
         self.generation: int = tracker.generation
         self.identity: str = tracker.identity
@@ -64,7 +64,7 @@ class Lease(LeaseNode):
         self.released: bool = False
 
 
-NOBODY: Final = LeaseHolder()
+NO_HOLDER: Final = LeaseHolder()
 
 
 @final
@@ -87,7 +87,7 @@ class Leases:
 
     def close(self, lease: Lease) -> None:
         """Remove an open lease."""
-        lease.holder = NOBODY
+        lease.holder = NO_HOLDER
         self.count -= 1
         older = lease.older
         if older.is_lease:

@@ -66,7 +66,7 @@ class Positions:
         return min(bisect_left(arrivals, waiter.arrival) + 1, max(line.length, 1))
 
 
-class Onlookers:
+class StartObservers:
     """The state for clients that watch the progress of one revision; created on first use."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class RevisionQueue:
         self._now = now
         self._process = process
         self._refusals = Refusals(now, defer, process.request_left, failed, refusals_per_turn_max)
-        self._onlookers: Onlookers | None = None  # created on first use
+        self._start_observers: StartObservers | None = None  # created on first use
         self._asked_s: float = 0.0
 
     # --- a request and its place ---
@@ -189,7 +189,7 @@ class RevisionQueue:
         self._process.request_left()
         self.forecast.start_ended(now_s)
         if line.length == 0:
-            self.forecast.line_ended(now_s)
+            self.forecast.queue_emptied(now_s)
 
     # --- the revision ---
 
@@ -290,12 +290,12 @@ class RevisionQueue:
         return self.line.length - (0 if lending is None else lending.waiting())
 
     @property
-    def onlookers(self) -> Onlookers:
+    def start_observers(self) -> StartObservers:
         """The state for clients that watch the progress of the revision."""
-        onlookers = self._onlookers
-        if onlookers is None:
-            onlookers = self._onlookers = Onlookers()
-        return onlookers
+        start_observers = self._start_observers
+        if start_observers is None:
+            start_observers = self._start_observers = StartObservers()
+        return start_observers
 
     def queue_timeout_s(self) -> float:
         """Return how long a request without its own timeout may wait, in seconds from its arrival."""
@@ -313,7 +313,7 @@ class RevisionQueue:
 
     def position_of(self, waiter: Waiter) -> int:
         """Return the position of the waiter by arrival; 1 means that it is next."""
-        return self.onlookers.positions.of(self.line, waiter, self._now())
+        return self.start_observers.positions.of(self.line, waiter, self._now())
 
     def expected_s(self, position: int) -> int:
         """Return how long the waiter at `position` is expected to wait, in seconds."""
@@ -328,16 +328,16 @@ class RevisionQueue:
     def _joined(self, waiter: Waiter) -> None:
         self._process.request_waits()
         if self._table.capacity == 0:
-            self.forecast.start_wanted(self._now())
+            self.forecast.start_requested(self._now())
             if self.start is None and not self.was_ready:
-                self._start_wanted()
+                self._request_start()
         sharing = self._sharing
         if self.line.length == 1:
-            self.forecast.line_formed(self._now())
+            self.forecast.queue_formed(self._now())
             if sharing.source is None and not waiter.is_remote:
                 self._events.wanted(self._key)
             if sharing.lending is not None:
-                sharing.lending.line_formed()
+                sharing.lending.queue_formed()
         if sharing.source is not None:
             sharing.source.joined(waiter)
 
@@ -354,16 +354,16 @@ class RevisionQueue:
         if line is not self.line:
             return False
         if line.length == 0:
-            self._line_ended()
+            self._queue_emptied()
         return True
 
-    def _line_ended(self) -> None:
-        self.forecast.line_ended(self._now())
+    def _queue_emptied(self) -> None:
+        self.forecast.queue_emptied(self._now())
         if self._table.capacity == 0:
-            self.forecast.start_given_up()
+            self.forecast.start_abandoned()
             self.start = None
 
-    def _start_wanted(self) -> None:
+    def _request_start(self) -> None:
         self.start = Start(self._now())
         if self._table.used > 0:
             self.pod_placed()  # being started already
@@ -372,6 +372,6 @@ class RevisionQueue:
         line = self.line
         self.line = make_line(self._spec)
         if self._sharing.source is not None:
-            self._sharing.source.line_left()
-        self._line_ended()
+            self._sharing.source.queue_cleared()
+        self._queue_emptied()
         self._refusals.reject_all(line, reason, detail)

@@ -18,7 +18,7 @@ from activator.runtime.reasons import Reason
 
 REFUSING_PER_TURN_S: Final = 0.005  # how long one turn may take to reject waiters
 
-_LOOK_AT_CLOCK_EVERY: Final = 16
+_CHECK_CLOCK_EVERY: Final = 16
 
 
 class RejectionBatch:
@@ -89,7 +89,7 @@ class Refusals:
                 self._waiting.popleft()
                 continue
             self._sent += 1
-            if self._sent % _LOOK_AT_CLOCK_EVERY == 0 and self._now() >= self._until_s:
+            if self._sent % _CHECK_CLOCK_EVERY == 0 and self._now() >= self._until_s:
                 self._sent = self._per_turn_max
             batch.line.leave(waiter)
             self._left()

@@ -272,13 +272,13 @@ class RevisionThrottler:
         if not lease.released:  # a defect of the holder: the release will be late, or missing
             leave_pod(lease)
 
-    def forsaken(self) -> list[Lease]:
+    def unserved_leases(self) -> list[Lease]:
         """Return the open leases whose holders no longer use them: no request is at the pod or on its way there."""
         return [lease for lease in self.leases if not lease.holder.is_served(lease)]
 
     def reclaim(self) -> None:
         """Release all leases that their holders no longer use; a holder that still exists gets `revoked`."""
-        for lease in self.forsaken():
+        for lease in self.unserved_leases():
             if not lease.released:
                 lease.holder.revoked(Reason.INTERNAL, "")
             if not lease.released:

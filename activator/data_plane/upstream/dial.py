@@ -77,12 +77,12 @@ class PodAddress:
         self.proxy_protocol = proxy_protocol
         self.shown: str = join_address(host, port)  # for log lines
         self.authority: bytes = b"localhost" if self.is_unix else self.shown.encode()
-        self.told: bool = False  # a TLS failure has been logged since the last successful handshake
+        self.is_failure_logged: bool = False  # a TLS failure has been logged since the last successful handshake
 
-    def tell(self, error: Exception) -> None:
+    def log_tls_failure(self, error: Exception) -> None:
         """Log a TLS failure, once until a handshake succeeds."""
-        if not self.told:
-            self.told = True
+        if not self.is_failure_logged:
+            self.is_failure_logged = True
             log.warning("no TLS with the pod at %s: %s", self.shown, error)
 
 
@@ -180,7 +180,7 @@ class Dial(Deadline):
                 address.server_name,
                 TLS_SHUTDOWN_TIMEOUT_S,
                 self._secured,
-                self._stands,
+                self._connected,
             )
             transport.set_protocol(handshake)
             handshake.connection_made(transport)
@@ -225,7 +225,7 @@ class Dial(Deadline):
                 await pause(wait_s)
                 wait_s = min(wait_s * 2.0, FULL_QUEUE_STEP_MAX_S)
 
-    def _stands(self, handshake: Handshake) -> None:
+    def _connected(self, handshake: Handshake) -> None:
         """End the connect deadline: the connection is established, and the TLS handshake has its own time limit."""
         self._context.wheel.cancel(self)
 
@@ -247,10 +247,10 @@ class Dial(Deadline):
                 transport.abort()  # given up just before the handshake ended
         elif transport is None:
             if error is not None:
-                address.tell(error)
+                address.log_tls_failure(error)
             self._fail_with(Reason.TLS_FAILED)
         else:
-            address.told = False
+            address.is_failure_logged = False
             transport.set_protocol(self.connection)
             keep_last_reads(handshake.bare)
             self.connection.bare = handshake.bare

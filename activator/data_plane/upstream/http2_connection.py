@@ -78,7 +78,7 @@ class Http2PodConnection(Http2StreamOwner):
 
     def close(self) -> None:
         if not self.is_closed:
-            self._gone()
+            self._mark_closed()
             if self._transport is not None:
                 self.codec.fail(NO_ERROR, "")  # sends a GOAWAY (RFC 9113 5.4.1)
             self._leave()
@@ -244,7 +244,7 @@ class Http2PodConnection(Http2StreamOwner):
                 self.promised -= 1
                 users.append(unsettled)
         self._unsettled = []
-        self._gone()
+        self._mark_closed()
         if in_order:
             self._leave()
         elif self._writer is not None:

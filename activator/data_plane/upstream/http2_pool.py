@@ -51,7 +51,7 @@ class Http2Pool(PodPool):
         self._known: bool = False  # the pod has announced its limit
         self._unsettled: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
         self._sweeping: bool = False
-        self._told: bool = False  # the wrong protocol of the pod has been logged
+        self._is_protocol_logged: bool = False  # the wrong protocol of the pod has been logged
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
@@ -90,7 +90,7 @@ class Http2Pool(PodPool):
         if reusable:
             self._next(connection)
         else:
-            self._gone(connection)
+            self._remove_connection(connection)
             if connection.is_idle():
                 connection.close()
             elif self._waiting:
@@ -101,8 +101,8 @@ class Http2Pool(PodPool):
             self._next(connection)
 
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._is_protocol_logged:
+            self._is_protocol_logged = True
             log.warning("the pod at %s: %s", self._address.shown, words)
 
     def cut(self, connection: PooledConnection) -> None:
@@ -129,7 +129,7 @@ class Http2Pool(PodPool):
             if self._unsettled:
                 self._unsettled.pop(connection, None)
             self._known = True
-            self._told = False
+            self._is_protocol_logged = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
         room = connection.room()
         while room > 0 and self._waiting:
@@ -169,7 +169,7 @@ class Http2Pool(PodPool):
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
             connection.retiring = True
-            self._gone(connection)
+            self._remove_connection(connection)
             if connection.is_idle():
                 connection.close()
 
@@ -189,7 +189,7 @@ class Http2Pool(PodPool):
             self._context.wheel.arm(self._sweep, oldest_s + HTTP2_POD_IDLE_S)
         self._fill()
 
-    def _gone(self, connection: PooledConnection) -> None:
+    def _remove_connection(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
         self._unsettled.pop(connection, None)
         if connection.is_ready:

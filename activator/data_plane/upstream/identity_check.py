@@ -27,15 +27,15 @@ class IdentityCheck(PodUser):
 
     def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
         super().__init__(naming.head)
-        self.said: bytes | None = None  # None: no response yet
+        self.stated: bytes | None = None  # None: no response yet
         self.pod: PodStream | None = None
         self._expected_identity = naming
         self.over: bool = False
         self._on_failed = on_failed
 
-    def is_right(self) -> bool:
+    def matches(self) -> bool:
         """True if the pod has stated the expected identity."""
-        return self.said == self._expected_identity.identity
+        return self.stated == self._expected_identity.identity
 
     def connected(self, pod: PodStream) -> None:
         self.pod = pod
@@ -45,7 +45,7 @@ class IdentityCheck(PodUser):
         pass
 
     def response_head(self, head: ResponseHead) -> None:
-        self.said = head.headers.get(self._expected_identity.header) or b""
+        self.stated = head.headers.get(self._expected_identity.header) or b""
 
     def response_body(self, data: bytes) -> None:
         pass

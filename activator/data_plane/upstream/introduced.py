@@ -24,17 +24,17 @@ from activator.runtime.clock import Now
 _SENT: Final = ""  # replaces the version after the header was sent
 
 
-class IntroducedConnection(Http1PodConnection):
+class ProxyProtocolConnection(Http1PodConnection):
     """A connection that sends a header of this `version`."""
 
     def __init__(
         self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, lenient: bool, version: str
     ) -> None:
         super().__init__(owner, now, turn, authority, lenient)
-        self._stream = _IntroducedStream(self, version)
+        self._stream = _ProxyProtocolStream(self, version)
 
 
-class _IntroducedStream(Http1PodStream):
+class _ProxyProtocolStream(Http1PodStream):
     def __init__(self, connection: Http1PodConnection, version: str) -> None:
         super().__init__(connection)
         self._version = version
@@ -50,7 +50,7 @@ class _IntroducedStream(Http1PodStream):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class IntroducedPool(Http1Pool):
+class ProxyProtocolPool(Http1Pool):
     """The pool of a pod that accepts HTTP/1.1 after such a header."""
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
@@ -58,6 +58,6 @@ class IntroducedPool(Http1Pool):
 
     def _new_connection(self) -> PooledConnection:
         address = self._address
-        return IntroducedConnection(
+        return ProxyProtocolConnection(
             self, self._now, self._context.turn, address.authority, address.lenient, address.proxy_protocol
         )

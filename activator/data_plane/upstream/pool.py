@@ -55,7 +55,7 @@ class PodPool(ConnectionOwner):
         self._connect_timeout_s = connect_timeout_s
         self._expected_identity = naming
         self._identifying: dict[PooledConnection, IdentityCheck] = {}  # connections with a pending identity check
-        self._mistaken: bool = False  # the last identity check failed
+        self._is_mismatch_logged: bool = False  # the last identity check failed
         self._open: dict[PooledConnection, None] = {}
         self._dials: dict[PooledConnection, Dial] = {}  # by the future connection
         self._waiting: dict[PodUser, bool] = {}  # value: only a new connection will do
@@ -193,7 +193,7 @@ class PodPool(ConnectionOwner):
         """Close connections that have been idle for too long; called by the sweep."""
         raise NotImplementedError
 
-    def _gone(self, connection: PooledConnection) -> None:
+    def _remove_connection(self, connection: PooledConnection) -> None:
         """Remove a connection that can take no more exchanges."""
         raise NotImplementedError
 
@@ -227,7 +227,7 @@ class PodPool(ConnectionOwner):
         if connection in self._open:
             del self._open[connection]
             self._context.connections -= 1
-        self._gone(connection)
+        self._remove_connection(connection)
         if self._waiting:
             self._fill()
 
@@ -261,15 +261,15 @@ class PodPool(ConnectionOwner):
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
-        if identity_check.is_right() and reusable and not self._closed:
-            self._mistaken = False
+        if identity_check.matches() and reusable and not self._closed:
+            self._is_mismatch_logged = False
             self._next(connection)
             return
         connection.close()
-        if not self._mistaken and not self._closed:  # log once, not for each connection
-            self._mistaken = True
-            said = "is called" if not identity_check.is_right() else "closes connections on which it says that it is"
-            log.warning("the pod at %s %s %r", self._address.shown, said, identity_check.said)
+        if not self._is_mismatch_logged and not self._closed:  # log once, not for each connection
+            self._is_mismatch_logged = True
+            stated = "is called" if not identity_check.matches() else "closes connections on which it says that it is"
+            log.warning("the pod at %s %s %r", self._address.shown, stated, identity_check.stated)
         self._refuse(Reason.CONNECT_FAILED)
 
     def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:
@@ -347,7 +347,7 @@ class PodPool(ConnectionOwner):
         self._fill()
 
 
-class _OfPool(Deadline):
+class _PoolDeadline(Deadline):
     """A deadline of a pool; `pool` is None after the pool was closed."""
 
     def __init__(self, pool: PodPool) -> None:
@@ -355,7 +355,7 @@ class _OfPool(Deadline):
         self.pool: PodPool | None = pool
 
 
-class _Aging(_OfPool):
+class _Aging(_PoolDeadline):
     """The deadline that removes connections from the window after they have been open for a while."""
 
     def expired(self, now_s: float) -> None:
@@ -374,7 +374,7 @@ class _CloseTimeout(Deadline):
         self._transport.abort()
 
 
-class _Sweep(_OfPool):
+class _Sweep(_PoolDeadline):
     """The deadline that closes connections that have been idle for too long."""
 
     def expired(self, now_s: float) -> None:
