@@ -169,7 +169,7 @@ class RevisionTables:
         throttler = self.throttlers.get(key)
         if throttler is not None:
             self.distrusted[key] = cause
-            throttler.queue.fail(f"its table is made anew after an internal error ({cause})")
+            throttler.queue.fail(f"its table is being rebuilt after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
 
     def is_rebuilding(self, key: str) -> bool:

@@ -181,7 +181,7 @@ class DataPlane:
 
         They share the slots of all revisions with a limit and, by `send`, the loads of all others and stored responses.
         """
-        assert not self.tables.throttlers, "it has begun already"
+        assert not self.tables.throttlers, "the data plane has already been used"
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
         self.answer_links.join(member.number, send)
@@ -325,7 +325,7 @@ class DataPlane:
         count = sum(throttler.queue.drain() for throttler in self.tables.throttlers.values())
         count += sum(connection.refuse_unsent() for connection in list(self.registry.connections))
         if count:
-            log.warning("%d queued requests are answered with 503, because `shutdown.timeout` is over", count)
+            log.warning("%d queued requests were refused with 503: `shutdown.timeout` has expired", count)
         return count
 
     async def _finish_answers(self, until_s: float) -> bool:
@@ -337,12 +337,12 @@ class DataPlane:
         answers.cut()
         lost = answers.lose()
         if lost:
-            log.warning("%d answers that were kept are lost: their clients have not asked for them", lost)
+            log.warning("%d stored responses are lost: their clients have not fetched them", lost)
         return finished
 
     def _loop_paused(self, pause_s: float) -> None:
         self.pauses_total += 1
-        log.warning("this process did not run for %.1f s: deadlines of requests are extended by that time", pause_s)
+        log.warning("the process did not run for %.1f s; deadlines of requests are extended by that time", pause_s)
 
     def failed(self, error: Exception) -> None:
         """Count and log a defect for which no request could be refused."""

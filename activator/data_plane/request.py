@@ -184,7 +184,7 @@ class RequestRecord(Exchange):
         data = bytes(body)  # plain Python does not check its type
         has_body = status not in WITHOUT_BODY
         if not 200 <= status <= 599 or (data and not has_body):
-            raise ValueError(f"no answer can have the status {status}{' and a body' if data else ''}")
+            raise ValueError(f"a response cannot have the status {status}{' and a body' if data else ''}")
         pairs: Headers = [] if headers is None else headers
         edits = [addition(name, value) for name, value in pairs]
         fields = edited_fields(Fields(b""), edits)

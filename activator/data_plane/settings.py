@@ -53,7 +53,10 @@ def connections_max(wanted: int, logs_limits: bool) -> int:
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
     if possible < wanted and logs_limits:
         log.info(
-            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
+            "limits.connections is %d instead of %d: only %d open files are allowed (ulimit -n)",
+            possible,
+            wanted,
+            allowed,
         )
     return min(possible, wanted)
 

@@ -15,7 +15,7 @@ def make_filter(name: str, options: Mapping[str, str]) -> Filter:
     """Return a new filter for one revision. Raises PluginError, or any exception of its class."""
     found = load_plugin(FILTER_ENTRY_POINTS, name, "filter")
     if not (isinstance(found, type) and issubclass(found, Filter)):
-        raise PluginError(f"filter {name!r} is {found!r}, which is no subclass of activator.filters.Filter")
+        raise PluginError(f"filter {name!r} is {found!r}, which is not a subclass of activator.filters.Filter")
     make: Any = found  # the base class has no parameter
     made: Filter = make(options)
     return made

@@ -142,7 +142,7 @@ class ProgressStream(ClientWrapper):
     def _error(self) -> bytes:
         text = self._text.decode("utf-8", "replace").strip()
         error = {
-            "message": text or f"the answer is {self._status}, without a body",
+            "message": text or f"the response has status {self._status} and no body",
             "type": self._reason.decode("latin-1") or "upstream_status",
             "code": self._status,
         }

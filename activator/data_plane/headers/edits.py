@@ -81,7 +81,7 @@ class HeadEdits:
     def set_target(self, target: bytes) -> None:
         """Set another target (path and query) for the pod. Raises ValueError for spaces and control characters."""
         if _TARGET.fullmatch(target) is None:
-            raise ValueError(f"{target!r} is no target of a request")
+            raise ValueError(f"{target!r} is not a valid request target")
         self._target = target
 
     def set_host(self, authority: bytes) -> None:

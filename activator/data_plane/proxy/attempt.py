@@ -157,7 +157,7 @@ class Attempt(PodUser):
             assert pod is not None
             client = exchange.client()
             if client.protocol() == "HTTP/2" and not is_accepted(exchange.head, head):
-                words = "the pod's Sec-WebSocket-Accept does not fit the key (RFC 6455 4.1)"
+                words = "the pod's Sec-WebSocket-Accept does not match the key (RFC 6455 4.1)"
                 exchange.fail(Reason.BAD_RESPONSE, words)
                 return
             phase = tunnel_phase(client, pod)

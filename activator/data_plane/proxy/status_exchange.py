@@ -102,7 +102,7 @@ class StatusExchange(RequestRecord):
     def _handle(self) -> None:
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
-            text = b"an answer can be read (GET, HEAD) and forgotten (DELETE)\n"
+            text = b"a stored response can be read (GET, HEAD) or deleted (DELETE)\n"
             fields = Fields.from_pairs([(b"Allow", _ALLOWED), (b"Content-Type", b"text/plain; charset=utf-8")])
             self._respond(ResponseHead(405, PHRASES[405], fields, len(text), True), text)
             return
@@ -113,7 +113,7 @@ class StatusExchange(RequestRecord):
         elif self._member < 0:
             self._respond(*self._store.absent(self._identity))
         elif self._links.has_ended(self._member):
-            text = refusal_text(Reason.ANSWER_GONE, "the process that had it has ended")
+            text = refusal_text(Reason.ANSWER_GONE, "the process that stored it has ended")
             self._respond(refusal_head(Reason.ANSWER_GONE, text, 0), text)
         else:
             self._waiting = _PendingPart(self)

@@ -31,13 +31,13 @@ GONE: Final = 6  # closed by the loop
 PHASE_NAMES: Final = ("open", "lingering", "closing", "client ended", "aborted", "given up", "gone")
 
 TRANSITIONS: Final = (
-    Transition(OPEN, LINGERING, "its last answer is written, and the client may still be sending"),
-    Transition(OPEN, CLOSING, "its last answer is written, or it was idle for long"),
+    Transition(OPEN, LINGERING, "its last response is written, and the client may still be sending"),
+    Transition(OPEN, CLOSING, "its last response is written, or its idle timeout has expired"),
     Transition(OPEN, CLIENT_ENDED, "the client has closed"),
-    Transition(OPEN, ABORTED, "an answer is cut short, the client has vanished, or the drain is over"),
+    Transition(OPEN, ABORTED, "a response is cut short, the client has disappeared, or the drain has timed out"),
     Transition(OPEN, GONE, "the connection broke"),
-    Transition(LINGERING, CLOSING, "the client has closed too, or over TLS has taken all"),
-    Transition(LINGERING, ABORTED, "the client has been silent, or sending, for long enough"),
+    Transition(LINGERING, CLOSING, "the client has closed, too, or over TLS has taken all data"),
+    Transition(LINGERING, ABORTED, "the time to linger is over"),
     Transition(LINGERING, GIVEN_UP, "it is evicted"),
     Transition(LINGERING, GONE, "the connection broke"),
     Transition(CLOSING, ABORTED, "the client takes nothing of what is left"),

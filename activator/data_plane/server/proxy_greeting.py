@@ -76,7 +76,7 @@ class ProxyGreeting(Deadline):
         self._end()
 
     def expired(self, now_s: float) -> None:
-        self._refuse(f"it did not come within {PROXY_HEADER_TIMEOUT_S:g} s")
+        self._refuse(f"no header within {PROXY_HEADER_TIMEOUT_S:g} s")
 
     # --- asyncio protocol ---
 
@@ -86,7 +86,7 @@ class ProxyGreeting(Deadline):
             self._registry.handshake_begins(self)
             self._registry.wheel.arm(self, self._registry.now() + PROXY_HEADER_TIMEOUT_S)
         elif self._proxies.required:
-            self._refuse("it comes from no trusted proxy (`proxy_protocol.trusted`)")
+            self._refuse("the peer is not in `proxy_protocol.trusted`")
         else:
             self._on_introduced(transport, None, b"")
 
@@ -123,7 +123,7 @@ class ProxyGreeting(Deadline):
     def _refuse(self, why: str) -> None:
         transport = self._transport
         if transport is not None:
-            log.warning("a connection from %s is refused: PROXY protocol: %s", _peer_of(transport), why)
+            log.warning("connection from %s closed: PROXY protocol: %s", _peer_of(transport), why)
         self.abort()
 
     def _end(self) -> None:

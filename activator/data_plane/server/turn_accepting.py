@@ -52,7 +52,7 @@ class TurnAccepting:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another worker was faster, or the client has disconnected
         except OSError as error:
-            log.error("a connection cannot be accepted, tried again in %g s: %s", ACCEPT_RETRY_S, error.strerror)
+            log.error("cannot accept connections: %s; next attempt in %g s", error.strerror, ACCEPT_RETRY_S)
             self._loop.remove_reader(self._socket.fileno())
             self._loop.call_later(ACCEPT_RETRY_S, self._listen)
             return

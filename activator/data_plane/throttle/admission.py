@@ -172,7 +172,7 @@ class Admission:
         best_s = self._forecast.best_case_s(line.ahead_of(waiter), slots, now_s)
         if best_s <= limit_s - (now_s - waiter.asked_s):
             return None
-        self.detail = f"at best in {best_s:.1f} s, wanted within {limit_s:g} s"
+        self.detail = f"a slot in {best_s:.1f} s at best, required within {limit_s:g} s"
         return Reason.DEADLINE_TOO_SHORT
 
 

@@ -83,7 +83,7 @@ class PodAddress:
         """Log a TLS failure, once until a handshake succeeds."""
         if not self.is_failure_logged:
             self.is_failure_logged = True
-            log.warning("no TLS with the pod at %s: %s", self.shown, error)
+            log.warning("TLS handshake with the pod at %s failed: %s", self.shown, error)
 
 
 class DialContext:
@@ -239,7 +239,7 @@ class Dial(Deadline):
                 self.bare = handshake.bare
                 self._fail_with(Reason.TLS_FAILED)
                 return
-            error = ConnectionError(f"it does not speak {address.alpn} (ALPN)")
+            error = ConnectionError(f"the pod did not negotiate {address.alpn} (ALPN)")
             transport.abort()
             transport = None
         if self._over:
@@ -262,7 +262,7 @@ class Dial(Deadline):
             return
         if not self._over:
             # A fault of this machine: descriptors or ports are exhausted. The logger limits the rate of repeated lines.
-            log.error("no connection to a pod can be opened: %s", error)
+            log.error("cannot open connections to pods: %s", error)
         self._fail_with(Reason.INTERNAL)
 
     def _is_file(self) -> bool:

@@ -227,7 +227,7 @@ class Http2PodConnection(Http2StreamOwner):
         if not self.codec.is_settled() and self.codec.streams:
             self._owner.wrong_protocol(self, NOT_HTTP2)
             self._fail_all(
-                Reason.POD_CLOSED, "the pod closed the connection before it answered in HTTP/2", False, False
+                Reason.POD_CLOSED, "the pod closed the connection before it sent SETTINGS (HTTP/2)", False, False
             )
         else:
             self._fail_all(Reason.POD_CLOSED, "", True, False)
@@ -332,7 +332,7 @@ class _Events(ClientEvents):
                 elif code == REFUSED_STREAM and not user.answered:
                     exchange.pod_refused(Reason.POD_CLOSED, "the pod refused the stream (REFUSED_STREAM)")
                 elif code == HTTP_1_1_REQUIRED:
-                    exchange.pod_failed(Reason.BAD_RESPONSE, "the pod wants HTTP/1.1 for this request", False)
+                    exchange.pod_failed(Reason.BAD_RESPONSE, "the pod requires HTTP/1.1 for this request", False)
                 else:
                     exchange.pod_failed(Reason.POD_CLOSED, f"the pod reset the stream ({code_name(code)})", False)
         self._connection._stream_over()
@@ -364,7 +364,9 @@ class _Events(ClientEvents):
                     exchange = user.exchange
                     user.exchange = None
                     if exchange is not None:
-                        exchange.pod_refused(Reason.POD_CLOSED, f"the pod goes away ({code_name(code)})")
+                        exchange.pod_refused(
+                            Reason.POD_CLOSED, f"the pod closes the connection (GOAWAY, {code_name(code)})"
+                        )
         connection._owner.finished(connection, False)
 
     def peer_settings(self) -> None:

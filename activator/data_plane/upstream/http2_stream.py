@@ -94,7 +94,9 @@ class Http2PodStream(PodStream):
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:
-            exchange.pod_failed(Reason.BAD_RESPONSE, "the pod takes no WebSockets over HTTP/2 (RFC 8441)", False)
+            exchange.pod_failed(
+                Reason.BAD_RESPONSE, "the pod does not support WebSockets over HTTP/2 (RFC 8441)", False
+            )
         self._connection.room_changed()  # its place was not used
 
     def send_body(self, data: bytes) -> None:

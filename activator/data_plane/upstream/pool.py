@@ -268,8 +268,8 @@ class PodPool(ConnectionOwner):
         connection.close()
         if not self._is_mismatch_logged and not self._closed:  # log once, not for each connection
             self._is_mismatch_logged = True
-            stated = "is called" if not identity_check.matches() else "closes connections on which it says that it is"
-            log.warning("the pod at %s %s %r", self._address.shown, stated, identity_check.stated)
+            outcome = "closes the connection after" if identity_check.matches() else "failed the identity check by"
+            log.warning("the pod at %s %s stating the identity %r", self._address.shown, outcome, identity_check.stated)
         self._refuse(Reason.CONNECT_FAILED)
 
     def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:
