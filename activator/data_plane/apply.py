@@ -139,7 +139,7 @@ class RevisionTables:
         self._changed: set[str] = set()  # revisions changed since the last audit
         self._restructured: set[str] = set()
         self._generation: int = 0  # the highest of all dropped tables
-        self.transitions: dict[tuple[int, int], int] = {}  # of slots; key: (from, to), states of lb.tracker
+        self.transitions: dict[tuple[int, int], int] = {}  # counts by (from, to) states of slots (lb.tracker)
 
     def apply(self, effects: list[Effect]) -> None:
         """Apply one batch in order."""

@@ -49,8 +49,8 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.data_plane.upstream.introduced import ProxyProtocolPool
 from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolPool
 from activator.messages import (
     AnnounceDrain,
     Command,
@@ -414,7 +414,7 @@ class _Hooks(TableHooks):
         self._rng = rng
         self._send = send
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
-        self._talks: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # connection settings by revision
+        self._dial_settings: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # connection settings by revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -439,10 +439,10 @@ class _Hooks(TableHooks):
         if self._data.loads is not None:
             self._data.loads.revision_set(throttler)
         spec = throttler.spec
-        talks = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
-        before = self._talks.get(throttler.key)
-        if talks != before:
-            self._talks[throttler.key] = talks
+        dial_settings = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
+        before = self._dial_settings.get(throttler.key)
+        if dial_settings != before:
+            self._dial_settings[throttler.key] = dial_settings
             for tracker in throttler.table.slots[: throttler.table.length]:
                 attachment = tracker.attachment
                 if not isinstance(attachment, PodPool):
@@ -465,7 +465,7 @@ class _Hooks(TableHooks):
             self._data.member.revision_dropped(throttler.common_name)
         if self._data.loads is not None:
             self._data.loads.revision_dropped(throttler)
-        self._talks.pop(key, None)
+        self._dial_settings.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._send(RevisionEnded(statistics.revision(throttler)))

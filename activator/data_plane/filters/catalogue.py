@@ -15,7 +15,7 @@ from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.header_rules import HeaderRules
 from activator.data_plane.filters.no_wake import NoWake
-from activator.data_plane.filters.of_packages import Unusable, make_filter
+from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers

@@ -20,7 +20,7 @@ class PodLoad(NamedTuple):
 
 
 class PodLoads(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The changed loads of a revision. The flag `anew` voids earlier reports about it."""
+    """The changed loads of a revision. `anew` makes earlier reports about it void."""
 
     key: str
     anew: bool

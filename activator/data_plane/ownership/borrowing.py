@@ -204,7 +204,7 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._described(waiter)))
 
-    def left(self, waiter: Waiter) -> None:
+    def cancelled(self, waiter: Waiter) -> None:
         if self.wanted.get(waiter.arrival) is waiter:
             del self.wanted[waiter.arrival]
             if self.epoch:
@@ -212,7 +212,7 @@ class Borrowing(SlotSource):
 
     def queue_cleared(self) -> None:
         for waiter in list(self.wanted.values()):
-            self.left(waiter)
+            self.cancelled(waiter)
 
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
         slot = self.in_use.pop(lease, 0)

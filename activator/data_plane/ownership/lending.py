@@ -88,7 +88,7 @@ class NoSlots(SlotSource):
     def joined(self, waiter: Waiter) -> None:
         pass
 
-    def left(self, waiter: Waiter) -> None:
+    def cancelled(self, waiter: Waiter) -> None:
         pass
 
     def queue_cleared(self) -> None:
@@ -169,7 +169,7 @@ class Lending(SlotLender):
         throttler = self.throttler
         throttler.sharing.source = NOTHING_YET  # until its requests are in their positions in the queue
         try:
-            self._exchange(self._borrower(member), message)
+            self._apply_registration(self._borrower(member), message)
         finally:
             self._update_source()
 
@@ -186,7 +186,7 @@ class Lending(SlotLender):
             self.throttler.sharing.source = None
             self.throttler.pump()
 
-    def _exchange(self, borrower: Borrower, message: Register) -> None:
+    def _apply_registration(self, borrower: Borrower, message: Register) -> None:
         self._forget_waiters(borrower)
         if message.epoch != borrower.epoch:  # otherwise unnamed slots are in transit to or from the borrower
             named = {held.slot for held in message.slots}

@@ -60,7 +60,7 @@ class Peer:
 
 
 class BorrowedRevision:
-    """A revision whose slots another member grants: `owner`, or NOBODY."""
+    """A revision whose slots another member grants: `owner`, or NO_MEMBER."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Member:
     # --- revisions ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """Own or borrow a revision that has a limit now. Before the first view NOBODY owns it."""
+        """Own or borrow a revision that has a limit now. Before the first view it has no owner (NO_MEMBER)."""
         key = throttler.common_name
         if key in self.owned or key in self.borrowed:
             return  # something else of it has changed

@@ -9,7 +9,7 @@ Rules
   4. A draining member owns nothing from the first view that states it. It continues as a borrower, and the next owner
      grants as soon as all members have registered. If all members drain, ownership stays as it would be otherwise.
   5. A view may have no members, if all that do not drain have ended; a member that receives it is not in it. Then
-     NOBODY owns a revision, and its requests wait.
+     revisions have no owner (NO_MEMBER), and their requests wait.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class View:
 
     `unproven`: numbers of members of an earlier view that are not known to have ended, and may still use slots.
     `unproven_replicas`: the same for all members of a replica. `follows`: no other view can have existed since this
-    member's last one; otherwise other members may have granted what it owned.
+    member's last one. If False, other members may have granted slots of its revisions.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class View:
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def owner_of(self, key: str) -> int:
-        """Return the number of the member that owns this revision, or NOBODY."""
+        """Return the number of the member that owns this revision, or NO_MEMBER."""
         hashed = hash_of(key)
         owners = [member for member in self.members if member.owns] or self.members
         scores = [(score(hashed, member.place), member.number) for member in owners]

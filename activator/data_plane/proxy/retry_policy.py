@@ -11,7 +11,7 @@ A request goes to another pod of its revision if the first one provably did noth
 | `TOUCHED`   | anything else                                                             | none                     |
 
 Rules
-  1. A request is sent to at most `limits.attempts` pods. The retry of a request that was written to a pod spends from
+  1. A request is sent to at most `attempts_max` pods. The retry of a request that was written to a pod spends from
      the revision's retry budget (throttle/budget.py).
   2. Attempts after the first use a new connection. A request that is not idempotent uses no connection that was idle
      for RISKY_IDLE_S or longer, because the pod may be closing it.

@@ -259,17 +259,17 @@ class ClientConnection(RegisteredConnection):
         if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
             writer.abort()
 
-    def gives_up(self) -> bool:
+    def try_evict(self) -> bool:
         transport = self._transport
         closing = self._closing
         if transport is None or closing is None or self._phase == GIVEN_UP:
             return False
         if closing.is_whole and transport.get_write_buffer_size() > 0:
             return False
-        self.end_now()
+        self.force_evict()
         return True
 
-    def end_now(self) -> None:
+    def force_evict(self) -> None:
         transport = self._transport
         if transport is not None and self._phase != GIVEN_UP and self._enter(GIVEN_UP):
             self._registry.note_given_up(self)
@@ -346,7 +346,7 @@ class ClientConnection(RegisteredConnection):
         closing = self._closing
         if self._phase == CLOSING:  # over TLS the client has to end its side, too, and may not do so
             if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
-                self.gives_up()
+                self.try_evict()
         elif self._phase == LINGERING and (
             closing is not None and not closing.has_been_checked()
         ):  # otherwise it has been given time to take the response

@@ -96,10 +96,10 @@ class _Accepting:
     def accepted(self) -> ProxyGreeting | Handshake:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
         if self._proxies is not None:
-            return ProxyGreeting(self._registry, self._proxies, self._introduced)
+            return ProxyGreeting(self._registry, self._proxies, self._header_received)
         return self._handshake(None)
 
-    def _introduced(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
+    def _header_received(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
         """Continue after the PROXY protocol header with the client's addresses; `rest` is the data after the header."""
         if self._certificate is not None:
             handshake = self._handshake(endpoints, rest)

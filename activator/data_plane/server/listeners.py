@@ -81,14 +81,14 @@ class Listeners:
         server.look_at_certificates()
         if change.opened or change.leaving:
             self._leaving.extend(change.leaving)
-            self._tasks.start("listeners", self._exchange(server, change))
+            self._tasks.start("listeners", self._apply_change(server, change))
 
     async def serve(self, server: Server) -> None:
         """Start to accept on the current sockets."""
         self._server = server
-        await self._exchange(server, ListenerChange(list(self._wanted), []))
+        await self._apply_change(server, ListenerChange(list(self._wanted), []))
 
-    async def _exchange(self, server: Server, change: ListenerChange) -> None:
+    async def _apply_change(self, server: Server, change: ListenerChange) -> None:
         async with self._turn:
             for listener in change.opened:
                 await server.open(listener)

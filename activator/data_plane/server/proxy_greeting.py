@@ -52,7 +52,7 @@ class TrustedProxies:
 class ProxyGreeting(Deadline):
     """The asyncio protocol of a connection until its header has arrived.
 
-    `on_introduced(transport, endpoints, rest)`: endpoints are the client's addresses, if a header contains them; `rest`
+    `on_header(transport, endpoints, rest)`: endpoints are the client's addresses, if a header contains them; `rest`
     is the data after the header.
     """
 
@@ -60,12 +60,12 @@ class ProxyGreeting(Deadline):
         self,
         registry: ConnectionRegistry,
         proxies: TrustedProxies,
-        on_introduced: Callable[[Transport, Endpoints | None, bytes], None],
+        on_header: Callable[[Transport, Endpoints | None, bytes], None],
     ) -> None:
         super().__init__()
         self._registry = registry
         self._proxies = proxies
-        self._on_introduced = on_introduced
+        self._on_header = on_header
         self._transport: Transport | None = None
         self._data = b""
 
@@ -88,7 +88,7 @@ class ProxyGreeting(Deadline):
         elif self._proxies.required:
             self._refuse("the peer is not in `proxy_protocol.trusted`")
         else:
-            self._on_introduced(transport, None, b"")
+            self._on_header(transport, None, b"")
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
@@ -104,7 +104,7 @@ class ProxyGreeting(Deadline):
             return
         rest = self._data[found.size :]
         self._end()
-        self._on_introduced(transport, found.endpoints, rest)
+        self._on_header(transport, found.endpoints, rest)
 
     def eof_received(self) -> None:
         pass

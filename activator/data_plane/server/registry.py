@@ -64,11 +64,11 @@ class RegisteredConnection(Connection):
         """Refuse the requests whose bodies are still being received; return their number."""
         raise NotImplementedError
 
-    def gives_up(self) -> bool:
+    def try_evict(self) -> bool:
         """Evict it and return True, unless a complete response is still unsent."""
         raise NotImplementedError
 
-    def end_now(self) -> None:
+    def force_evict(self) -> None:
         """End it regardless of unsent data; it no longer counts."""
         raise NotImplementedError
 
@@ -203,7 +203,7 @@ class ConnectionRegistry:
             return True
         self.shed_total += 1
         if len(self.shed) >= SHED_MAX:
-            next(iter(self.shed)).end_now()
+            next(iter(self.shed)).force_evict()
         self.shed[connection] = None
         return False
 
@@ -215,7 +215,7 @@ class ConnectionRegistry:
             if self.lingering[connection] > oldest_s:
                 break
             del self.lingering[connection]
-            connection.gives_up()
+            connection.try_evict()
 
     def is_scarce_for(self, connection: RegisteredConnection) -> bool:
         """True if this connection gets less time to close: connections are at their limit, or the program drains."""

@@ -78,7 +78,7 @@ class SlotSource:
         """Handle a waiter that has joined the queue."""
         raise NotImplementedError
 
-    def left(self, waiter: Waiter) -> None:
+    def cancelled(self, waiter: Waiter) -> None:
         """Handle a waiter that has left the queue without a slot."""
         raise NotImplementedError
 

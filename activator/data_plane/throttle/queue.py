@@ -343,7 +343,7 @@ class RevisionQueue:
 
     def _leave(self, waiter: Waiter) -> None:
         if self._take_out(waiter) and self._sharing.source is not None:
-            self._sharing.source.left(waiter)
+            self._sharing.source.cancelled(waiter)
 
     def _take_out(self, waiter: Waiter) -> bool:
         """Remove the waiter; return False if it was in an earlier queue, which is being rejected."""

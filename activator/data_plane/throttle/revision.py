@@ -382,10 +382,10 @@ class RevisionThrottler:
         self.leases.open(lease, waiter)
         self.counters.granted_total += 1
         if self._is_once:
-            self._take(tracker, waiter)
+            self._mark_used(tracker, waiter)
         return lease
 
-    def _take(self, tracker: PodTracker, waiter: Waiter) -> None:
+    def _mark_used(self, tracker: PodTracker, waiter: Waiter) -> None:
         """Exclude a single-use pod from further picks, regardless of the outcome of this request.
 
         For a slot of another member, that member reports the use: it may return the slot unused.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from activator.codec.message import Fields, RequestHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import PodUser
-from activator.data_plane.upstream.introduced import ProxyProtocolConnection
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
+from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from tests.manual_clock import ManualClock
 from tests.written_transport import WrittenTransport
