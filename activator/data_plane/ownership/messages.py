@@ -199,7 +199,7 @@ class Returned(MemberMessage):
 
 @final
 class TrialOver(MemberMessage):
-    """The request in this slot no longer bars other trials of the pod."""
+    """A release of the pod's trial: the request in this slot no longer bars other trials."""
 
     def __init__(self, epoch: int, key: str, slot: int) -> None:
         super().__init__(epoch, key)
@@ -211,7 +211,7 @@ class TrialOver(MemberMessage):
 
 @final
 class Suspected(MemberMessage):
-    """The pod of this slot accepts no connections."""
+    """A suspicion: the pod of this slot accepts no connections."""
 
     def __init__(self, epoch: int, key: str, slot: int) -> None:
         super().__init__(epoch, key)
@@ -297,7 +297,7 @@ class Recall(MemberMessage):
 
 @final
 class Revoked(MemberMessage):
-    """A slot was taken back for a reason that concerns the pod; its request must end."""
+    """The loss of a slot for a reason that concerns the pod; its request must end."""
 
     def __init__(self, epoch: int, key: str, slot: int, reason: str, detail: str) -> None:
         super().__init__(epoch, key)

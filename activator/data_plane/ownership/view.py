@@ -23,7 +23,7 @@ WORKER_BITS: Final = 12  # bits of a group member's number; above them stands th
 
 
 class MemberName(NamedTuple):
-    """`number` is unique per process lifetime; `place` is the member's index, 0 … n - 1. `owns`: it does not drain."""
+    """A member in a view. `number`: unique per process life; `place`: its index, 0 … n - 1; `owns`: not draining."""
 
     number: int
     place: int

@@ -11,8 +11,8 @@ A request goes to another pod of its revision if the first one provably did noth
 | `TOUCHED`   | anything else                                                             | none                     |
 
 Rules
-  1. A request is sent to at most `attempts_max` pods. The retry of a request that was written to a pod spends from
-     the revision's retry budget (throttle/budget.py).
+  1. A request is sent to at most ATTEMPTS_MAX pods (plane.py). The retry of a request that was written to a pod spends
+     from the revision's retry budget (throttle/budget.py).
   2. Attempts after the first use a new connection. A request that is not idempotent uses no connection that was idle
      for RISKY_IDLE_S or longer, because the pod may be closing it.
   3. Another revision (`fallback: {revision: …}`) takes only a request that can be sent in full: no byte was sent to a
