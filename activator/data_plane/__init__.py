@@ -1,1 +1,1 @@
-"""The data plane: the path of a request, from a client to a pod. It exists once per worker, on one event loop."""
+"""The data plane: the path of requests from clients to pods. Each worker has one, on one event loop."""

@@ -1,15 +1,14 @@
-"""The data plane's end of the state worker: effects are applied to slots, limits and routes.
+"""The application of the state worker's effects to slots, limits and routes of the data plane.
 
 Rules
-  1. This is the only caller of what changes a table's structure.
-  2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
-     once.
-  3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
-  4. An exception in one revision makes it distrusted; effects are still applied to the others. Its waiters are rejected
-     at once, no request may join them, and the state worker is informed. It sends a table made anew from the model
-     (rebuild.py), in which the requests in flight go on.
-  5. A table of many pods comes in parts, and the old one stays in use until the last. No other effect on the revision
-     comes in between, unless the state worker has given this table up: then it makes another one.
+  1. Only this module calls methods that change the structure of a table.
+  2. Each effect takes effect within one turn. After a batch, every affected revision grants its free slots once.
+  3. A late effect, whose revision or pod has been removed, is ignored: the message about that is in transit.
+  4. After an exception in one revision, the revision is distrusted; effects of others are still applied. Its waiters
+     are rejected at once, no request may join the queue, and the state worker is notified. It sends a new table, built
+     from the model (rebuild.py), in which requests in flight continue.
+  5. A large table arrives in parts, and the old one is used until the last part. No other effect of the revision may
+     arrive in between, unless the state worker has abandoned this table and builds another one.
 """
 
 from __future__ import annotations
@@ -50,31 +49,31 @@ from lb.slots import Trim
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, FOREVER, READY, RECOVERING, PodTracker
 
-GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
-DISPOSED_PER_TURN: Final = 1_000  # slots of a table that is not in use any more, 0.1 ms
-ENDED_PER_TURN_MAX: Final = 100  # dropped revisions whose figures are sent for the last time, some 20 us each
+GRANTS_PER_TURN_MAX: Final = 256  # handovers in one turn of the loop
+DISPOSED_PER_TURN: Final = 1_000  # slots of an abandoned table, 0.1 ms
+ENDED_PER_TURN_MAX: Final = 100  # removed revisions whose final figures are sent, some 20 us each
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TableHooks:
-    """What apply calls in the layers above it; `plane.py` hands in the implementation."""
+    """The calls of `RevisionTables` to the layers above; implemented by `plane.py`."""
 
     def make_policy(self, name: str) -> Policy:
         raise NotImplementedError
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """Route the revision's hosts."""
+        """Route the hosts of the revision."""
         raise NotImplementedError
 
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         raise NotImplementedError
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
-        """The last request of a revision that was dropped has ended."""
+        """Handle the end of the last request of a removed revision."""
         raise NotImplementedError
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
-        """Hang a connection pool on the slot."""
+        """Attach a connection pool to the slot."""
         raise NotImplementedError
 
     def pod_withdrawn(self, attachment: object) -> None:
@@ -82,11 +81,11 @@ class TableHooks:
         raise NotImplementedError
 
     def address_taken(self, attachment: object) -> None:
-        """Another pod is at the address of this one, which drains: it may be gone, and may not."""
+        """Handle a draining pod whose address another pod has; the draining one may have ended."""
         raise NotImplementedError
 
     def pod_drained(self, key: str, identity: str) -> None:
-        """A withdrawn pod has no request any more."""
+        """Handle the end of the last request of a withdrawn pod."""
         raise NotImplementedError
 
     def pod_unplaced(self, key: str, identity: str) -> None:
@@ -96,20 +95,20 @@ class TableHooks:
         raise NotImplementedError
 
     def trimmed(self, key: str, trim: Trim) -> None:
-        """A table gave trailing empty slots back: the place for the one log line."""
+        """Log that a table has released trailing empty slots."""
         raise NotImplementedError
 
     def failed(self, effect: object, error: Exception) -> None:
-        """An effect could not be applied."""
+        """Handle an effect that could not be applied."""
         raise NotImplementedError
 
     def broken(self, key: str, cause: str, kind: str) -> None:
-        """What there is of this revision is not to be trusted."""
+        """Handle a revision whose state cannot be trusted."""
         raise NotImplementedError
 
 
 class RevisionTables:
-    """All revisions of one worker."""
+    """The throttlers and tables of all revisions of one worker."""
 
     def __init__(
         self,
@@ -127,23 +126,23 @@ class RevisionTables:
         self._hooks = hooks
         self._held = held
         self.throttlers: dict[str, RevisionThrottler] = {}
-        self.dropped: dict[int, RevisionThrottler] = {}  # whose last request has not ended, by incarnation
-        self._incarnation: int = 0  # of the throttler that was made last
-        self._active: dict[str, RevisionThrottler] = {}  # that had a request since they were last reported
+        self.dropped: dict[int, RevisionThrottler] = {}  # removed, with requests in progress; by incarnation
+        self._incarnation: int = 0  # number of the newest throttler
+        self._active: dict[str, RevisionThrottler] = {}  # revisions with activity since the last load report
         self._drains = Drains(wheel, now, defer, self._drain_expired)
         self._empty = EmptyTables(wheel, now)
-        self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
-        self._rebuilds: dict[str, Rebuild] = {}  # tables that are being made anew
-        self._abandoned: deque[TrackerTable] = deque()  # whose slots are to be dropped
-        self._disposing: bool = False  # the next turn goes on with them
-        self.applied: dict[str, int] = {}  # by revision: effects since its table was made
-        self._changed: set[str] = set()  # since the last audit
+        self.distrusted: dict[str, str] = {}  # revisions that cannot be trusted, with the cause
+        self._rebuilds: dict[str, Rebuild] = {}  # new tables that are being built
+        self._abandoned: deque[TrackerTable] = deque()  # tables whose slots are to be dropped
+        self._disposing: bool = False  # the next turn continues with them
+        self.applied: dict[str, int] = {}  # by revision: effects since the creation of its table
+        self._changed: set[str] = set()  # revisions changed since the last audit
         self._restructured: set[str] = set()
-        self._generation: int = 0  # of the tables dropped so far, the highest
-        self.transitions: dict[tuple[int, int], int] = {}  # of pods' slots, (from, to) as lb.tracker has states
+        self._generation: int = 0  # the highest of all dropped tables
+        self.transitions: dict[tuple[int, int], int] = {}  # counts by (from, to) states of slots (lb.tracker)
 
     def apply(self, effects: list[Effect]) -> None:
-        """Apply one batch, in order."""
+        """Apply one batch in order."""
         touched: dict[str, RevisionThrottler] = {}
         for effect in effects:
             self._count(effect)
@@ -151,7 +150,7 @@ class RevisionTables:
                 throttler = self._apply_one(effect)
             except Exception as error:
                 self._hooks.failed(effect, error)
-                self._give_up(effect.key)  # from the beginning
+                self._give_up(effect.key)  # it will be sent from the beginning
                 self.distrust(effect.key, f"{type(error).__name__}: {error}")
                 continue
             if throttler is not None:
@@ -164,23 +163,21 @@ class RevisionTables:
                 self.distrust(throttler.key, f"{type(error).__name__}: {error}")
 
     def distrust(self, key: str, cause: str, kind: str = "") -> None:
-        """The revision is not to be trusted: its waiters are rejected now; it is rebuilt from the model."""
+        """Stop trusting a revision: reject its waiters now, and request a new table from the model."""
         if key in self.distrusted:
             return
         throttler = self.throttlers.get(key)
         if throttler is not None:
             self.distrusted[key] = cause
-            throttler.queue.fail(f"its table is made anew after an internal error ({cause})")
+            throttler.queue.fail(f"its table is being rebuilt after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
 
     def is_rebuilding(self, key: str) -> bool:
-        """Its table is being made anew: there is nothing to audit."""
+        """True if a new table of the revision is being built, so that there is nothing to audit."""
         return key in self._rebuilds
 
     def stalled(self) -> list[tuple[str, str]]:
-        """The revisions that are not trusted, and why, without those of whose new table a part has come since this was
-        last asked.
-        """
+        """Return distrusted revisions and causes, except those whose rebuild has progressed since the last call."""
         found = []
         for key, cause in self.distrusted.items():
             rebuild = self._rebuilds.get(key)
@@ -191,27 +188,27 @@ class RevisionTables:
         return found
 
     def take_changed(self) -> set[str]:
-        """The revisions to audit: they had a request, or were changed, since the last call."""
+        """Return the revisions to audit, which had requests or changes since the last call."""
         changed, self._changed = self._changed, set()
         changed.update(self._active)
         return changed
 
     def restructured(self, key: str) -> bool:
-        """Whether effects have been applied since this was last asked."""
+        """True if effects have been applied to the revision since the last call."""
         if key in self._restructured:
             self._restructured.discard(key)
             return True
         return False
 
     def activated(self, key: str) -> None:
-        """The first request after a silence has asked this revision for a slot."""
+        """Record the first request of a revision after an idle period."""
         throttler = self.throttlers.get(key)
         if throttler is not None:
             self._active[key] = throttler
             self._changed.add(key)
 
     def loads(self) -> list[Load]:
-        """The load of each revision that had a request since the last call; a last time when it is idle."""
+        """Return the loads of all revisions with requests since the last call, and once more when they become idle."""
         loads = []
         now_s = self._now()
         for key, throttler in list(self._active.items()):
@@ -224,7 +221,7 @@ class RevisionTables:
         return loads
 
     def suspected(self, key: str, identity: str) -> None:
-        """A pod is kept from the picks for SUSPECT_S: then it is tried again, should nobody have decided about it.
+        """Retry a suspected pod after SUSPECT_S, if nothing has decided about it by then.
 
         The state worker decides within milliseconds, unless changes of the revision are parked.
         """
@@ -234,16 +231,14 @@ class RevisionTables:
             self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
 
     def suspicion_ended(self, throttler: RevisionThrottler, tracker: PodTracker, generation: int, now_s: float) -> None:
-        """Its time is up."""
+        """Lift a suspicion whose time has expired."""
         if throttler.queue.removed or throttler.key in self.distrusted:
             return
         if throttler.table.end_suspicion(tracker, generation, now_s):
             throttler.pump()
 
     def end_dropped(self) -> None:
-        """Forget dropped revisions that have no request any more, ENDED_PER_TURN_MAX at most; to be called from time to
-        time.
-        """
+        """Remove up to ENDED_PER_TURN_MAX removed revisions whose requests have all ended; called periodically."""
         ended = []
         for throttler in self.dropped.values():
             if not throttler.has_requests():
@@ -262,10 +257,10 @@ class RevisionTables:
         self._restructured.add(key)
         self.applied[key] = 0 if type(effect) is RebuildRevision else self.applied.get(key, 0) + 1
         if type(effect) is DropRevision and key not in self.throttlers:
-            self._forget(key)  # it could not even be made
+            self._forget(key)  # it could not be created
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
-        """The throttler whose line should be looked at, or None."""
+        """Return the throttler that may have free slots for its queue, or None."""
         if type(effect) is RebuildRevision:
             return self._begin_rebuild(effect)
         if type(effect) is RebuildPods:
@@ -291,7 +286,7 @@ class RevisionTables:
             throttler.reclaim()
         elif type(effect) is FailRevision:
             if throttler.key in self.distrusted:
-                return None  # it fails until it is made anew, and then as the model says
+                return None  # it fails until it is rebuilt, and then as the model states
             if effect.cause:
                 throttler.queue.fail(effect.cause, effect.retry_s)
             else:
@@ -326,8 +321,8 @@ class RevisionTables:
         self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
-        # A revision that comes back goes on from the generations it had: what is still under way about its former
-        # slots must not be taken for its new ones.
+        # A revision that returns continues with its former generations, so that late messages about its former slots
+        # cannot be mistaken for its new ones.
         table = TrackerTable(
             self._hooks.make_policy(spec.policy),
             spec.max_scale,
@@ -353,8 +348,8 @@ class RevisionTables:
     def _rebuild_more(self, effect: RebuildPods) -> RevisionThrottler | None:
         rebuild = self._rebuilds.get(effect.key)
         if rebuild is None:
-            return None  # it has been given up
-        if effect.part != rebuild.parts:  # a part is lost, and with it an effect: the revision is made anew for that
+            return None  # it has been abandoned
+        if effect.part != rebuild.parts:  # an effect is lost with the part, so the revision is rebuilt once more
             self._give_up(effect.key)
             self._hooks.broken(effect.key, f"part {rebuild.parts} of its new table was lost", "")
             return None
@@ -389,8 +384,8 @@ class RevisionTables:
             self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         now_s = self._now()
         for tracker, until_s in removal.suspected:
-            if until_s > now_s:  # else its time passed while the revision was not trusted
-                if until_s == FOREVER:  # it has had its one request
+            if until_s > now_s:  # otherwise it has expired while the revision was distrusted
+                if until_s == FOREVER:  # a single-use pod
                     throttler.table.suspect(tracker, FOREVER)
                     continue
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
@@ -403,7 +398,7 @@ class RevisionTables:
         return throttler
 
     def _give_up(self, key: str) -> None:
-        """Drop a table that is not complete, with the pools made for it: another one will be made."""
+        """Discard an incomplete table, and close the pools created for it; another one will be built."""
         rebuild = self._rebuilds.pop(key, None)
         if rebuild is not None:
             self._generation = max(self._generation, rebuild.table.generation)
@@ -412,7 +407,7 @@ class RevisionTables:
                     self._hooks.pod_withdrawn(tracker.attachment)
 
     def _dispose(self) -> None:
-        """Drop slots of tables that are not in use any more."""
+        """Drop slots of abandoned tables."""
         self._disposing = False
         table = self._abandoned.popleft()
         if table.dispose(DISPOSED_PER_TURN):
@@ -426,7 +421,7 @@ class RevisionTables:
         self._active.pop(throttler.key, None)
         self._forget(throttler.key)
         self._hooks.revision_dropped(throttler)
-        # First: requests that wait for a connection to one of the pods are rejected, and must not join the line again.
+        # First: requests that wait for a connection to one of the pods are rejected, and must not rejoin the queue.
         throttler.remove()
         table = throttler.table
         for tracker in table.slots[: table.length]:
@@ -436,7 +431,7 @@ class RevisionTables:
         self.dropped[throttler.incarnation] = throttler
 
     def _forget(self, key: str) -> None:
-        """What is kept by the name of a revision; the state worker counts from the beginning, too."""
+        """Forget all state kept under the name of a revision; the state worker restarts its counts, too."""
         self.applied.pop(key, None)
         self._restructured.discard(key)
         self.distrusted.pop(key, None)
@@ -446,7 +441,7 @@ class RevisionTables:
         table = throttler.table
         other = table.find(effect.address)
         if other is not None and other.identity != effect.identity and other.state != DRAINING:
-            self._drain(throttler, other, throttler.spec.drain_timeout_s)  # an address has one pod: the newest
+            self._drain(throttler, other, throttler.spec.drain_timeout_s)  # an address belongs to the newest pod
         held = table.find_identity(effect.identity)
         before = EMPTY if held is None else held.state
         tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
@@ -492,7 +487,7 @@ class RevisionTables:
             return
         self._drain(throttler, tracker, effect.drain_timeout_s)
         if table.capacity == 0 and table.placed == 0:
-            throttler.queue.was_ready = False  # at zero again: what waits next waits for a start
+            throttler.queue.was_ready = False  # at zero again: the next request waits for a start
 
     def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
         identity = tracker.identity
@@ -505,7 +500,7 @@ class RevisionTables:
             self._slot_freed(throttler, tracker, identity)
             return
         if throttler.queue.removed and tracker.in_flight == 0:
-            return  # all that it carried waited for a connection, and has left as the pool was closed
+            return  # all its requests waited for a connection, and ended when the pool was closed
         self._drains.begin(throttler, tracker, timeout_s)
 
     def _moved(self, before: int, after: int) -> None:
@@ -529,13 +524,13 @@ class RevisionTables:
         self._hooks.pod_drained(throttler.key, identity)
 
     def _drain_expired(self, throttler: RevisionThrottler, tracker: PodTracker) -> None:
-        """Its drain has taken too long, and its requests have been ended: the slot is to be freed."""
-        if not throttler.queue.removed:  # else the slot goes with its table
+        """Report a slot to be freed, whose drain timed out and whose requests have been ended."""
+        if not throttler.queue.removed:  # otherwise the slot is dropped with its table
             self._hooks.drain_expired(throttler.key, tracker.slot, tracker.generation)
 
 
 class _Suspicion(Deadline):
-    """Of one pod; whatever happened to the slot meanwhile is seen by its generation."""
+    """The deadline of the suspicion of one pod; a later pod in the slot has another generation."""
 
     def __init__(self, tables: RevisionTables, throttler: RevisionThrottler, tracker: PodTracker) -> None:
         super().__init__()
@@ -549,7 +544,7 @@ class _Suspicion(Deadline):
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
-    """The revision's load now."""
+    """Return the current load of a revision."""
     seconds = 0.0
     concurrency = 0
     if throttler.counters.has_traffic():

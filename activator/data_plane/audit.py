@@ -1,19 +1,18 @@
-"""The auditor: every few seconds, what the data plane keeps is counted anew and compared.
+"""The auditor, which periodically recounts and compares the state of the data plane.
 
 Rules
-  1. It looks at revisions that had a request or whose structure was changed since its last look, and at no others:
-     idle revisions cost nothing.
-  2. A look takes as many turns of the loop as it needs: AUDIT_STEPS_PER_TURN, each a slot or a lease. Between two turns
-     the table lives, so what is compared in one turn belongs to one slot: its state, its place among those with room,
-     its names, its leases. What is in flight altogether is what leases are open, and who has room is whom the room
-     structure counts: no walk. The sums that only effects change are compared if none has come since the look began.
-     A look at a table that is replaced meanwhile, or is about to be, ends.
-  3. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
-     logs what was found.
-  4. An exception during a check makes that revision distrusted; the others are checked all the same.
-  5. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
-  6. A slot whose drain has ended is reported again until it is freed. That is no difference: the report may wait for a
-     revision that is parked.
+  1. It checks revisions that had requests or changes of structure since the last check, and no others: idle revisions
+     cost nothing.
+  2. A check takes several turns of the loop, with AUDIT_STEPS_PER_TURN slots or leases in each. The table changes
+     between turns, so values compared within a turn belong to one slot: its state, its membership in the room
+     structure, its names, its leases. The totals in flight and of pods with room are compared without a walk. Sums that
+     only effects change are compared if no effect has arrived since the check began. A check ends early if its table is
+     replaced, or is about to be.
+  3. It changes nothing. Findings are sent as changes to the state worker, which repairs, counts and logs them.
+  4. An exception in a check makes its revision distrusted; other revisions are still checked.
+  5. It runs between two callbacks of the loop, so all invariants must hold exactly.
+  6. A slot whose drain has ended is reported again until it is freed. This is not a difference: the report may wait
+     because changes of the revision are parked.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ from activator.runtime.clock import Defer, Now, Periodic, TimingWheel
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, PodTracker
 
-AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
-AUDIT_STEPS_PER_TURN: Final = 128  # slots and leases, 0.1 ms with a request at each pod
-LOOK_STEPS: Final = 4  # what a revision costs beside its slots
+AUDIT_INTERVAL_S: Final = 3.0  # interval of the audits
+AUDIT_STEPS_PER_TURN: Final = 128  # slots and leases: 0.1 ms with a request at each pod
+CHECK_STEPS: Final = 4  # cost of a revision besides its slots
 
-FORSAKEN_NAMED_MAX: Final = 5  # pods, in one line of the log
+FORSAKEN_NAMED_MAX: Final = 5  # pods named in one log line
 
 
 @final
-class Look:
-    """How far the auditor has come with one revision, and what it has found."""
+class RevisionCheck:
+    """The progress and the findings of the check of one revision."""
 
     def __init__(self, throttler: RevisionThrottler, applied: int, shows: bool) -> None:
         self.throttler = throttler
         self.table: TrackerTable = throttler.table
-        self.applied = applied  # effects, when the look began
-        self.shows = shows  # the model is to compare what is seen with what should be there
-        self.slot: int = 0  # the next one
-        # Of those below.
+        self.applied = applied  # effects at the beginning of the check
+        self.shows = shows  # the state worker compares the observed slots with the model
+        self.slot: int = 0  # the next one to check
+        # Counted in the slots before it:
         self.held: int = 0
         self.capacity: int = 0
         self.draining: int = 0
@@ -66,7 +65,7 @@ class Look:
 
 
 class Auditor(Periodic):
-    """`send` takes what was found to the state worker; `defer` runs a callable in the loop's next turn."""
+    """The auditor of one data plane. `send` reports findings to the state worker."""
 
     def __init__(
         self,
@@ -83,10 +82,10 @@ class Auditor(Periodic):
         self._send = send
         self._defer = defer
         self._due: set[str] = set()
-        self._look: Look | None = None
-        self._left: int = 0  # steps of this turn
-        self._deferred: bool = False  # the next turn goes on with them
-        self.looked_total: int = 0  # revisions
+        self._check: RevisionCheck | None = None
+        self._left: int = 0  # remaining steps of this turn
+        self._deferred: bool = False  # the next turn continues
+        self.looked_total: int = 0  # revisions checked
 
     def arm(self) -> None:
         self._wheel.arm(self, self._now() + AUDIT_INTERVAL_S)
@@ -94,40 +93,40 @@ class Auditor(Periodic):
     def expired(self, now_s: float) -> None:
         self.arm()
         for key, cause in self._tables.stalled():
-            self._send(RevisionBroken(key, cause))  # what was sent before may have been set aside
-        if not self._due and self._look is None:
+            self._send(RevisionBroken(key, cause))  # earlier reports may have been set aside
+        if not self._due and self._check is None:
             self._due = self._tables.take_changed()
-        if not self._deferred:  # also where something raised in the middle of the round before
+        if not self._deferred:  # also after an exception in the previous round
             self._continue()
 
     def look_at(self, throttler: RevisionThrottler) -> None:
-        """One revision, whole, in this turn."""
-        look = self._begin(throttler)
-        while look is not None:
+        """Check one revision completely in this turn."""
+        check = self._begin(throttler)
+        while check is not None:
             self._left = AUDIT_STEPS_PER_TURN
-            look = self._go_on(look)
+            check = self._continue_check(check)
 
     def _continue(self) -> None:
         self._deferred = False
         self._left = AUDIT_STEPS_PER_TURN
         while self._left > 0:
-            if self._look is not None:
-                self._look = self._go_on(self._look)
+            if self._check is not None:
+                self._check = self._continue_check(self._check)
             elif self._due:
                 throttler = self._tables.throttlers.get(self._due.pop())
-                if throttler is not None and self._may_look_at(throttler):
-                    self._look = self._begin(throttler)
+                if throttler is not None and self._may_check(throttler):
+                    self._check = self._begin(throttler)
             else:
                 return
         self._defer(self._continue)
         self._deferred = True
 
-    def _may_look_at(self, throttler: RevisionThrottler) -> bool:
+    def _may_check(self, throttler: RevisionThrottler) -> bool:
         return throttler.key not in self._tables.distrusted and not self._tables.is_rebuilding(throttler.key)
 
-    def _begin(self, throttler: RevisionThrottler) -> Look | None:
+    def _begin(self, throttler: RevisionThrottler) -> RevisionCheck | None:
         self.looked_total += 1
-        self._left -= LOOK_STEPS
+        self._left -= CHECK_STEPS
         try:
             throttler.table.check_room()
             wrong = _late_leases(throttler)
@@ -137,63 +136,63 @@ class Auditor(Periodic):
             if throttler.is_stuck():
                 self._send(LineStuck(throttler.key))
             shows = self._tables.restructured(throttler.key)
-            return Look(throttler, self._tables.applied.get(throttler.key, 0), shows)
+            return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), shows)
         except Exception as error:
             self._distrust(throttler, error)
             return None
 
-    def _go_on(self, look: Look) -> Look | None:
-        """With a revision, until the turn has been long enough; None when it is done."""
-        throttler = look.throttler
-        if throttler.table is not look.table or throttler.queue.removed or not self._may_look_at(throttler):
-            return None  # what it is now is looked at the next time
+    def _continue_check(self, check: RevisionCheck) -> RevisionCheck | None:
+        """Continue a check until the turn's steps are used up; return None when it is complete."""
+        throttler = check.throttler
+        if throttler.table is not check.table or throttler.queue.removed or not self._may_check(throttler):
+            return None  # the next audit checks its new state
         try:
-            while look.slot < look.table.length:
+            while check.slot < check.table.length:
                 if self._left <= 0:
-                    return look
-                wrong = self._check_slot(look)
+                    return check
+                wrong = self._check_slot(check)
                 if wrong:
                     self._send(RevisionBroken(throttler.key, wrong, "ledger"))
                     return None
-                look.slot += 1
-            self._end(look)
+                check.slot += 1
+            self._end(check)
         except Exception as error:
             self._distrust(throttler, error)
         return None
 
-    def _check_slot(self, look: Look) -> str:
-        """What is wrong between the leases at a pod and what its slot says is in flight; empty: nothing."""
-        look.table.check_slot(look.slot)
-        tracker = look.table.slots[look.slot]
+    def _check_slot(self, check: RevisionCheck) -> str:
+        """Return the difference between a pod's leases and the in-flight count of its slot; "" if there is none."""
+        check.table.check_slot(check.slot)
+        tracker = check.table.slots[check.slot]
         leases = 0
         lease = newest_of(tracker)
         while lease is not None:
             leases += 1
             assert lease.generation == tracker.generation, f"the lease of {lease.identity} is at another pod"
             if not lease.holder.is_served(lease):
-                look.forsaken += 1
-                if lease.identity not in look.forsaken_at and len(look.forsaken_at) < FORSAKEN_NAMED_MAX:
-                    look.forsaken_at.append(lease.identity)
+                check.forsaken += 1
+                if lease.identity not in check.forsaken_at and len(check.forsaken_at) < FORSAKEN_NAMED_MAX:
+                    check.forsaken_at.append(lease.identity)
             lease = next_older(lease)
         self._left -= 1 + leases
         if leases != tracker.in_flight:
             return f"{tracker.identity} has {leases} leases and {tracker.in_flight} in flight"
         if tracker.state == EMPTY:
             return ""
-        look.held += 1
+        check.held += 1
         if tracker.state == DRAINING:
-            look.draining += 1
+            check.draining += 1
             if leases == 0:
-                self._send(SlotDrained(look.throttler.key, int(tracker.slot), int(tracker.generation)))
+                self._send(SlotDrained(check.throttler.key, int(tracker.slot), int(tracker.generation)))
         else:
-            look.capacity += tracker.capacity()
-            self._see(look, tracker)
+            check.capacity += tracker.capacity()
+            self._record_pod(check, tracker)
         return ""
 
-    def _see(self, look: Look, tracker: PodTracker) -> None:
+    def _record_pod(self, check: RevisionCheck, tracker: PodTracker) -> None:
         if 0.0 < tracker.suspect_until_s < self._now() - SUSPECT_S:
-            self._send(SlotForgotten(look.throttler.key, tracker.identity))
-        if look.shows:
+            self._send(SlotForgotten(check.throttler.key, tracker.identity))
+        if check.shows:
             one = SlotView(
                 tracker.identity,
                 tracker.address,
@@ -202,32 +201,32 @@ class Auditor(Periodic):
                 int(tracker.weight),
                 int(tracker.epoch),
             )
-            look.seen.append(one)
+            check.seen.append(one)
 
-    def _end(self, look: Look) -> None:
-        key = look.throttler.key
-        if look.forsaken:
-            pods = ", ".join(sorted(look.forsaken_at))
-            self._send(LeasesForsaken(key, f"{look.forsaken} leases without a request at {pods}"))
-        if self._tables.applied.get(key, 0) != look.applied:
-            if look.shows:  # this one confirms those from before it; the next one shows the table as it is then
-                self._send(TableSeen(key, look.applied, ()))
-            return  # effects have come since the look began: the next one is after them
-        look.table.check_totals(look.held, look.capacity, look.draining)
-        if look.shows:
-            self._send(TableSeen(key, look.applied, tuple(look.seen)))
+    def _end(self, check: RevisionCheck) -> None:
+        key = check.throttler.key
+        if check.forsaken:
+            pods = ", ".join(sorted(check.forsaken_at))
+            self._send(LeasesForsaken(key, f"{check.forsaken} leases without a request at {pods}"))
+        if self._tables.applied.get(key, 0) != check.applied:
+            if check.shows:  # confirms earlier effects; the next check shows the table
+                self._send(TableSeen(key, check.applied, ()))
+            return  # effects have arrived since the check began
+        check.table.check_totals(check.held, check.capacity, check.draining)
+        if check.shows:
+            self._send(TableSeen(key, check.applied, tuple(check.seen)))
 
     def _distrust(self, throttler: RevisionThrottler, error: Exception) -> None:
         self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
 
 
 def _late_leases(throttler: RevisionThrottler) -> str:
-    """What is wrong between the number of open leases and what is in flight; empty: nothing."""
+    """Return the difference between open leases and requests in flight; "" if there is none."""
     leases = throttler.leases.count
     in_flight = throttler.table.in_flight
     if leases == in_flight:
         return ""
-    late = 0  # after a request that kept its slot when it was told to give it back
+    late = 0  # their requests did not release them when revoked
     for lease in throttler.leases:
         if lease.tracker.generation != lease.generation:
             late += 1

@@ -1,7 +1,7 @@
-"""Which messages are streams, that no buffer holds back: by rule, since their peers talk while they go on.
+"""The messages that are streams, and are never buffered because their peers interact while they are sent.
 
-A response is written to its client as it comes in any case; the buffer takes what the client does not. Of a stream that
-would be the past, so its pod waits for the client instead.
+A response is always forwarded as it arrives, and the buffer takes what the client does not. In a stream, buffered data
+would be outdated, so its pod waits for the client instead.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _STREAMED_REQUESTS: Final = (b"application/grpc",)
 
 
 def is_request_streamed(head: RequestHead) -> bool:
-    """True if the pod answers while the body comes: gRPC."""
+    """True if the pod responds while the body is sent: gRPC."""
     return (head.headers.get(b"content-type") or b"").lower().startswith(_STREAMED_REQUESTS)
 
 
 def is_response_streamed(head: ResponseHead) -> bool:
-    """Events, frames of a camera, gRPC; or the pod says so as it says it to nginx: `X-Accel-Buffering: no`."""
+    """True for event streams, camera frames, gRPC, and responses with `X-Accel-Buffering: no`, as in nginx."""
     headers = head.headers
     if (headers.get(b"content-type") or b"").lower().startswith(_STREAMED_RESPONSES):
         return True

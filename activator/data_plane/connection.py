@@ -1,9 +1,9 @@
-"""The transport of one connection, of a client or to a pod: reading in turns of the loop, writing, and the end.
+"""The base of all connections: reading in turns of the loop, writing, and the end.
 
 Rules
-  1. A connection is an asyncio protocol by its methods: a native class cannot derive from asyncio.Protocol.
-  2. A parser that has used up its share of a turn continues in another one (`_turn_came`); until then nothing is read.
-  3. A connection that the loop has closed refers to nothing any more, so that no cycle is left for the collector.
+  1. A connection is an asyncio protocol by its methods, because a native class cannot derive from asyncio.Protocol.
+  2. A parser that has used its share of a turn continues in a later one (`_turn_came`); until then nothing is read.
+  3. A connection that the loop has closed drops all references, to avoid reference cycles.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Connection:
-    """The base of the four: of clients and to pods, over HTTP/1.1 and HTTP/2."""
+    """The base class of the four connections: of clients and to pods, over HTTP/1.1 and HTTP/2."""
 
     def __init__(self, turn: WriteBatcher) -> None:
         self.turn = turn
-        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
+        self.bare: Transport | None = None  # with TLS: the plain transport, until `connection_made`
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
         self._reading = Reading(turn.shares.add, self._turn_came)
@@ -29,7 +29,7 @@ class Connection:
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
-        """Start: the socket is there; over TLS, the handshake is over."""
+        """Start with an open socket; over TLS, the handshake has ended."""
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
@@ -52,20 +52,20 @@ class Connection:
     def resume_writing(self) -> None:
         raise NotImplementedError
 
-    # --- what a subclass does ---
+    # --- implemented by subclasses ---
 
     def _turn_came(self) -> None:
-        """Parse on where the share of the last turn was used up."""
+        """Parse the rest of a read that has used the share of the last turn."""
         raise NotImplementedError
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
         return BufferedWriter(self.turn, transport)
 
     def _read_last(self) -> None:
-        """Deliver the bytes that the kernel still holds: a write has failed, so the loop does not read them."""
+        """Deliver the bytes that the kernel still holds, which the loop does not read after a failed write."""
 
     def _lost(self, error: Exception | None) -> None:
-        """Report that the connection is gone."""
+        """Report that the connection has ended."""
         raise NotImplementedError
 
     # --- for subclasses ---

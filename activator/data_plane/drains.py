@@ -1,11 +1,11 @@
-"""Pods that leave and still have requests, and the end of those that take too long.
+"""Draining pods with requests in progress, and the end of drains that time out.
 
 Rules
-  1. When the time of a drain is up, the requests of its pod are ended, and then the slot is reported to be freed. A
-     request costs a closed connection and an answer: REVOKED_PER_TURN_MAX are ended in each turn of the loop, of all
-     drains together.
-  2. Whatever happened to a slot meanwhile is seen by its generation and its state: a pod that has come back keeps what
-     has not been ended yet.
+  1. When a drain times out, the requests of its pod are ended, and then its slot is reported to be freed. Ending a
+     request costs a closed connection and a response, so all drains together end REVOKED_PER_TURN_MAX per turn of the
+     loop.
+  2. Generation and state of the slot show if it has changed in the meantime: a pod that has returned keeps the requests
+     that have not been ended yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REVOKED_PER_TURN_MAX: Final = 64  # requests, some 30 us each
 
 @final
 class Drain(Deadline):
-    """Of one pod."""
+    """The drain of one pod."""
 
     def __init__(self, drains: Drains, throttler: RevisionThrottler, tracker: PodTracker) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Drain(Deadline):
         self._drains = drains
 
     def is_under_way(self) -> bool:
-        """The pod still has the slot, and has not come back into it."""
+        """True if the pod still has the slot and still drains."""
         return self.tracker.generation == self._generation and self.tracker.state == DRAINING
 
     def expired(self, now_s: float) -> None:
@@ -43,7 +43,7 @@ class Drain(Deadline):
 
 
 class Drains:
-    """`over` is called when the time of a drain is up and the last request of the pod has been ended."""
+    """The drains of one data plane. `over` is called after a timeout, when the pod's last request has been ended."""
 
     def __init__(
         self, wheel: TimingWheel, now: Now, defer: Defer, over: Callable[[RevisionThrottler, PodTracker], None]
@@ -52,26 +52,26 @@ class Drains:
         self._now = now
         self._defer = defer
         self._over = over
-        self._armed: dict[PodTracker, Drain] = {}  # each pod's latest, until its time is up
+        self._armed: dict[PodTracker, Drain] = {}  # the latest drain of each pod
         self._overdue: deque[Drain] = deque()
-        self._ended: int = 0  # requests, in this turn
+        self._ended: int = 0  # requests ended in this turn
         self._deferred: bool = False
 
     def begin(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
-        """The pod leaves with what it carries. If it has flapped, this drain has all of its time."""
+        """Begin the drain of a pod with requests; after flapping it has the full time again."""
         self.forget(tracker)
         drain = Drain(self, throttler, tracker)
         self._armed[tracker] = drain
         self._wheel.arm(drain, self._now() + timeout_s)
 
     def forget(self, tracker: PodTracker) -> None:
-        """The slot is another pod's, or nobody's."""
+        """Cancel the drain of a slot."""
         drain = self._armed.pop(tracker, None)
         if drain is not None:
             self._wheel.cancel(drain)
 
     def overdue(self, drain: Drain) -> None:
-        """Its time is up."""
+        """End the requests of a drain that has timed out."""
         if self._armed.get(drain.tracker) is drain:
             del self._armed[drain.tracker]
         self._overdue.append(drain)

@@ -1,8 +1,8 @@
-"""Tables without pods: their slots are given back after a while.
+"""The release of the slots of tables without pods.
 
-A revision at zero keeps the slots of its table for GIVE_BACK_AFTER_S: one that flaps between zero and one pod does not
-make them anew each time (0.3 ms and 440 KB for the 2,000 slots of max_scale 1,000). So the memory of tables at zero is
-that of the revisions that had a pod in this time.
+A revision at zero keeps the slots of its table for GIVE_BACK_AFTER_S, so that one that flaps between zero and one pod
+does not create them each time (0.3 ms and 440 KB for the 2,000 slots of max_scale 1,000). Memory of tables at zero is
+therefore only used by revisions that had a pod within this time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GIVE_BACK_AFTER_S: Final = 60.0
 
 @final
 class EmptyTable(Deadline):
-    """Of one revision."""
+    """The deadline of one revision's empty table."""
 
     def __init__(self, tables: EmptyTables, throttler: RevisionThrottler) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class EmptyTable(Deadline):
 
 
 class EmptyTables:
-    """Of one data plane."""
+    """The empty tables of one data plane."""
 
     def __init__(self, wheel: TimingWheel, now: Now) -> None:
         self._wheel = wheel
@@ -37,7 +37,7 @@ class EmptyTables:
         self._armed: dict[int, EmptyTable] = {}  # by incarnation
 
     def slot_freed(self, throttler: RevisionThrottler) -> None:
-        """To be called when a slot was freed: it may have been the last."""
+        """Start the timer if the freed slot was the last one in use."""
         if throttler.table.used != 0 or throttler.queue.removed:
             return
         entry = self._armed.get(throttler.incarnation)
@@ -47,5 +47,5 @@ class EmptyTables:
 
     def time_is_up(self, throttler: RevisionThrottler) -> None:
         del self._armed[throttler.incarnation]
-        if not throttler.queue.removed:  # else the table goes with it
+        if not throttler.queue.removed:  # otherwise the table is dropped with the revision
             throttler.table.drop_slots()

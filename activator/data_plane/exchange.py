@@ -1,4 +1,4 @@
-"""One request in flight, as the client side and the pod side see it: four roles and the calls between them.
+"""The roles in one exchange of a request and its response, and the calls between them.
 
     ClientStream  ── request_body, request_end, client_gone, client_blocked/drained ──►  Exchange
     ClientStream  ◄─ send_interim, send_head, send_body, send_end, abort, pause/resume ──  Exchange
@@ -6,11 +6,11 @@
     PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  PodUser
 
 Rules
-  1. Nothing here belongs to a protocol version: a request may come in over one and leave over another.
-  2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; calls that come
-     later are harmless.
-  3. Bodies are bytes as the parser delivered them, never the buffer that was received.
-  4. After a 101 both bodies go on as raw streams, each with an end of its own: a tunnel is an exchange like any other.
+  1. Nothing here depends on the HTTP version: a request may arrive over one and be forwarded over another.
+  2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; later calls have
+     no effect.
+  3. Bodies are bytes as the parser delivered them, never views of the receive buffer.
+  4. After a 101 both bodies continue as raw streams, each with its own end: a tunnel is an exchange, too.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from activator.runtime.reasons import Reason
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientStream:
-    """The client's half: where the answer goes."""
+    """The client's side of an exchange, which receives the response."""
 
     def send_interim(self, head: ResponseHead) -> None:
-        """A 1xx answer; the real one follows."""
+        """Send a 1xx response; the final one follows."""
         raise NotImplementedError
 
     def send_head(self, head: ResponseHead) -> None:
@@ -39,29 +39,29 @@ class ClientStream:
         raise NotImplementedError
 
     def send_end(self, trailers: Headers) -> None:
-        """The answer is complete, and is on its way when this returns."""
+        """Complete the response; it is written before this returns."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Put on its way what `send_head` and `send_body` have gathered in this turn."""
+        """Write what `send_head` and `send_body` have batched in this turn."""
         raise NotImplementedError
 
     def abort(self) -> None:
-        """The answer cannot be completed: the client must notice that it is cut short."""
+        """End a response that cannot be completed, such that the client notices that it is cut short."""
         raise NotImplementedError
 
     def pause_request(self) -> None:
-        """Read no more of the request's body for now."""
+        """Stop reading the request body for now."""
         raise NotImplementedError
 
     def resume_request(self) -> None:
         raise NotImplementedError
 
     def ask_for_body(self) -> None:
-        """The body is wanted before any pod has been asked: a client that waits for a 100 (Continue) gets it."""
+        """Request the body before any pod has: a client that waits for a 100 (Continue) gets it."""
 
     def taken_bytes(self) -> int:
-        """Return a number that grows as the client takes bytes; 0 if that is not known."""
+        """Return a counter that grows as the client takes bytes; 0 if it is unknown."""
         return 0
 
     def unsent_bytes(self) -> int:
@@ -69,38 +69,38 @@ class ClientStream:
         return 0
 
     def half_closes(self) -> bool:
-        """Return True if one direction of a tunnel can end before the other (not over TLS)."""
+        """True if one direction of a tunnel can end before the other (not over TLS)."""
         raise NotImplementedError
 
     def client_ip(self) -> str:
-        """The address of the client, as far as it can be trusted; empty where there is none to be had."""
+        """Return the trusted address of the client; "" if it has none."""
         raise NotImplementedError
 
     def endpoints(self) -> Endpoints | None:
-        """Whence the request came and where it arrived; None: that is not known."""
+        """Return source and destination address of the request; None if they are unknown."""
         return None
 
     def protocol(self) -> str:
-        """The protocol of the client, with its version."""
+        """Return the protocol of the client, with its version."""
         return "HTTP/1.1"
 
     def secure(self) -> bool:
-        """The client uses TLS."""
+        """True if the client uses TLS."""
         return False
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientWrapper(ClientStream):
-    """A client behind something that edits or delays its response; passes everything on to `client`.
+    """The base of wrappers that edit or delay the response of a client; it forwards all calls to `client`.
 
-    Back-pressure is the client's own: it calls the exchange itself when it is full.
+    Back-pressure bypasses wrappers: the client itself calls the exchange when it is blocked.
     """
 
     def __init__(self, client: ClientStream) -> None:
         self.client = client
 
     def stop(self) -> None:
-        """The request is over: no timer and no reference to it may be left."""
+        """Release all timers and references to the request, which is over."""
         if isinstance(self.client, ClientWrapper):
             self.client.stop()
 
@@ -155,11 +155,11 @@ class ClientWrapper(ClientStream):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:
-    """The pod's half: where the request goes.
+    """The pod's side of an exchange, which receives the request.
 
-    `reused`: it has been idle, so that the pod may be closing it just now. `may_refuse`: the protocol lets the pod
-    state that it did not process a request (`pod_refused`). `was_reset`: the connection was lost by an error, such as
-    that of a write, and not closed in order.
+    `reused`: the connection has been idle, so the pod may be closing it. `may_refuse`: the protocol lets the pod state
+    that it did not process a request (`pod_refused`). `was_reset`: the connection ended with an error, for example of
+    a write, and not in order.
     """
 
     reused: bool
@@ -171,7 +171,7 @@ class PodStream:
         return "HTTP/1.1"
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
-        """The head and the body pieces that are there already, together."""
+        """Send the head together with the first pieces of the body."""
         raise NotImplementedError
 
     def send_body(self, data: bytes) -> None:
@@ -181,24 +181,24 @@ class PodStream:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """The answer is not wanted any more; the connection to the pod is closed."""
+        """Discard the response, and close the connection to the pod or reset its stream."""
         raise NotImplementedError
 
     def cancel(self, successor: PodUser, waits: bool) -> bool:
-        """Give up the request, and call `successor` in the place of its user from now on.
+        """Cancel the request, and call `successor` in place of its user from now on.
 
-        `waits`: let the pod finish; otherwise ask it to stop. Return False if the pod has stopped already, as far as
-        that can be known: then `successor` is not called.
+        `waits`: let the pod finish; otherwise ask it to stop. Return False if the pod has already stopped, as far as
+        that is known; then `successor` is not called.
         """
         self.abort()
         return False
 
     def half_closes(self) -> bool:
-        """As the client's."""
+        """True if one direction of a tunnel can end before the other (not over TLS)."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """A tunnel has ended both ways: close when all is sent."""
+        """Close a tunnel whose both directions have ended, after all data is sent."""
         raise NotImplementedError
 
     def pause_response(self) -> None:
@@ -210,27 +210,27 @@ class PodStream:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodUser(LeaseHolder):
-    """What uses a connection to a pod: an attempt of a request (`proxy/attempt.py`), or what takes its place there."""
+    """The user of a connection to a pod: an attempt of a request (`proxy/attempt.py`), or its replacement."""
 
     def __init__(self, head: RequestHead) -> None:
         super().__init__()
         self.head = head
-        self.read_s: float = 0.0  # the time of the read from the pod that is being handled; 0.0 in between
+        self.read_s: float = 0.0  # the time of the current read from the pod; 0.0 in between
 
     def endpoints(self) -> Endpoints | None:
-        """Return the client's, for the PROXY protocol; None if they are not known."""
+        """Return the client's addresses for the PROXY protocol; None if they are unknown."""
         return None
 
     def connected(self, pod: PodStream) -> None:
-        """Take the connection that `checkout` has asked for."""
+        """Use the connection that `checkout` has requested."""
         raise NotImplementedError
 
     def connect_failed(self, reason: Reason) -> None:
-        """Learn that there is no connection to be had."""
+        """Handle a failure to get a connection."""
         raise NotImplementedError
 
     def response_interim(self, head: ResponseHead) -> None:
-        """Take a 1xx response; the real one follows."""
+        """Handle a 1xx response; the final one follows."""
         raise NotImplementedError
 
     def response_head(self, head: ResponseHead) -> None:
@@ -240,25 +240,25 @@ class PodUser(LeaseHolder):
         raise NotImplementedError
 
     def response_flush(self) -> None:
-        """Learn that all that one read from the pod brought has been delivered."""
+        """Handle the end of the data of one read from the pod."""
         raise NotImplementedError
 
     def response_end(self, trailers: Headers) -> None:
         raise NotImplementedError
 
     def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
-        """Learn that the pod has closed, or sent something other than a response.
+        """Handle a closed connection, or data that is not a response.
 
-        `untouched`: the connection had been idle before, and closed before a byte of a response came.
+        `untouched`: the connection had been idle, and closed before a byte of a response arrived.
         """
         raise NotImplementedError
 
     def pod_refused(self, reason: Reason, detail: str) -> None:
-        """Learn that the pod did nothing with the request: it may be sent again, whatever its method."""
+        """Handle a pod that did nothing with the request, which may be sent again whatever its method."""
         raise NotImplementedError
 
     def pod_blocked(self) -> None:
-        """Learn that the pod reads more slowly than the client writes."""
+        """Handle a pod that reads more slowly than the client sends."""
         raise NotImplementedError
 
     def pod_drained(self) -> None:
@@ -267,24 +267,24 @@ class PodUser(LeaseHolder):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Exchange(Waiter):
-    """One request from its arrival to its end, as its client's connection sees it (`proxy/exchange.py`)."""
+    """One request from its arrival to its end, as the client's connection sees it (`proxy/exchange.py`)."""
 
     def __init__(self, head: RequestHead) -> None:
         super().__init__()
         self.head = head
         self.over: bool = False
-        self.is_shed: bool = False  # it is cut because the memory that its client holds is needed
-        self.done_s: float = 0.0  # when it was over, in monotonic seconds
+        self.is_shed: bool = False  # aborted because the memory of its unread response is needed
+        self.done_s: float = 0.0  # time of the end, in monotonic seconds
 
     def request(self) -> RequestHead | None:
         return self.head
 
     def begin(self) -> None:
-        """Find the request's revision and a pod, since its turn has come."""
+        """Find a revision and a pod for the request, whose turn has come."""
         raise NotImplementedError
 
     def refuse_unsent(self) -> bool:
-        """Refuse the request because the program ends, if no pod has it and it is not queued; return whether it was."""
+        """Refuse the request at the end of a drain if it has no pod and is not queued; return True if refused."""
         return False
 
     def request_body(self, data: bytes) -> None:
@@ -294,16 +294,16 @@ class Exchange(Waiter):
         raise NotImplementedError
 
     def client_gone(self) -> None:
-        """Learn that the client has closed: the place or slot is free within this turn."""
+        """Handle a disconnected client: the queue position or slot is released within this turn."""
         raise NotImplementedError
 
     def client_blocked(self) -> None:
-        """Learn that the client reads more slowly than the pod writes."""
+        """Handle a client that reads more slowly than the pod sends."""
         raise NotImplementedError
 
     def client_drained(self) -> None:
         raise NotImplementedError
 
     def request_failed(self, reason: Reason, detail: str) -> None:
-        """Learn that the request's own bytes turned out to be bad after its head was taken."""
+        """Handle an error in the request's data after its head was accepted."""
         raise NotImplementedError

@@ -1,9 +1,9 @@
-"""The phases of a request's life and every legal step between them, as one table.
+"""The phases of a request's life, and a table of all legal steps between them.
 
 Rules
-  1. A request is in exactly one phase. `ProxiedExchange.enter` alone changes it, and asks `is_legal` before it does.
+  1. A request is in exactly one phase. Only `ProxiedExchange.enter` changes it, after checking `is_legal`.
   2. A step that is not in the table is an error: it is counted and logged, and the request ends.
-  3. The numbers are in the order of a request's life: code asks whether `phase >= SENT`.
+  3. The numbers follow the order of a request's life, so that code can compare: `phase >= SENT`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from mypy_extensions import i64
 
 from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Transition, legal_steps
 
-ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
+ARRIVED: Final = 0  # its head has been read; earlier requests of its connection are in progress
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
-SCANNING: Final = 2  # its revision depends on its body, of which more has to come
-HELD: Final = 3  # a filter keeps it from asking for a slot
+SCANNING: Final = 2  # its revision depends on its body, which is incomplete
+HELD: Final = 3  # a filter holds it before it asks for a slot
 GATHERING: Final = 4  # its body is received before it asks for a slot
-WAITING: Final = 5  # no pod has it: it waits for a slot
+WAITING: Final = 5  # it waits for a slot
 CONNECTING: Final = 6  # it has a slot, and waits for a connection to the pod
-SENT: Final = 7  # a pod has it, and has not begun to answer
-ANSWERING: Final = 8  # the head of the answer has gone to the client
-DELIVERING: Final = 9  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
-TUNNEL: Final = 10  # after a 101: both directions are open, and each has an end of its own
-LINKED_TUNNEL: Final = 11  # the same where a connection cannot half-close: the first end is the end of both
-CLIENT_ENDED: Final = 12  # of a tunnel: only the pod may still send
-POD_ENDED: Final = 13  # of a tunnel: only the client may still send
+SENT: Final = 7  # a pod has it, and has not begun to respond
+ANSWERING: Final = 8  # the head of the response has been sent to the client
+DELIVERING: Final = 9  # the pod has finished and its slot is free; the client still takes the rest of the response
+TUNNEL: Final = 10  # after a 101: both directions are open, and each ends separately
+LINKED_TUNNEL: Final = 11  # a tunnel over a connection that cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 12  # a tunnel in which only the pod may still send
+POD_ENDED: Final = 13  # a tunnel in which only the client may still send
 OVER: Final = 14
 
 PHASE_NAMES: Final = (
@@ -51,57 +51,57 @@ PHASE_NAMES: Final = (
 
 TRANSITIONS: Final = (
     Transition(ARRIVED, ROUTING, "its turn has come"),
-    Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
-    Transition(ROUTING, SCANNING, "its revision depends on what its body says"),
+    Transition(ARRIVED, OVER, "its client disconnected, or its body was refused, before its turn"),
+    Transition(ROUTING, SCANNING, "its revision depends on its body"),
     Transition(ROUTING, HELD, "a filter holds it"),
-    Transition(SCANNING, HELD, "it has a revision, and a filter holds it"),
-    Transition(GATHERING, HELD, "its body is here, and a filter holds it"),
-    Transition(WAITING, HELD, "it has another revision, and a filter of that holds it"),
-    Transition(HELD, GATHERING, "its filter lets it go on, and its body is to be here first"),
-    Transition(HELD, WAITING, "its filter lets it go on, and no pod has room"),
-    Transition(HELD, CONNECTING, "its filter lets it go on, and a pod has room"),
-    Transition(HELD, OVER, "it is refused, or its client has gone"),
-    Transition(WAITING, GATHERING, "it has another revision, and its body is to be here first"),
-    Transition(ROUTING, GATHERING, "its body is to be here first"),
-    Transition(ROUTING, WAITING, "no pod has room"),
-    Transition(ROUTING, CONNECTING, "a pod has room"),
-    Transition(ROUTING, OVER, "it is refused, or answered here"),
-    Transition(SCANNING, GATHERING, "it has a revision, and its body is to be here first"),
-    Transition(SCANNING, WAITING, "it has a revision, and no pod has room"),
-    Transition(SCANNING, CONNECTING, "it has a revision, and a pod has room"),
-    Transition(SCANNING, OVER, "no revision takes it, or its body does not come, or its client has gone"),
-    Transition(GATHERING, WAITING, "its body is here, and no pod has room"),
-    Transition(GATHERING, CONNECTING, "its body is here, and a pod has room"),
-    Transition(GATHERING, OVER, "it is refused, or its body does not come, or its client has gone"),
+    Transition(SCANNING, HELD, "it is routed, and a filter holds it"),
+    Transition(GATHERING, HELD, "its body is complete, and a filter holds it"),
+    Transition(WAITING, HELD, "it falls back to a revision whose filter holds it"),
+    Transition(HELD, GATHERING, "its filter releases it, and its body is gathered first"),
+    Transition(HELD, WAITING, "its filter releases it, and no slot is free"),
+    Transition(HELD, CONNECTING, "its filter releases it, and a slot is free"),
+    Transition(HELD, OVER, "it is refused, or its client disconnected"),
+    Transition(WAITING, GATHERING, "it falls back, and its body is gathered first"),
+    Transition(ROUTING, GATHERING, "its body is gathered first"),
+    Transition(ROUTING, WAITING, "no slot is free"),
+    Transition(ROUTING, CONNECTING, "a slot is free"),
+    Transition(ROUTING, OVER, "it is refused, or a filter responds"),
+    Transition(SCANNING, GATHERING, "it is routed, and its body is gathered first"),
+    Transition(SCANNING, WAITING, "it is routed, and no slot is free"),
+    Transition(SCANNING, CONNECTING, "it is routed, and a slot is free"),
+    Transition(SCANNING, OVER, "no revision takes it, its body times out, or its client disconnected"),
+    Transition(GATHERING, WAITING, "its body is complete, and no slot is free"),
+    Transition(GATHERING, CONNECTING, "its body is complete, and a slot is free"),
+    Transition(GATHERING, OVER, "it is refused, its body times out, or its client disconnected"),
     Transition(WAITING, CONNECTING, "a slot was granted"),
-    Transition(WAITING, OVER, "it is refused, or its client has gone"),
-    Transition(CONNECTING, SENT, "there is a connection"),
-    Transition(CONNECTING, WAITING, "no connection was made: another pod"),
-    Transition(CONNECTING, OVER, "no connection was made, or not in time, or its client has gone"),
-    Transition(SENT, ANSWERING, "the head of the answer has come"),
-    Transition(SENT, TUNNEL, "the answer is a 101"),
-    Transition(SENT, LINKED_TUNNEL, "the answer is a 101, and one of the connections is TLS"),
-    Transition(SENT, WAITING, "a kept connection was closed under it: another pod"),
-    Transition(SENT, OVER, "there will be no answer, or no client for it"),
-    Transition(ANSWERING, DELIVERING, "the answer is complete, and its client has not taken all of it"),
-    Transition(ANSWERING, OVER, "the answer is complete, or cut short"),
-    Transition(DELIVERING, OVER, "the client has taken the answer, or takes no more, or has gone"),
+    Transition(WAITING, OVER, "it is refused, or its client disconnected"),
+    Transition(CONNECTING, SENT, "the connection is established"),
+    Transition(CONNECTING, WAITING, "the connection failed: retry at another pod"),
+    Transition(CONNECTING, OVER, "the connection failed or timed out, or its client disconnected"),
+    Transition(SENT, ANSWERING, "the head of the response has arrived"),
+    Transition(SENT, TUNNEL, "the response is a 101"),
+    Transition(SENT, LINKED_TUNNEL, "the response is a 101, and one of the connections cannot half-close"),
+    Transition(SENT, WAITING, "a kept connection closed during the request: retry at another pod"),
+    Transition(SENT, OVER, "it failed, or its client disconnected"),
+    Transition(ANSWERING, DELIVERING, "the response is complete, and its client has not taken all of it"),
+    Transition(ANSWERING, OVER, "the response is complete, or cut short"),
+    Transition(DELIVERING, OVER, "the client has taken the response, takes no more, or disconnected"),
     Transition(TUNNEL, CLIENT_ENDED, "the client has ended its direction"),
     Transition(TUNNEL, POD_ENDED, "the pod has ended its direction"),
-    Transition(TUNNEL, OVER, "it is cut"),
-    Transition(LINKED_TUNNEL, OVER, "one side has ended it, or it is cut"),
-    Transition(CLIENT_ENDED, OVER, "the pod has ended its direction too, or it is cut"),
-    Transition(POD_ENDED, OVER, "the client has ended its direction too, or it is cut"),
+    Transition(TUNNEL, OVER, "it is aborted"),
+    Transition(LINKED_TUNNEL, OVER, "one side has ended it, or it is aborted"),
+    Transition(CLIENT_ENDED, OVER, "the pod has ended its direction, too, or it is aborted"),
+    Transition(POD_ENDED, OVER, "the client has ended its direction, too, or it is aborted"),
 )
 
-_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # looked at five times in a request
+_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # used five times per request
 
 
 def is_legal(phase: i64, to: i64) -> bool:
-    """Whether a request in `phase` may go on to `to`."""
+    """True if the table has a step from `phase` to `to`."""
     return _LEGAL[(phase << PHASE_BITS) | to] != 0
 
 
 def illegal(phase: int, to: int) -> IllegalTransitionError:
-    """The error that a request was to go on from `phase` to `to`."""
+    """Return the error for a step from `phase` to `to`."""
     return IllegalTransitionError("a request", PHASE_NAMES[phase], PHASE_NAMES[to])

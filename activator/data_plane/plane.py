@@ -1,7 +1,7 @@
-"""The data plane of one worker, put together: listeners, proxy, throttlers, tables, pools.
+"""The data plane of one worker: listeners, proxy, throttlers, tables and pools.
 
-It receives effects by `apply` and commands by `execute`, and sends what it learns by `send`: messages of `messages/`
-and nothing else, so that the control plane may be at the other end of a socket. Listening sockets are handed in.
+It receives effects by `apply` and commands by `execute`, and sends only messages of `messages/` by `send`, so that
+the control plane may be at the other end of a socket. Listening sockets are passed in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
-from activator.data_plane.proxy.status_exchange import AnswerDesk
+from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
@@ -49,8 +49,8 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.data_plane.upstream.introduced import IntroducedPool
 from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolPool
 from activator.messages import (
     AnnounceDrain,
     Command,
@@ -87,15 +87,15 @@ from lb.rng import Rng
 from lb.slots import Trim
 from lb.tracker import PodTracker
 
-ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
-HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
-ANSWER_NAME_BYTES: Final = 16  # of chance in the name of an answer that is kept
-ANSWERS_LOOK_S: Final = 0.02  # how often it is looked whether the last of them is done, in a drain
-LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane reports what it carries
+ATTEMPTS_MAX: Final = 3  # pods to which one request may be sent
+HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is known, and kept for a retry
+ANSWER_NAME_BYTES: Final = 16  # random bytes in the name of a stored response
+ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is complete
+LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
 
 log = logging.getLogger("activator.data")
 
-# What pods are offered by ALPN, and the pool for each `protocol` of a revision.
+# The protocols offered to pods by ALPN, and the pool for each `protocol` of a revision.
 _HTTP1: Final = ("http/1.1",)
 _HTTP2: Final = ("h2",)
 _EITHER: Final = ("h2", "http/1.1")
@@ -106,17 +106,17 @@ Send = Callable[[FromData], None]
 
 
 class DataPlane:
-    """One worker's data plane; everything in it is touched by one event loop only."""
+    """The data plane of one worker; only one event loop uses it."""
 
     def __init__(
-        self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, tells: bool = True
+        self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, logs_limits: bool = True
     ) -> None:
-        """`tells`: what it finds of the system goes to the log; of several, one does."""
+        """`logs_limits`: log findings about the system; of several data planes, one does so."""
         loop = asyncio.get_running_loop()
         self._send = send
         self._now = now
         self._tasks = tasks
-        self._tells = tells
+        self._logs_limits = logs_limits
         self._config = config
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
@@ -140,9 +140,9 @@ class DataPlane:
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
-        self._knative: KnativeDialect | None = None  # where Knative's parts are the peers
-        self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
-        connections_max = settings.connections_max(config.limits.connections, tells)
+        self._knative: KnativeDialect | None = None  # set if Knative's components are the peers
+        self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
+        connections_max = settings.connections_max(config.limits.connections, logs_limits)
         self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
@@ -159,8 +159,8 @@ class DataPlane:
         self.registry.entry_first, self.registry.entry_last = _entry_range(config)
         self._entry_sweep = EntrySweep(self.registry)
         self.server: Server | None = None
-        self.member: Member | None = None  # where several data planes are one throttler …
-        self.loads: SharedLoads | None = None  # … and know of each other's requests
+        self.member: Member | None = None  # set if several data planes share slots
+        self.loads: SharedLoads | None = None  # set if they share loads
         dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
@@ -168,7 +168,7 @@ class DataPlane:
         self._auditor = Auditor(self.tables, self.wheel, now, send, loop.call_soon)
 
     def start(self) -> Server:
-        """What is to accept."""
+        """Start the periodic work, and return the server that is to accept."""
         self.server = Server(self.registry, self._tasks.start)
         self._report.arm()
         self._auditor.arm()
@@ -177,17 +177,18 @@ class DataPlane:
         return self.server
 
     def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage], None]) -> SharedLoads:
-        """Share the slots of all revisions that have a limit with other data planes, and the loads of all others with
-        `send`; ask each other for answers that are kept. Before anything is applied.
+        """Join a group of data planes, before anything is applied.
+
+        They share the slots of all revisions with a limit and, by `send`, the loads of all others and stored responses.
         """
-        assert not self.tables.throttlers, "it has begun already"
+        assert not self.tables.throttlers, "the data plane has already been used"
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
         self.answer_links.join(member.number, send)
         return self.loads
 
     def reconfigure(self, config: Config) -> None:
-        """Serve with other bounds and other trust from now on (rule 2 of `settings.py`)."""
+        """Apply new limits and trust settings (rule 2 of `settings.py`)."""
         limits = config.limits
         self.held.bytes_max, self.held.requests_max = limits.held_bytes, limits.held_requests
         self.files.bytes_max = limits.file_bytes
@@ -196,7 +197,7 @@ class DataPlane:
         self.router.trusts_revision_headers = settings.trusts_revision_headers(config)
         registry = self.registry
         if limits.connections != self._config.limits.connections:
-            registry.limit_connections(settings.connections_max(limits.connections, self._tells))
+            registry.limit_connections(settings.connections_max(limits.connections, self._logs_limits))
             self._dials.connections_max = registry.connections_max
         if config.forwarded != self._config.forwarded:
             registry.origins = settings.origins(config.forwarded)
@@ -208,15 +209,15 @@ class DataPlane:
         self._config = config
 
     def apply(self, effects: list[Effect]) -> None:
-        """Effects of the state worker, in order."""
+        """Apply effects of the state worker, in order."""
         self.tables.apply(effects)
 
     def write_out(self) -> None:
-        """Send what has been written, now: something else is about to take its time before the turn ends."""
+        """Write out buffered data now, before other work delays the end of the turn."""
         self._turn.end()
 
     def execute(self, command: Command) -> None:
-        """A command of the control plane."""
+        """Execute a command of the control plane."""
         if isinstance(command, SetHealth):
             self._health = command
         elif isinstance(command, SetPending):
@@ -226,14 +227,14 @@ class DataPlane:
         elif isinstance(command, ShowOutput):
             throttler = self.tables.throttlers.get(command.key)
             if throttler is not None:
-                throttler.queue.onlookers.output = command.lines
+                throttler.queue.start_observers.output = command.lines
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:
             self._tasks.start("drain", self._drain(command))
 
     def statistics(self) -> DataPlaneStatistics:
-        """As of now."""
+        """Return the current statistics."""
         registry = self.registry
         return DataPlaneStatistics(
             client_connections=len(registry.connections),
@@ -264,19 +265,19 @@ class DataPlane:
         )
 
     def revision_statistics(self) -> Iterator[RevisionStatistics]:
-        """Of each revision, as of the moment when it is asked for."""
+        """Return the statistics of each revision, read when it is requested."""
         return statistics.revisions(self.tables)
 
     def throttlers(self) -> list[RevisionThrottler]:
-        """Of all revisions, also of dropped ones whose requests have not ended."""
+        """Return the throttlers of all revisions, including removed ones with requests in progress."""
         return [*self.tables.throttlers.values(), *self.tables.dropped.values()]
 
     def statistics_of(self, throttler: RevisionThrottler) -> RevisionStatistics:
-        """Of one revision, now."""
+        """Return the current statistics of one revision."""
         return statistics.revision(throttler)
 
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
-        """All revisions, or the one of this key, as plain data, by key: what `/debug/revisions` shows of them."""
+        """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""
         return revisions(self.tables, only)
 
     def _speak_knative(self, command: SpeakKnative) -> None:
@@ -286,14 +287,14 @@ class DataPlane:
         self._knative.passes_through = command.passes_through
 
     def _share_filters(self, shared: tuple[Filter, ...]) -> None:
-        """Let all requests meet these filters from now on."""
+        """Apply these filters to all requests from now on."""
         self.filters.shared = shared
         self.proxy.filters = FilterChain((), shared)
         for throttler in self.throttlers():
             throttler.filters = self.filters.chain_of(throttler.spec)
 
     def _unhealthy(self, target: bytes) -> str:
-        """What a kubelet is answered: why the program is not ready, or, on the paths of liveness, not alive."""
+        """Return why a kubelet probe fails: the program is not ready or, on the paths of liveness, not alive."""
         health = self._health
         return health.not_alive if target.startswith((b"/healthz", b"/livez")) else health.not_ready
 
@@ -305,7 +306,7 @@ class DataPlane:
             self._send(Drained(finished))
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
-        """Stop accepting and let what is in flight finish; False when some had to be cut."""
+        """Stop accepting, and let requests in flight finish; return False if some were cut."""
         until_s = self._now() + timeout_s
         self.answers.close()
         finished = (
@@ -320,37 +321,37 @@ class DataPlane:
         return finished
 
     def _refuse_queued(self) -> int:
-        """Answer 503 to the requests that are still queued when the time of a drain is over."""
+        """Refuse the requests that are still queued when the drain times out, with 503; return their number."""
         count = sum(throttler.queue.drain() for throttler in self.tables.throttlers.values())
         count += sum(connection.refuse_unsent() for connection in list(self.registry.connections))
         if count:
-            log.warning("%d queued requests are answered with 503, because `shutdown.timeout` is over", count)
+            log.warning("%d queued requests were refused with 503: `shutdown.timeout` has expired", count)
         return count
 
     async def _finish_answers(self, until_s: float) -> bool:
-        """Requests whose clients do not wait may finish; nobody can ask for their answers any more."""
+        """Let asynchronous requests finish, although their responses can no longer be fetched."""
         answers = self.answers
         while answers.pending and self._now() < until_s:
-            await pause(ANSWERS_LOOK_S)
+            await pause(ANSWERS_CHECK_S)
         finished = answers.pending == 0
         answers.cut()
         lost = answers.lose()
         if lost:
-            log.warning("%d answers that were kept are lost: their clients have not asked for them", lost)
+            log.warning("%d stored responses are lost: their clients have not fetched them", lost)
         return finished
 
     def _loop_paused(self, pause_s: float) -> None:
         self.pauses_total += 1
-        log.warning("this process did not run for %.1f s: deadlines of requests are extended by that time", pause_s)
+        log.warning("the process did not run for %.1f s; deadlines of requests are extended by that time", pause_s)
 
     def failed(self, error: Exception) -> None:
-        """A defect: something of ours raised where no request could be answered for it."""
+        """Count and log a defect for which no request could be refused."""
         self.errors_total += 1
         log.error("an error in the data plane", exc_info=error)
 
 
 def _entry_range(config: Config) -> tuple[int, int]:
-    """The first and the last port that may lead to one revision; zeros: there are none."""
+    """Return the range of dedicated ports, each of one revision; zeros if there are none."""
     kubernetes = config.kubernetes
     if kubernetes is None or kubernetes.mode != ACTIVATIONS:
         return (0, 0)
@@ -358,7 +359,7 @@ def _entry_range(config: Config) -> tuple[int, int]:
 
 
 class _Events(SlotEvents):
-    """What throttlers learn, as messages."""
+    """The adapter that sends events of throttlers as messages."""
 
     def __init__(self, data: DataPlane, send: Send, now: Now) -> None:
         self._data = data
@@ -404,7 +405,7 @@ class _Events(SlotEvents):
 
 
 class _Hooks(TableHooks):
-    """What the state worker's effects need of the layers above."""
+    """The hooks of the tables into router, pools, members and loads."""
 
     def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, send: Send) -> None:
         self._data = data
@@ -413,7 +414,7 @@ class _Hooks(TableHooks):
         self._rng = rng
         self._send = send
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
-        self._talks: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # how, to the pods of each revision
+        self._dial_settings: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # connection settings by revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -438,10 +439,10 @@ class _Hooks(TableHooks):
         if self._data.loads is not None:
             self._data.loads.revision_set(throttler)
         spec = throttler.spec
-        talks = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
-        before = self._talks.get(throttler.key)
-        if talks != before:
-            self._talks[throttler.key] = talks
+        dial_settings = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
+        before = self._dial_settings.get(throttler.key)
+        if dial_settings != before:
+            self._dial_settings[throttler.key] = dial_settings
             for tracker in throttler.table.slots[: throttler.table.length]:
                 attachment = tracker.attachment
                 if not isinstance(attachment, PodPool):
@@ -450,7 +451,7 @@ class _Hooks(TableHooks):
                 is_other = before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol)
                 if pool is attachment and not is_other:
                     pool.move(self._address_of(tracker, spec))
-                elif not pool.is_closed():  # another protocol, or ALPN has decided and is to be asked again
+                elif not pool.is_closed():  # another protocol, or the result of ALPN is to be renewed
                     successor = self._pool_of(tracker, spec)
                     tracker.attachment = successor
                     pool.hand_over(successor)
@@ -464,7 +465,7 @@ class _Hooks(TableHooks):
             self._data.member.revision_dropped(throttler.common_name)
         if self._data.loads is not None:
             self._data.loads.revision_dropped(throttler)
-        self._talks.pop(key, None)
+        self._dial_settings.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._send(RevisionEnded(statistics.revision(throttler)))
@@ -476,7 +477,7 @@ class _Hooks(TableHooks):
             self._data.loads.pod_placed(throttler, tracker)
 
     def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        pool = IntroducedPool if spec.proxy_protocol else _POOLS[spec.protocol]
+        pool = ProxyProtocolPool if spec.proxy_protocol else _POOLS[spec.protocol]
         address = self._address_of(tracker, spec)
         return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
 
@@ -494,14 +495,14 @@ class _Hooks(TableHooks):
         return PodAddress(host, port, self._context_of(spec.tls, _EITHER), server_name, lenient, "h2", http1)
 
     def _context_of(self, tls: PodTls | None, protocols: tuple[str, ...]) -> ssl.SSLContext | None:
-        """One context for all pods with the same settings."""
+        """Return the context for pods with these settings; they share one."""
         if tls is None:
             return None
         context = self._contexts.get((tls, protocols))
         if context is None:
             from activator.runtime.certificates import pod_context
 
-            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # of authorities that were replaced meanwhile, most of them
+            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # most of them of authorities that have been replaced
                 self._contexts.clear()
             context = self._contexts[tls, protocols] = pod_context(tls, protocols)
         return context
@@ -551,7 +552,7 @@ def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentit
 
 
 class _LoadReport(Periodic):
-    """Every LOAD_REPORT_INTERVAL_S: the loads of the revisions that have any, and which dropped ones have ended."""
+    """The periodic report of the loads of active revisions, and of removed revisions that have ended."""
 
     def __init__(self, data: DataPlane, now: Now, send: Send) -> None:
         super().__init__(LOAD_REPORT_INTERVAL_S)
@@ -563,7 +564,7 @@ class _LoadReport(Periodic):
         self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
 
     def expired(self, now_s: float) -> None:
-        self.arm()  # first: whatever raises, there is a next time
+        self.arm()  # first, so that an exception does not stop the reports
         for load in self._data.tables.loads():
             self._send(load)
         self._data.tables.end_dropped()

@@ -1,16 +1,16 @@
-"""A table made anew in place of one that broke an invariant.
+"""The replacement of a table that has violated an invariant.
 
 Rules
-  1. Nothing of the old table is trusted but its slots, and of these only names, attachments and suspicions.
-  2. What is in flight is counted anew from the open leases, which the throttler keeps; each lease moves to the slot of
-     the same pod in the new table, so its release is counted there, once. A pod that is no longer in the model but has
-     leases gets a slot to drain in.
-  3. The new table goes on from the highest generation of the old one, so nothing that is still under way about a slot
-     of the old table can hit one of the new.
-  4. The pods of a large revision come in parts, each in a turn of the loop. Until the last has come the old table is in
-     use, or the revision is distrusted and its requests are rejected. No effect changes the old table meanwhile.
-  5. `finish` is one turn, since the requests in flight must count for the limits at each moment: 0.1 us a slot and
-     0.15 us a request. It counts all of them in the new table before it moves the first.
+  1. Only the slots of the old table are trusted, and of these only names, attachments and suspicions.
+  2. Requests in flight are recounted from the open leases of the throttler. Each lease moves to the slot of the same
+     pod in the new table, where its release is counted once. A pod that is not in the model but has leases gets a slot
+     to drain in.
+  3. The new table continues from the highest generation of the old one, so that late messages about old slots cannot
+     affect new ones.
+  4. The pods of a large revision arrive in parts, each in a turn of the loop. Until the last part the old table is
+     used, or the revision is distrusted and its requests are rejected. No effect changes the old table before that.
+  5. `finish` takes one turn, because the limits must hold for the requests in flight at each moment: 0.1 us per slot
+     and 0.15 us per request. It counts all of them in the new table before it moves the first.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from lb.tracker import DRAINING, EMPTY, PodTracker
 
 
 class Removal:
-    """What is left of the old table, for `RevisionTables` to deal with."""
+    """The remains of the old table, for `RevisionTables` to clean up."""
 
     def __init__(self, table: TrackerTable) -> None:
         self.table = table
-        self.draining: list[PodTracker] = []  # of the old slots
-        self.attachments: list[object] = []  # of pods that have another one now, or are no more; not of draining slots
+        self.draining: list[PodTracker] = []  # in the old table
+        self.attachments: list[object] = []  # pools of pods that were removed or have a new one; not of draining slots
         self.suspected: list[tuple[PodTracker, float]] = []  # new slots, and until when
-        self.leaving: list[PodTracker] = []  # new slots of pods that are no more, for their leases
-        self.gone: list[str] = []  # identities of pods that are no more and have no leases either
+        self.leaving: list[PodTracker] = []  # new slots of removed pods, for their leases
+        self.gone: list[str] = []  # identities of removed pods without leases
 
 
 def highest_generation(table: TrackerTable) -> int:
-    """Of any slot, even where the table has lost count."""
+    """Return a generation above that of all slots, even if the table has lost count."""
     generation = int(table.generation)
     for tracker in table.slots:
         generation = max(generation, int(tracker.generation) + 1)
@@ -45,7 +45,7 @@ def highest_generation(table: TrackerTable) -> int:
 
 
 class Rebuild:
-    """The new table of one revision, before it is in use."""
+    """The new table of one revision while it is built."""
 
     def __init__(
         self, throttler: RevisionThrottler, table: TrackerTable, spec: RevisionSpec, failure: str, retry_s: float
@@ -53,23 +53,23 @@ class Rebuild:
         self.throttler = throttler
         self.table = table
         self.spec = spec
-        self.failure = failure  # why the revision cannot start, once the table is in use
-        self.retry_s = retry_s  # when the next start may be tried; 0: not known
-        self.parts: int = 0  # that have come
-        self.placed: list[PodTracker] = []  # slots of pods that the old table does not have
-        self.progressed: bool = True  # something of it has come since the auditor looked last
+        self.failure = failure  # why the revision cannot start, to be set with the new table
+        self.retry_s = retry_s  # when the next start may be tried; 0: unknown
+        self.parts: int = 0  # number of parts received
+        self.placed: list[PodTracker] = []  # slots of pods that are not in the old table
+        self.progressed: bool = True  # a part has arrived since the last check of the auditor
         self._old = throttler.table
-        # New slots by the old ones of the same pods, where these are easily found; their names are compared again.
+        # New slots by the old slots of the same pods, as far as they are found; their names are compared again.
         self._homes: list[PodTracker | None] = [None] * len(self._old.slots)
 
     def make_slots(self, count: int) -> None:
-        """For so many more pods: slots are made with each part, not all at once with the first."""
+        """Make slots for `count` more pods, with each part instead of all at once."""
         wanted = self.table.used + count
         scale = self.spec.max_scale
         self.table.set_max_scale(min(wanted, scale) if is_known(scale, SLOTS_MAX) else wanted)
 
     def place(self, pod: PlacePod) -> PodTracker | None:
-        """The new slot, with the attachment that the pod has in the old one; None: every slot is held."""
+        """Return the new slot of a pod, with its attachment from the old table; None if all slots are taken."""
         tracker = self.table.add(pod.identity, pod.address, pod.limit, pod.state)
         if tracker is None:
             return None
@@ -83,7 +83,7 @@ class Rebuild:
         return tracker
 
     def finish(self) -> Removal:
-        """Give the throttler the new table, with every open lease counted."""
+        """Switch the throttler to the new table, in which every open lease is counted."""
         throttler = self.throttler
         self.table.set_max_scale(self.spec.max_scale)
         removal = Removal(self._old)
@@ -91,7 +91,7 @@ class Rebuild:
         homes: list[PodTracker] = []
         for lease in throttler.leases:
             if lease.tracker.generation != lease.generation:
-                continue  # its slot was taken from it before: its release is late, as it would have been
+                continue  # its slot was taken back earlier: its release is late in any case
             home = self._home_of(lease.tracker, lease.identity, lease.address)
             if home is None:
                 home = self.table.add_leaving(lease.identity, lease.address)
@@ -105,7 +105,7 @@ class Rebuild:
             homes.append(home)
         self._look_back(removal)
         throttler.move(self.table, leases, homes)
-        self._old.abandon()  # last: if the leases' slots were given up before, a failure in between would lose them
+        self._old.abandon()  # last: releasing the old slots earlier would lose them after a failure in between
         return removal
 
     def _look_back(self, removal: Removal) -> None:
@@ -123,7 +123,7 @@ class Rebuild:
                 removal.suspected.append((home, tracker.suspect_until_s))
 
     def _home_of(self, tracker: PodTracker, identity: str, address: str) -> PodTracker | None:
-        """The new slot of the pod that this one is, or was, for."""
+        """Return the new slot of the pod that the old slot is, or was, for; None if there is none."""
         slot = tracker.slot
         home = self._homes[slot] if 0 <= slot < len(self._homes) else None
         if home is not None and home.identity == identity and home.address == address:

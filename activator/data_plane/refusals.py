@@ -1,4 +1,4 @@
-"""The program's own answers: one plain sentence, the reason as a word, and when to come again."""
+"""Responses of the activator itself: a plain sentence, the reason code, and when to retry."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from activator.codec.message import Fields, Headers, ResponseHead
 from activator.runtime.reasons import Reason
 
 POSITION_HEADER: Final = b"Activator-Queue-Position"
-REFUSALS_PER_TURN_MAX: Final = 256  # waiters that are rejected before the loop is given a turn
+REFUSALS_PER_TURN_MAX: Final = 256  # waiters that are rejected in one turn of the loop
 
 PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
 
 
 def refusal_text(reason: Reason, detail: str) -> bytes:
-    """The body: `sentence: detail`, one line."""
+    """Return the body: `sentence: detail`, as one line."""
     line = f"{reason.sentence}: {detail}" if detail else reason.sentence
     return " ".join(line.split()).encode("utf-8", "replace") + b"\n"
 
 
 def refusal_head(reason: Reason, body: bytes, retry_after_s: int) -> ResponseHead:
-    """`retry_after_s` 0 means that coming again later would not help."""
+    """Return the head of a refusal. `retry_after_s` 0: a retry would not help."""
     headers: Headers = [
         (b"Content-Type", b"text/plain; charset=utf-8"),
         (b"Activator-Reason", reason.value.encode()),
@@ -32,5 +32,5 @@ def refusal_head(reason: Reason, body: bytes, retry_after_s: int) -> ResponseHea
 
 
 def json_head(length: int) -> ResponseHead:
-    """Of an answer of our own in JSON."""
+    """Return the head of a JSON response with status 200."""
     return ResponseHead(200, b"OK", Fields.from_pairs([(b"Content-Type", b"application/json")]), length, True)

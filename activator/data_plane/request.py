@@ -1,10 +1,9 @@
-"""One request as filters, time limits, accounting and logs see it: its phase, times, figures and pod, and what a filter
-may do with it.
+"""One request as filters, time limits, accounting and logs see it: phase, times, figures, pod, and calls of filters.
 
 Rules
-  1. Attributes ending in `_s` are monotonic seconds; 0.0 means: not reached.
-  2. proxy/exchange.py and what stands beside it write them. Others only read; a filter may set `is_quiet` in
-     `on_routed`, and `reason` before it responds.
+  1. Attributes ending in `_s` are monotonic seconds; 0.0 means that the event has not happened.
+  2. Only proxy/exchange.py and its neighbours write them. A filter may set `is_quiet` in `on_routed`, and `reason`
+     before it responds.
 """
 
 from __future__ import annotations
@@ -28,100 +27,100 @@ from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
-HOLD_MAX_S: Final = 3600.0  # the longest time that a filter may hold a request
+HOLD_MAX_S: Final = 3600.0  # the longest hold of a request by a filter
 
-WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses that have none
+WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses without a body
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class BodyWatcher(Deadline):
-    """Observes what goes through a tunnel, or the response body of another request, until the request is over.
+    """An observer of a tunnel, or of the response body of another request, until the request ends.
 
-    It may use the timing wheel for itself.
+    It may use the timing wheel for its own purposes.
     """
 
     def client_sent(self, data: bytes) -> None:
-        """The client has sent these bytes through a tunnel."""
+        """Handle bytes that the client has sent through a tunnel."""
 
     def pod_sent(self, data: bytes) -> None:
-        """The pod has sent these bytes."""
+        """Handle bytes that the pod has sent."""
 
     def stop(self) -> None:
-        """The request is over: no timer and no reference to it may be left."""
+        """Release all timers and references to the request, which is over."""
 
 
 class RequestRecord(Exchange):
-    """One request."""
+    """One request, with all its state that is visible outside the proxy."""
 
     def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__(head)
         self.phase: i64 = ARRIVED  # phases.py
-        self.read_s: float = 0.0  # the time of the client's read that is being handled, 0.0 in between
-        self._client = client  # or what wraps it; none once the request is over
-        self._client_full: bool = False  # the client reads more slowly than it is written to
-        self._taken_bytes: int = 0  # by the client, when that was last looked at
-        # when
+        self.read_s: float = 0.0  # the time of the current read from the client; 0.0 in between
+        self._client = client  # or its outermost wrapper; a dummy after the end of the request
+        self._client_full: bool = False  # the client reads more slowly than it is sent data
+        self._taken_bytes: int = 0  # bytes that the client had taken at the last check
+        # Times:
         self.arrived_s: float = arrived_s
-        self.asked_for_slot_s: float = arrived_s  # later where its body was received first
+        self.asked_for_slot_s: float = arrived_s  # later if its body was gathered first
         self.queued_s: float = 0.0
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
         self.first_byte_s: float = 0.0
         self.is_client_slow: bool = False  # the pod is not read until the client catches up
-        self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
-        self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
-        self.paused_s: float = 0.0  # the event loop did not run for so long since its arrival: that counts for no limit
-        self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: it has none
+        self.blocked_s: float = 0.0  # the client has taken nothing of the response since then; 0.0: not blocked
+        self.progress_s: float = 0.0  # last data from the pod; in a tunnel, from either side
+        self.paused_s: float = 0.0  # total pauses of the event loop since its arrival, which count for no limit
+        self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: none
         self.start: Start | None = None  # the start from zero that it has waited for
-        # how much
-        self.request_bytes: i64 = 0  # bytes of the body that have come; in a tunnel, from the client
+        # Bytes:
+        self.request_bytes: i64 = 0  # received body bytes; in a tunnel, from the client
         self.response_bytes: i64 = 0
-        self.stalled_bytes: int = 0  # counted while its client takes nothing of the answer (stalled.py)
-        self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
-        # where
-        self.throttler: RevisionThrottler | None = None  # its revision's; None: none was found, so far
+        self.stalled_bytes: int = 0  # counted while its client takes nothing of the response (stalled.py)
+        self.request_done: bool = not head.has_body  # the request, or the client's stream of a tunnel, is complete
+        # Revision and pod:
+        self.throttler: RevisionThrottler | None = None  # the throttler of its revision; None: not routed
         self.lease: Lease | None = None  # its slot
-        self.last_lease: Lease | None = None  # names the pod that it was given to last
+        self.last_lease: Lease | None = None  # names the last pod that it was granted
         self.pod: PodStream | None = None  # the connection that carries it
         self.attempts: int = 0  # pods that failed it
-        self.fallbacks: i64 = 0  # revisions that failed it, before this one …
-        self.first_throttler: RevisionThrottler | None = None  # … and the first of them
-        self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
-        self.upgrade: bytes = head.upgrade  # the protocols that its revision takes, of those that its client offers
+        self.fallbacks: i64 = 0  # revisions that failed it, before this one
+        self.first_throttler: RevisionThrottler | None = None  # the first of them
+        self.pod_protocol: str = ""  # protocol of the last pod; empty: never connected
+        self.upgrade: bytes = head.upgrade  # the offered protocols that its revision accepts
         self.edits: HeadEdits | None = None  # shared by all attempts
-        # what became of it
-        self.status: i64 = 0  # its response has it; 0: there was none
-        self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
-        self.is_quiet: bool = False  # it wakes nothing, and is no activity
-        self.destination: str | None = None  # the key of its revision, if a filter names it; empty: its host decides
+        # The outcome:
+        self.status: i64 = 0  # status of its response; 0: none
+        self.reason: Reason | None = None  # why it ended without a complete response of its pod
+        self.is_quiet: bool = False  # it starts no pod, and does not count as activity
+        self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_grpc: bool = False
-        self.grpc_status: i64 = NO_STATUS  # the call ended with it
-        self.trace: TraceContext | None = None  # it is traced
+        self.grpc_status: i64 = NO_STATUS  # the status of the call
+        self.trace: TraceContext | None = None  # set if it is traced
 
     def edit(self) -> HeadEdits:
-        """Return the edits of the head that all its pods are sent."""
+        """Return the edits of the head that apply to all attempts."""
         if self.edits is None:
             self.edits = HeadEdits()
         return self.edits
 
     def client(self) -> ClientStream:
-        """Return the client, or what wraps it."""
+        """Return the client, or its outermost wrapper."""
         return self._client
 
     def is_client_full(self) -> bool:
-        """Return True if the client reads more slowly than it is written to."""
+        """True if the client reads more slowly than it is sent data."""
         return self._client_full
 
     def has_client_taken(self) -> bool:
-        """Return True if the client has taken some of the response since this was last asked."""
+        """True if the client has taken some of the response since the last call."""
         taken_bytes = self._client.taken_bytes()
         has_taken = taken_bytes > self._taken_bytes
         self._taken_bytes = taken_bytes
         return has_taken
 
     def endpoints(self) -> Endpoints | None:
-        """Return those of the client; None: they are not known."""
+        """Return the addresses of the client's connection; None if they are unknown."""
         return self._client.endpoints()
 
     def loop_paused(self, pause_s: float) -> None:
@@ -132,7 +131,7 @@ class RequestRecord(Exchange):
             self.blocked_s += pause_s
 
     def read_grpc_timeout(self) -> None:
-        """Bound the wait by the client's deadline if it is a gRPC request."""
+        """For a gRPC request, bound the wait by the client's deadline."""
         if is_grpc(self.head):
             self.is_grpc = True
             timeout_s = timeout_of(self.head)
@@ -142,7 +141,7 @@ class RequestRecord(Exchange):
     # --- ends ---
 
     def fail(self, reason: Reason, detail: str) -> None:
-        """End the request, which has no response of a pod, or not all of it."""
+        """End the request, which has no complete response of a pod."""
         raise NotImplementedError
 
     def request_failed(self, reason: Reason, detail: str) -> None:
@@ -160,32 +159,32 @@ class RequestRecord(Exchange):
             lease.holder.revoked(reason, detail)
 
     def shed(self) -> None:
-        """Cut the response, since its client takes nothing of it and the memory is needed."""
+        """Abort the response, because its client takes nothing of it and the memory is needed."""
         self.is_shed = True
         self.fail(Reason.SEND_TIMEOUT, "")
 
     def note_reason(self, reason: Reason) -> None:
-        """Note why it ends without a status of its pod's; a gRPC request may not have been looked at yet."""
+        """Record why the request ends without a status of its pod, and the gRPC status if it is a gRPC request."""
         self.reason = reason
         if self.head.takes_trailers and (self.is_grpc or is_grpc(self.head)):
             self.grpc_status = int(reason.grpc_status)
 
-    # --- what filters may do ---
+    # --- calls of filters ---
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
-        """End the request with a response that no pod made, before a byte of another one has gone to the client."""
+        """End the request with this response; only before a byte of another one has been sent to the client."""
         raise NotImplementedError
 
     def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
-        """As `respond`, with these fields; below 500 it counts as a success. Content-Length is added.
+        """Respond with these fields and Content-Length; a status below 500 counts as a success.
 
-        Raises ValueError if a field holds CR, LF or NUL, for a status that is not from 200 to 599, and for a body where
-        the status allows none; TypeError if the body is text.
+        Raises ValueError if a field contains CR, LF or NUL, for a status outside 200 to 599, and for a body with a
+        status that allows none; TypeError if the body is text.
         """
         data = bytes(body)  # plain Python does not check its type
         has_body = status not in WITHOUT_BODY
         if not 200 <= status <= 599 or (data and not has_body):
-            raise ValueError(f"no answer can have the status {status}{' and a body' if data else ''}")
+            raise ValueError(f"a response cannot have the status {status}{' and a body' if data else ''}")
         pairs: Headers = [] if headers is None else headers
         edits = [addition(name, value) for name, value in pairs]
         fields = edited_fields(Fields(b""), edits)
@@ -193,71 +192,71 @@ class RequestRecord(Exchange):
         self.respond(ResponseHead(status, PHRASES.get(status, b""), fields, length, has_body), data, status < 500)
 
     def body(self) -> bytes | None:
-        """Return the body as far as it is here; None if a part of it has gone to a file or to a pod.
+        """Return the body as far as it has arrived; None if a part of it is in a file or was sent to a pod.
 
-        Whole after `gather` has returned True, if `request_done`.
+        It is complete after `gather` has returned True, if `request_done`.
         """
         raise NotImplementedError
 
     def route_to(self, key: str) -> None:
-        """Name the revision, namespace/name; empty: the host alone decides. To be called in `on_arrival`."""
+        """Select the revision, namespace/name; "" selects by host only. Call it in `on_arrival`."""
         self.destination = key
 
     def hold(self, timeout_s: float) -> int:
-        """Meet no other filter and ask for no slot until `proceed`, which takes the number that is returned.
+        """Call no further filter and ask for no slot until `proceed`, which takes the returned number.
 
-        After `timeout_s` the request is refused (`filter_timeout`). To be called in `on_request`. Raises ValueError if
-        the time is not from 0 to HOLD_MAX_S.
+        After `timeout_s` the request is refused (`filter_timeout`). Call it in `on_request`. Raises ValueError if the
+        time is not from 0 to HOLD_MAX_S.
         """
         raise NotImplementedError
 
     def proceed(self, hold: int) -> None:
-        """Go on with a request, in another turn of the loop. Harmless if it is over, or another filter holds it."""
+        """Continue a held request in another turn. No effect if it is over or if another filter holds it."""
         raise NotImplementedError
 
     def gather(self, bytes_max: int) -> bool:
-        """Receive the request's body first, up to `bytes_max`; return True if it is whole or no more can be received.
+        """Receive the request body first, up to `bytes_max`; return True if it is complete or no more can be received.
 
-        If False, `on_request` of the same filter is called again when that is so. To be called in `on_request`.
+        If False, `on_request` of the same filter is called again at that point. Call it in `on_request`.
         """
         raise NotImplementedError
 
     def wrap_client(self, wrapper: ClientWrapper) -> None:
-        """Send the response through `wrapper`, which has been made around `client()`. Before the response begins."""
+        """Send the response through `wrapper`, which wraps `client()`. Call it before the response begins."""
         raise NotImplementedError
 
     def watch(self, watcher: BodyWatcher) -> None:
-        """Call `watcher` with the bytes that pass from now on."""
+        """Call `watcher` with all bytes from now on."""
         raise NotImplementedError
 
     def fall_back(self, key: str, reason: Reason) -> bool:
-        """Let another revision, namespace/name, take the request; return False if that cannot be done."""
+        """Move the request to another revision, namespace/name; return False if that is not possible."""
         raise NotImplementedError
 
     def detach(self, client: ClientStream) -> RequestRecord:
-        """Let another request go on in the place of this one, for `client`; return it.
+        """Return a new request that continues this one for `client`.
 
-        All of the request must be here. This one has nothing of it any more, and is to be responded to.
+        This request must have arrived completely. It loses its body and slot, and must be answered.
         """
         raise NotImplementedError
 
     def revision_key(self) -> str:
-        """namespace/name; empty where no revision was found."""
+        """Return namespace/name of the revision; "" if it is not routed."""
         throttler = self.throttler
         return "" if throttler is None else throttler.key
 
     def spec(self) -> RevisionSpec | None:
-        """Return the specification of its revision; None: none was found."""
+        """Return the specification of its revision; None if it is not routed."""
         throttler = self.throttler
         return None if throttler is None else throttler.spec
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
-        """Name its trace in each histogram that it was added to. `time_s`: since 1970."""
+        """Attach `trace_id` to the histograms that the request was added to. `time_s`: Unix time."""
 
     def retries(self) -> int:
-        """Pods that failed it before the last."""
+        """Return the number of pods that failed it before the last one."""
         return self.attempts
 
     def was_tunnel(self) -> bool:
-        """Return True if it is or was a tunnel: both directions depend on the client and the pod alone."""
+        """True if it is or was a tunnel, whose duration and data depend on client and pod only."""
         return self.status == 101

@@ -1,9 +1,9 @@
-"""What the data plane takes from the file: the bounds of requests and connections, and what pods are told of clients.
+"""Settings of the data plane from the configuration: limits, and the origin fields for pods.
 
 Rules
-  1. Everything here can change while the program serves (`DataPlane.reconfigure`).
-  2. What belongs to a connection (bounds of its requests, whether its peer is trusted) is that of its acceptance. All
-     else holds at once, also for requests that are in flight.
+  1. All of them can change while the program serves (`DataPlane.reconfigure`).
+  2. A connection keeps its settings (limits of its requests, trust in its peer) from its acceptance. Other settings
+     apply at once, also to requests in flight.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from activator.data_plane.server.proxy_greeting import UNIX_PEERS
 from activator.data_plane.server.registry import SHED_MAX
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX
 
-# For listeners, programs' pipes and files; for the admin port; for connections that are answered "overloaded".
+# For listeners, pipes of programs and files; for the admin port; for shed connections.
 _DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
 
 log = logging.getLogger("activator.data")
 
 
 def request_limits(limits: Limits) -> RequestLimits:
-    """The bounds of one request."""
+    """Return the limits of one request."""
     return RequestLimits(
         header_bytes=limits.header_bytes,
         headers=limits.headers,
@@ -42,28 +42,32 @@ def request_limits(limits: Limits) -> RequestLimits:
     )
 
 
-def connections_max(wanted: int, tells: bool) -> int:
-    """As many clients as there are descriptors for: a request takes two, its client's and its pod's. `tells`: a lower
-    number than `wanted` goes to the log.
+def connections_max(wanted: int, logs_limits: bool) -> int:
+    """Return the limit of client connections: at most half of the descriptors, because each request uses two.
+
+    `logs_limits`: log it if it is lower than `wanted`.
     """
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return wanted
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
-    if possible < wanted and tells:
+    if possible < wanted and logs_limits:
         log.info(
-            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
+            "limits.connections is %d instead of %d: only %d open files are allowed (ulimit -n)",
+            possible,
+            wanted,
+            allowed,
         )
     return min(possible, wanted)
 
 
 def trusts_revision_headers(config: Config) -> bool:
-    """Whether a request may name its revision."""
+    """True if a request may name its revision."""
     return config.trust_revision_headers or config.kubernetes is not None
 
 
 def origins(forwarded: Forwarded) -> Origins:
-    """What pods are told of the client of a request."""
+    """Return the settings of the fields that describe clients to pods."""
     writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
     writes["x-forwarded-for"] = FOR_ONLY
     return Origins(

@@ -1,4 +1,4 @@
-"""What one data plane shows of its revisions: plain data, taken in one turn, so that its figures belong together."""
+"""The snapshot of one data plane's revisions: plain data from one turn, so that its figures are consistent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lb.tracker import EMPTY, STATE_NAMES, PodTracker
 
 
 def revisions(tables: RevisionTables, only: str = "") -> dict[str, dict[str, Any]]:
-    """All revisions, or the one of this key, by key: totals, queue, table, slots."""
+    """Return all revisions, or the one with this key, by key: totals, queue, table, slots."""
     if only:
         throttler = tables.throttlers.get(only)
         return {} if throttler is None else {only: revision(throttler)}
@@ -21,7 +21,7 @@ def revisions(tables: RevisionTables, only: str = "") -> dict[str, dict[str, Any
 
 
 def revision(throttler: RevisionThrottler) -> dict[str, Any]:
-    """One revision."""
+    """Return one revision."""
     table = throttler.table
     counters = throttler.counters
     sharing = throttler.sharing
@@ -63,7 +63,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
 
 
 def queue(throttler: RevisionThrottler) -> dict[str, Any]:
-    """The waiting requests, and how the line is kept."""
+    """Return the figures of the queue and its discipline."""
     return {
         "discipline": throttler.spec.discipline.name,
         "waiting": throttler.queue.waiting(),
@@ -78,7 +78,7 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
 
 
 def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
-    """One pod, of which other data planes have so many slots."""
+    """Return one pod, of which other data planes have `lent` slots."""
     shown: dict[str, Any] = {
         "slot": tracker.slot,
         "pod": tracker.identity,
@@ -97,7 +97,7 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
 
 
 def waits_for(throttler: RevisionThrottler) -> str:
-    """Why requests wait, in a few words; empty when none does."""
+    """Return why requests wait, in a few words; "" if none does."""
     if throttler.queue.line.length == 0:
         return ""
     if throttler.table.capacity == 0:

@@ -1,9 +1,9 @@
-"""What one data plane has counted, as messages: of each revision, and of the plane as a whole.
+"""The statistics of one data plane as messages, of each revision and of the plane as a whole.
 
 Rules
-  1. Read from plain counters when asked for; the request path never comes here.
-  2. One revision is read in one turn, so that its figures belong together.
-  3. A revision that was dropped is read until its last request has ended; then `RevisionEnded` is sent, once.
+  1. They are read from plain counters on request; the request path does not use this module.
+  2. One revision is read in one turn, so that its figures are consistent.
+  3. A removed revision is read until its last request has ended; then `RevisionEnded` is sent once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from lb.tracker import STATE_NAMES
 
 
 def revisions(tables: RevisionTables) -> Iterator[RevisionStatistics]:
-    """All that there are when the first is asked for, each as it is when its turn comes."""
+    """Yield the statistics of all revisions that exist at the first call, each read when it is requested."""
     for throttler in [*tables.throttlers.values(), *tables.dropped.values()]:
         yield revision(throttler)
 
 
 def revision(throttler: RevisionThrottler) -> RevisionStatistics:
-    """One revision."""
+    """Return the statistics of one revision."""
     spec = throttler.spec
     counters = throttler.counters
     return RevisionStatistics(

@@ -94,7 +94,7 @@ def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActi
             configured([{"name": "a", "hosts": ["*"], "container_concurrency": 0, "pods": [pod.address]}]),
             prefix=["sh", "-c", 'ulimit -n 128; exec "$@"', "sh"],
         )
-        possible = int(activator.wait_log(r"at most (\d+) client connections"))
+        possible = int(activator.wait_log(r"limits.connections is (\d+) instead of"))
         assert 10 <= possible < 64
         clients = [stack.enter_context(Client(activator.address)) for _ in range(possible)]
         for client in clients:

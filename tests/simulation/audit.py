@@ -23,7 +23,7 @@ def check_left(member: Member, throttlers: Mapping[str, RevisionThrottler]) -> N
     for peer in member.peers.values():
         is_heard = peer.linked and not peer.early and peer.registered == member.view.epoch
         expect(is_heard, f"member {peer.number} is not heard")
-    kept = (member._unknown, member._unknown_since_s, member._unknown_count, member._gone_since_s, member._retired)
+    kept = (member._unknown, member._unknown_since_s, member._unknown_count, member._removed_since_s, member._retired)
     expect(not any(kept), f"kept for ever: {kept}")
     expect(not member._lent.waiters, "slots are away for ever")
     for owned in member.owned.values():

@@ -293,7 +293,7 @@ def slots_that_others_have_are_known_by_pod(seed: int) -> None:
     at_pods = Counter(one.pod.identity for one in asked if one.pod is not None)
     expect(by_pod == at_pods and sum(at_pods.values()) == 3, f"{by_pod} are lent, and {at_pods} are there")
     throttler = owner.throttlers[KEY]
-    expect(throttler.forsaken() == [], "all slots are in use")
+    expect(throttler.unserved_leases() == [], "all slots are in use")
     calm(world)
 
 

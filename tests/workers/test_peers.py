@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from activator.data_plane.answers.links import Asker
+from activator.data_plane.answers.links import PartReceiver
 from activator.data_plane.answers.messages import TellAnswer
 from activator.data_plane.ownership.member import Member
 from activator.members.handshake import Seal, SessionKeys
@@ -37,14 +37,14 @@ def test_the_end_of_a_former_link_is_not_the_end_of_the_next() -> None:
     asyncio.run(story())
 
 
-class Heard(Asker):
+class Heard(PartReceiver):
     """What came of a question."""
 
     def __init__(self) -> None:
         self.parts: list[TellAnswer] = []
         self.ended = asyncio.Event()
 
-    def told(self, part: TellAnswer) -> None:
+    def part_received(self, part: TellAnswer) -> None:
         self.parts.append(part)
         self.ended.set()
 

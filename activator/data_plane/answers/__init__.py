@@ -1,1 +1,1 @@
-"""Responses that are stored for clients who do not wait (`Prefer: respond-async`)."""
+"""Stored responses of asynchronous requests (`Prefer: respond-async`)."""

@@ -1,9 +1,9 @@
-"""An answer that is kept for a client who did not want to wait for it: the client's half of such a request.
+"""A stored response: the client side of an asynchronous request.
 
 Rules
-  1. It takes what it is sent at once, and bounded: `AnswerStore` says whether there is room for more.
-  2. What does not fit is a failure (`answer_too_large`): nothing of it is kept, and the pod is told to stop.
-  3. It ends once: with the pod's answer, with a refusal, or with the reason for which an answer was cut short.
+  1. It takes data at once, up to a bound: `AnswerStore` decides if there is room for more.
+  2. A response that does not fit fails with `answer_too_large`: its data is discarded, and the pod is aborted.
+  3. It ends once: with the pod's response, with a refusal, or with the reason for which a response was cut short.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
-KEPT_OVERHEAD_BYTES: Final = 2048  # that a kept request counts for beside the bytes of its answer
+KEPT_OVERHEAD_BYTES: Final = 2048  # memory that is accounted for each stored request, besides its response
 
 
 class AnswerKeeper:
-    """The store, as an answer sees it."""
+    """The store, as a stored response sees it."""
 
     def fits(self, answer: KeptAnswer, count: int) -> bool:
-        """Whether so many more bytes could be kept."""
+        """True if `count` more bytes would fit."""
         raise NotImplementedError
 
     def grow(self, answer: KeptAnswer, count: int) -> bool:
-        """Whether so many more bytes may be kept, which are accounted for then."""
+        """Account for `count` more bytes; return False if they do not fit."""
         raise NotImplementedError
 
     def shrink(self, answer: KeptAnswer) -> None:
-        """Nothing of its body is kept any more."""
+        """Release the bytes of a discarded body."""
         raise NotImplementedError
 
     def too_large(self, answer: KeptAnswer) -> None:
-        """Its request is of no use any more."""
+        """End the request of a response that is too large."""
         raise NotImplementedError
 
     def done(self, answer: KeptAnswer) -> None:
-        """It is complete, however it ended."""
+        """Record that a response is complete, whatever its outcome."""
         raise NotImplementedError
 
     def expired(self, answer: KeptAnswer) -> None:
-        """Its time is up."""
+        """Forget a response whose time has expired."""
         raise NotImplementedError
 
 
 class KeptAnswer(ClientStream):
-    """Of one request; `exchange` is set by whoever makes it, at once."""
+    """The stored response of one request; its creator sets `exchange` at once."""
 
     exchange: RequestRecord
 
@@ -68,15 +68,15 @@ class KeptAnswer(ClientStream):
         self._keeper = keeper
         self.identity = identity
         self.throttler = throttler
-        self.spec = spec  # as it was when the request came
+        self.spec = spec  # as of the arrival of the request
         self.asked_s = asked_s
-        self.head: ResponseHead | None = None  # of the answer, once it has begun
+        self.head: ResponseHead | None = None  # set when the response has begun
         self.body = bytearray()
         self.trailers: Headers = []
         self.is_done: bool = False
         self.is_too_large: bool = False
-        self.bytes: int = 0  # as the store accounts for it
-        self.readers: int = 0  # requests that are being sent it
+        self.bytes: int = 0  # the bytes accounted for by the store
+        self.readers: int = 0  # number of requests that are being sent it
         self.was_read: bool = False
         self.is_forgotten: bool = False
         self.expiry = AnswerExpiry(self)
@@ -85,10 +85,10 @@ class KeptAnswer(ClientStream):
         self._protocol = client.protocol()
         self._secure = client.secure()
 
-    # --- the answer ---
+    # --- the response ---
 
     def send_interim(self, head: ResponseHead) -> None:
-        pass  # nobody waits for it
+        pass  # no client waits for it
 
     def send_head(self, head: ResponseHead) -> None:
         if self.is_done or self.is_too_large:
@@ -119,7 +119,7 @@ class KeptAnswer(ClientStream):
         pass
 
     def pause_request(self) -> None:
-        pass  # all of the request is here
+        pass  # the request is complete
 
     def resume_request(self) -> None:
         pass
@@ -127,7 +127,7 @@ class KeptAnswer(ClientStream):
     def half_closes(self) -> bool:
         return False
 
-    # --- who asked ---
+    # --- the client of the request ---
 
     def client_ip(self) -> str:
         return self._client_ip
@@ -164,7 +164,7 @@ class KeptAnswer(ClientStream):
         if head.has_body:
             head.content_length = len(self.body)
         elif head.status not in _BODILESS:
-            head.content_length = 0  # of an answer to HEAD: it is sent to a GET now
+            head.content_length = 0  # the response to HEAD is sent to a GET
             head.has_body = True
         self._keeper.done(self)
 
@@ -173,7 +173,7 @@ _BODILESS: Final = frozenset({204, 304})
 
 
 class AnswerExpiry(Deadline):
-    """When a kept answer is forgotten."""
+    """The deadline at which a stored response is forgotten."""
 
     def __init__(self, answer: KeptAnswer) -> None:
         super().__init__()
@@ -185,12 +185,12 @@ class AnswerExpiry(Deadline):
             answer._keeper.expired(answer)
 
     def stop(self) -> None:
-        """No cycle is left for the collector."""
+        """Drop the reference to the response, to avoid a reference cycle."""
         self._answer = None
 
 
 def copy_of(head: ResponseHead) -> ResponseHead:
-    """For one reader: whoever sends a head may change it."""
+    """Return a copy for one reader, because a sender may edit the head."""
     copied = ResponseHead(
         head.status, head.reason_phrase, Fields(head.headers.block), head.content_length, head.has_body
     )

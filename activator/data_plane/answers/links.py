@@ -1,10 +1,10 @@
-"""Questions to other data planes about answers that they keep, and their questions to this one.
+"""Queries between data planes about stored responses.
 
 Rules
-  1. A body travels in parts of PART_BYTES, each when it is asked for, so a slow client holds up its own answer only.
-  2. Of one data plane at most ASKS_AT_ONCE_MAX parts are asked for at a time; the others wait for their turn, so that
-     answers never fill the link, which is there for slots.
-  3. Every question ends once: answered, given up by whoever asked, or failed since the other side has gone.
+  1. A body is transferred in parts of PART_BYTES on request, so a slow client only delays its own response.
+  2. At most ASKS_AT_ONCE_MAX parts are requested of one data plane at a time, and others wait, so that responses do not
+     block the link, which serves slots first of all.
+  3. Every query ends once: answered, given up by its asker, or failed because the link has ended.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from activator.runtime.units import KIB
 
 PART_BYTES: Final = 64 * KIB
 ASKS_AT_ONCE_MAX: Final = 32
-ENDED_MAX: Final = 1024  # data planes that have ended, of which that is known
+ENDED_MAX: Final = 1024  # how many ended data planes are remembered
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Asker:
-    """Who waits for a part."""
+class PartReceiver:
+    """The recipient of a part."""
 
-    def told(self, part: TellAnswer) -> None:
+    def part_received(self, part: TellAnswer) -> None:
         raise NotImplementedError
 
     def unreachable(self) -> None:
-        """The data plane that has it cannot be asked now."""
+        """Handle a data plane that cannot be reached now."""
         raise NotImplementedError
 
 
 class _Link:
-    """To one data plane."""
+    """The queries to one data plane."""
 
     def __init__(self) -> None:
-        self.asked: dict[int, None] = {}  # questions that have not been answered
+        self.asked: dict[int, None] = {}  # numbers of pending queries
         self.waiting: deque[AskAnswer] = deque()
 
 
 class AnswerLinks:
-    """`store` has this data plane's own answers."""
+    """The queries of one data plane; `store` has its own stored responses."""
 
     def __init__(self, store: AnswerStore) -> None:
         self._store = store
@@ -55,19 +55,19 @@ class AnswerLinks:
         self._members: frozenset[int] = frozenset()
         self._ended: dict[int, None] = {}
         self._links: dict[int, _Link] = {}
-        self._askers: dict[int, Asker] = {}
+        self._receivers: dict[int, PartReceiver] = {}
         self._numbers: int = 0
 
     def join(self, number: int, send: Callable[[int, AnswerMessage], None]) -> None:
-        """This one has a number among several, to which `send` sends."""
+        """Join a group of data planes with this number; `send` sends to them."""
         self._store.number = number
         self._send = send
         self._is_joined = True
 
-    # --- who is there ---
+    # --- data planes ---
 
     def keep(self, members: set[int]) -> None:
-        """There are these data planes, and no others."""
+        """Set the data planes that exist."""
         for member in self._members - members:
             self._ended[member] = None
             if len(self._ended) > ENDED_MAX:
@@ -81,34 +81,35 @@ class AnswerLinks:
         link = self._links.pop(member, None)
         if link is None:
             return
-        for number in [*link.asked, *(question.number for question in link.waiting)]:
-            asker = self._askers.pop(number, None)
-            if asker is not None:
-                asker.unreachable()
+        for number in [*link.asked, *(query.number for query in link.waiting)]:
+            receiver = self._receivers.pop(number, None)
+            if receiver is not None:
+                receiver.unreachable()
 
     def has_ended(self, member: int) -> bool:
-        """It was one of several, and is not any more: what it had is lost. Of one that this data plane has never heard
-        of, that is not known: it may be new.
+        """True if the data plane was a member and has ended, so that its responses are lost.
+
+        False for one that this data plane has never known, because it may be new.
         """
         return not self._is_joined or member in self._ended
 
-    # --- questions ---
+    # --- queries ---
 
-    def ask(self, member: int, identity: str, method: str, offset: int, asker: Asker) -> int:
-        """The number of the question; 0: there is no link now."""
+    def ask(self, member: int, identity: str, method: str, offset: int, receiver: PartReceiver) -> int:
+        """Send a query, and return its number; 0 if there is no link."""
         link = self._links.get(member)
         if link is None:
             return 0
         self._numbers += 1
         number = self._numbers
-        self._askers[number] = asker
+        self._receivers[number] = receiver
         link.waiting.append(AskAnswer(number, identity, method, offset))
         self._send_some(member, link)
         return number
 
     def give_up(self, member: int, number: int) -> None:
-        """Nobody waits for it any more."""
-        if self._askers.pop(number, None) is None:
+        """Drop a query that no request waits for."""
+        if self._receivers.pop(number, None) is None:
             return
         link = self._links.get(member)
         if link is not None:
@@ -116,7 +117,7 @@ class AnswerLinks:
             self._send_some(member, link)
 
     def receive(self, member: int, message: AnswerMessage) -> None:
-        """From another data plane."""
+        """Handle a message of another data plane."""
         if isinstance(message, AskAnswer):
             self._send(member, self._answered(message))
             return
@@ -124,43 +125,43 @@ class AnswerLinks:
         if link is not None:
             link.asked.pop(message.number, None)
             self._send_some(member, link)
-        asker = self._askers.pop(message.number, None)
-        if asker is not None:
-            asker.told(message)
+        receiver = self._receivers.pop(message.number, None)
+        if receiver is not None:
+            receiver.part_received(message)
 
     # --- within ---
 
     def _send_some(self, member: int, link: _Link) -> None:
         while link.waiting and len(link.asked) < ASKS_AT_ONCE_MAX:
-            question = link.waiting.popleft()
-            if question.number in self._askers:
-                link.asked[question.number] = None
-                self._send(member, question)
+            query = link.waiting.popleft()
+            if query.number in self._receivers:
+                link.asked[query.number] = None
+                self._send(member, query)
 
-    def _answered(self, question: AskAnswer) -> TellAnswer:
+    def _answered(self, query: AskAnswer) -> TellAnswer:
         store = self._store
-        answer = store.find(question.identity)
-        if question.method == "DELETE":
+        answer = store.find(query.identity)
+        if query.method == "DELETE":
             if answer is not None:
                 store.delete(answer)
-                return TellAnswer(question.number, 204, b"No Content", b"", False, 0, b"", [])
-            head, body = store.absent(question.identity)
+                return TellAnswer(query.number, 204, b"No Content", b"", False, 0, b"", [])
+            head, body = store.absent(query.identity)
         elif answer is None:
-            if question.offset > 0:
-                return TellAnswer(question.number, 0, b"", b"", False, 0, b"", [])
-            head, body = store.absent(question.identity)
+            if query.offset > 0:
+                return TellAnswer(query.number, 0, b"", b"", False, 0, b"", [])
+            head, body = store.absent(query.identity)
         elif not answer.is_done:
             head, body = store.state(answer)
         else:
             kept = answer.head
             assert kept is not None
-            head, body = kept, bytes(answer.body[question.offset : question.offset + PART_BYTES])
-            if question.offset == 0:
+            head, body = kept, bytes(answer.body[query.offset : query.offset + PART_BYTES])
+            if query.offset == 0:
                 store.read_begins(answer)
                 store.read_ends(answer)
             length = len(answer.body)
             return TellAnswer(
-                question.number,
+                query.number,
                 head.status,
                 head.reason_phrase,
                 head.headers.block,
@@ -171,12 +172,12 @@ class AnswerLinks:
                 True,
             )
         return TellAnswer(
-            question.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []
+            query.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []
         )
 
 
 def fields_of(part: TellAnswer) -> Fields:
-    """The fields of the answer that a first part tells of."""
+    """Return the header fields in a first part."""
     return Fields(part.fields)
 
 

@@ -1,6 +1,6 @@
-"""What data planes say to each other about answers that one of them keeps (store.py).
+"""Messages between data planes about stored responses (store.py).
 
-A client may ask any of them for the state of its request: the one that is asked asks the one that has it, part by part.
+A client may ask any data plane for its response, which then fetches it part by part from the one that stores it.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import msgspec
 
 
 class AskAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """`number`: of the question, the asker's own; `offset`: the part of the body from there on; 0: the head as well.
+    """A query for a part. `number`: chosen by the asker; `offset`: of the part in the body; 0: with the head.
 
-    `method`: GET, or DELETE, which forgets it.
+    `method`: GET, or DELETE, which deletes the response.
     """
 
     number: int
@@ -21,9 +21,10 @@ class AskAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class TellAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The answer to that question. `fields` as `Fields.block`; `length` of the whole body; `data`: the part of it that
-    was asked for; `trailers` with the first part; `status` 0: the body is not here any more; `is_kept`: it is the
-    answer itself, and not something about it.
+    """The reply to a query.
+
+    `fields` as `Fields.block`; `length` of the whole body; `data`: the requested part; `trailers` with the first part;
+    `status` 0: the body no longer exists; `is_kept`: the stored response itself, not a message about it.
     """
 
     number: int

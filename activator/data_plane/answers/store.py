@@ -1,14 +1,14 @@
-"""The answers that one data plane keeps: accepted, bounded, found by their names, and forgotten in time.
+"""The store of one data plane's responses to asynchronous requests: it admits, bounds, finds and expires them.
 
 Rules
-  1. A request is accepted only where there is a place for it, in its revision and in all; else it is answered as if it
-     had not asked to be (RFC 7240: a preference that is not fulfilled is ignored). It has its place until its answer is
-     forgotten.
-  2. The bytes of answers are bounded for each answer, each revision and in all. Bytes count until the last reader has
-     been sent them.
-  3. An answer is kept for `keep` from its end, however often it is read; whoever has it may delete it before.
-  4. A name is 128 bits of chance behind the number of the data plane that has the answer. The last GONE_MAX names that
-     were forgotten are known, so that a client who comes late is told so (410), and not that there was nothing (404).
+  1. A request is accepted only if its revision and the whole store have room; otherwise it is answered synchronously
+     (RFC 7240: a preference that is not fulfilled is ignored). It keeps its place until its response is forgotten.
+  2. The bytes of responses are bounded for each response, for each revision and in total. Bytes count until they have
+     been sent to the last reader.
+  3. A response is stored for `keep` from its end, however often it is read; a client that knows its name may delete it
+     before.
+  4. A name consists of the number of the data plane and 128 random bits. The last GONE_MAX forgotten names are kept, so
+     that a late client gets a 410 instead of a 404.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from activator.runtime.reasons import Reason
 
 ANSWERS_PATH: Final = b"/.activator/answers/"
 STATE_HEADER: Final = b"Activator-Answer"
-GONE_MAX: Final = 4096  # names that are known to be forgotten
+GONE_MAX: Final = 4096  # how many forgotten names are kept
 
 
 class _Usage:
-    """What one revision's answers take."""
+    """The responses of one revision, counted."""
 
     def __init__(self) -> None:
         self.count: int = 0
@@ -41,7 +41,7 @@ class _Usage:
 
 
 class AnswerStore(AnswerKeeper):
-    """`secret` makes names: 32 hexadecimal digits by chance."""
+    """The stored responses of one data plane. `secret` returns 32 random hexadecimal digits for a name."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class AnswerStore(AnswerKeeper):
         requests_max: int,
         secret: Callable[[], str],
     ) -> None:
-        self.number: int = 0  # of this data plane; no other one has it or had it
-        self.is_open: bool = False  # somebody may ask for an answer
+        self.number: int = 0  # identifies this data plane; unique for all time
+        self.is_open: bool = False  # requests for stored responses are possible
         self.is_closing: bool = False
         self.bytes: int = 0
-        self.pending: int = 0  # that are not done
+        self.pending: int = 0  # not complete yet
         self.totals: dict[str, int] = dict.fromkeys(ANSWER_OUTCOMES, 0)
         self.kept: dict[str, KeptAnswer] = {}
         self._wheel = wheel
@@ -65,14 +65,14 @@ class AnswerStore(AnswerKeeper):
         self.bytes_max = bytes_max
         self.requests_max = requests_max
         self._secret = secret
-        self._revisions: dict[str, None] = {}  # that may have some
+        self._revisions: dict[str, None] = {}  # revisions that accept asynchronous requests
         self._usage: dict[str, _Usage] = {}
         self._gone: dict[str, None] = {}
 
     # --- revisions ---
 
     def revision_set(self, key: str, responds_async: bool) -> None:
-        """Whether a revision accepts such requests from now on."""
+        """Set if a revision accepts asynchronous requests."""
         if responds_async:
             self._revisions[key] = None
         else:
@@ -85,7 +85,7 @@ class AnswerStore(AnswerKeeper):
     # --- requests ---
 
     def accept(self, throttler: RevisionThrottler, client: ClientStream) -> KeptAnswer | None:
-        """A place for the answer to a request; None: there is none."""
+        """Return a new stored response for a request; None if there is no room."""
         spec = throttler.spec.respond_async
         if spec is None or self.is_closing or not self._has_place(throttler.key, spec):
             self.totals["synchronous"] += 1
@@ -110,17 +110,17 @@ class AnswerStore(AnswerKeeper):
         return len(self.kept) < self.requests_max and self.bytes + KEPT_OVERHEAD_BYTES <= self.bytes_max
 
     def withdraw(self, answer: KeptAnswer) -> None:
-        """Nobody has been told its name: the client gets the answer at once."""
+        """Remove a response that its client receives directly, because its name has not been sent."""
         self.totals["accepted"] -= 1
         self._forget(answer)
 
-    # --- who asks for one ---
+    # --- clients ---
 
     def find(self, identity: str) -> KeptAnswer | None:
         return self.kept.get(identity)
 
     def delete(self, answer: KeptAnswer) -> None:
-        """Its client wants it no more: what has not ended is ended, as when a client leaves."""
+        """Delete a response; a pending request is ended, as if its client had disconnected."""
         self.totals["deleted"] += 1
         is_done = answer.is_done
         self._forget(answer)
@@ -130,13 +130,13 @@ class AnswerStore(AnswerKeeper):
             answer.exchange.client_gone()
 
     def absent(self, identity: str) -> tuple[ResponseHead, bytes]:
-        """What is said of a name that there is not."""
+        """Return the response for an unknown or forgotten name."""
         reason = Reason.ANSWER_GONE if identity in self._gone else Reason.NO_ANSWER
         text = refusal_text(reason, "")
         return refusal_head(reason, text, 0), text
 
     def state(self, answer: KeptAnswer) -> tuple[ResponseHead, bytes]:
-        """202, and what is known of a request that has not been answered yet."""
+        """Return a 202 with the state of a pending request."""
         throttler = answer.throttler
         exchange = answer.exchange
         now_s = self._now()
@@ -165,7 +165,7 @@ class AnswerStore(AnswerKeeper):
         return ResponseHead(202, PHRASES[202], Fields.from_pairs(headers), len(body), True), body
 
     def read_begins(self, answer: KeptAnswer) -> None:
-        """It is being sent to somebody, until `read_ends`."""
+        """Count a reader of the response, until `read_ends`."""
         if answer.readers == 0 and not answer.was_read:
             answer.was_read = True
             self.totals["collected"] += 1
@@ -179,24 +179,24 @@ class AnswerStore(AnswerKeeper):
     # --- the end ---
 
     def close(self) -> None:
-        """No request is accepted any more."""
+        """Accept no more requests."""
         self.is_closing = True
 
     def cut(self) -> None:
-        """End those that have not ended."""
+        """End all pending requests."""
         for answer in list(self.kept.values()):
             if not answer.is_done:
                 answer.exchange.revoked(Reason.DRAINING, "")
 
     def lose(self) -> int:
-        """Forget all; how many nobody has read."""
+        """Forget all responses; return how many were never read."""
         lost = sum(not answer.was_read for answer in self.kept.values())
         self.totals["lost"] += lost
         for answer in list(self.kept.values()):
             self._forget(answer)
         return lost
 
-    # --- what answers say (AnswerKeeper) ---
+    # --- calls of stored responses (AnswerKeeper) ---
 
     def fits(self, answer: KeptAnswer, count: int) -> bool:
         spec = answer.spec
@@ -208,7 +208,7 @@ class AnswerStore(AnswerKeeper):
         )
 
     def grow(self, answer: KeptAnswer, count: int) -> bool:
-        if answer.is_forgotten:  # deleted a moment ago: nothing is kept of it
+        if answer.is_forgotten:  # deleted a moment ago: its data is discarded
             return True
         if not self.fits(answer, count):
             return False
@@ -267,5 +267,5 @@ class AnswerStore(AnswerKeeper):
 
 
 def path_of(answer: KeptAnswer) -> bytes:
-    """Where its state and then the answer are."""
+    """Return the path of the response and, before that, of its state."""
     return ANSWERS_PATH + answer.identity.encode()

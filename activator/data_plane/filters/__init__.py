@@ -1,1 +1,1 @@
-"""Features that a request can meet: an interface, and one file for each feature."""
+"""Filters: the interface, and one file for each feature that acts on requests."""

@@ -1,11 +1,11 @@
-"""Long requests that carry nothing are no activity, where their revision says so: open WebSockets, and event streams.
+"""Tracking of WebSockets and event streams without traffic, which do not count as activity of their revision.
 
 Rules
-  1. A watched request that has carried nothing for so long is *dormant*: it does not count as load, so its program may
-     go to sleep. When it carries something again it counts again, at the next look.
-  2. What only keeps a connection alive is nothing: pings and pongs of a WebSocket, comments of an event stream.
-  3. A dormant request of a pod that is about to leave is ended: nobody waits for what does not come.
-  4. Requests that are not watched pay for a look at None.
+  1. A watched request without traffic for a configured time is *dormant*: it does not count as load, so its program may
+     go to sleep. After new traffic it counts again, from the next check on.
+  2. Keep-alives are not traffic: pings and pongs of a WebSocket, and comments of an event stream.
+  3. A dormant request whose pod drains is ended, because it would delay the drain for nothing.
+  4. Requests that are not watched cost one check for None.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING
 
-DORMANT_LOOK_S: Final = 1.0  # how often a dormant request is looked at
-COMMENT_BYTES_MAX: Final = 256  # of what may be nothing but comments
+DORMANT_CHECK_S: Final = 1.0  # interval of the check of a watched request
+COMMENT_BYTES_MAX: Final = 256  # longer data is not searched for comments
 
-_CONTROL: Final = 0x8  # opcodes from here on are control frames …
-_CLOSE: Final = 0x8  # … of these, the one that has a meaning
+_CONTROL: Final = 0x8  # opcodes from this one on are control frames
+_CLOSE: Final = 0x8  # the control frame that counts as traffic
 _PAYLOAD_16: Final = 126
 _PAYLOAD_64: Final = 127
-_LENGTH_MASK: Final = (1 << 62) - 1  # a longer one is no frame of anybody's
+_LENGTH_MASK: Final = (1 << 62) - 1  # longer frames do not exist
 
 
 @final
 class FrameScanner:
-    """One direction of a WebSocket (RFC 6455 5.2): says whether bytes belong to more than pings and pongs."""
+    """The frame parser of one direction of a WebSocket (RFC 6455 5.2), which skips pings and pongs."""
 
     def __init__(self) -> None:
-        self._head = bytearray()  # of the next frame, as far as it is here
-        self._left: i64 = 0  # bytes of the payload of the present one
-        self._counts: bool = False  # it has a meaning
+        self._head = bytearray()  # the incomplete head of the next frame
+        self._left: i64 = 0  # remaining payload bytes of the current frame
+        self._counts: bool = False  # the current frame counts as traffic
 
     def feed(self, data: bytes) -> bool:
-        """Return True if any of them count."""
-        said = False
+        """Return True if any of the bytes count as traffic."""
+        has_traffic = False
         place: i64 = 0
         size: i64 = len(data)
         while place < size:
@@ -52,13 +52,13 @@ class FrameScanner:
                 step = min(self._left, size - place)
                 self._left -= step
                 place += step
-                said = said or self._counts
+                has_traffic = has_traffic or self._counts
                 continue
             self._head.append(data[place])
             place += 1
             if self._head_is_whole():
-                said = said or self._counts
-        return said
+                has_traffic = has_traffic or self._counts
+        return has_traffic
 
     def _head_is_whole(self) -> bool:
         head = self._head
@@ -80,7 +80,7 @@ class FrameScanner:
 
 @final
 class ActivityTracking(Filter):
-    """Watches the tunnels and streams of one revision. `…_s`: how long they may carry nothing; 0.0: any time."""
+    """The watch over the tunnels and streams of one revision. `…_s`: time without traffic until dormant; 0.0: never."""
 
     def __init__(self, quiet_tunnels_s: float, quiet_streams_s: float, wheel: TimingWheel, now: Now) -> None:
         self._quiet_tunnels_s = quiet_tunnels_s
@@ -104,11 +104,11 @@ class ActivityTracking(Filter):
 
 @final
 class ActivityWatch(BodyWatcher):
-    """The watch of one tunnel or stream."""
+    """The traffic watch of one tunnel or stream."""
 
     def __init__(
         self,
-        it: RequestRecord,
+        request: RequestRecord,
         throttler: RevisionThrottler,
         quiet_s: float,
         is_websocket: bool,
@@ -116,18 +116,18 @@ class ActivityWatch(BodyWatcher):
         now_s: float,
     ) -> None:
         super().__init__()
-        self._it: RequestRecord | None = it
+        self._request: RequestRecord | None = request
         self._throttler = throttler
         self._quiet_s = quiet_s
         self._wheel = wheel
         self._carried_s: float = now_s
-        self._has_carried: bool = False  # since the last look; its time is that of the look
+        self._has_carried: bool = False  # traffic since the last check, which sets its time
         self._is_dormant: bool = False
         self._from_client: FrameScanner | None = None
         self._from_pod: FrameScanner | None = None
         if is_websocket:
             self._from_client, self._from_pod = FrameScanner(), FrameScanner()
-        wheel.arm(self, now_s + min(quiet_s, DORMANT_LOOK_S))
+        wheel.arm(self, now_s + min(quiet_s, DORMANT_CHECK_S))
 
     def client_sent(self, data: bytes) -> None:
         scanner = self._from_client
@@ -140,43 +140,43 @@ class ActivityWatch(BodyWatcher):
             self._has_carried = True
 
     def expired(self, now_s: float) -> None:
-        it = self._it
-        if it is None or it.over:
+        request = self._request
+        if request is None or request.over:
             return
         if self._has_carried:
             self._has_carried = False
             self._carried_s = now_s
             if self._is_dormant:
-                self._wake(it, now_s)
+                self._wake(request, now_s)
         elif not self._is_dormant and now_s - self._carried_s >= self._quiet_s:
             self._is_dormant = True
-            it.is_quiet = True
+            request.is_quiet = True
             self._throttler.counters.quiet += 1
             self._throttler.counters.traffic.ended(now_s)
-        if self._is_dormant and _leaves(it):
-            it.revoked(Reason.POD_REMOVED, "")
+        if self._is_dormant and _leaves(request):
+            request.revoked(Reason.POD_REMOVED, "")
             return
-        self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_LOOK_S))
+        self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_CHECK_S))
 
-    def _wake(self, it: RequestRecord, now_s: float) -> None:
+    def _wake(self, request: RequestRecord, now_s: float) -> None:
         self._is_dormant = False
-        it.is_quiet = False
+        request.is_quiet = False
         self._throttler.counters.quiet -= 1
         self._throttler.counters.traffic.begun(now_s)
         self._throttler.activate()
 
     def stop(self) -> None:
         self._wheel.cancel(self)
-        self._it = None
+        self._request = None
 
 
 def is_comment(data: bytes) -> bool:
-    """Nothing but comments and empty lines of an event stream."""
+    """True if the data consists of comments and empty lines of an event stream only."""
     if len(data) > COMMENT_BYTES_MAX:
         return False
     return all(line.startswith(b":") or not line for line in data.splitlines())
 
 
-def _leaves(it: RequestRecord) -> bool:
-    lease = it.lease
+def _leaves(request: RequestRecord) -> bool:
+    lease = request.lease
     return lease is not None and lease.tracker.generation == lease.generation and lease.tracker.state == DRAINING

@@ -1,6 +1,6 @@
-"""The list of all filters, in the order in which requests meet them.
+"""The catalogue of all filters, in the order in which they are applied.
 
-Those of packages come first: a request that they refuse starts nothing.
+Filters of packages come first, so that a request that they refuse starts no pod.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.header_rules import HeaderRules
 from activator.data_plane.filters.no_wake import NoWake
-from activator.data_plane.filters.of_packages import Unusable, make_filter
+from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
@@ -27,12 +27,12 @@ from lb.rng import Rng
 
 
 class FilterCatalogue:
-    """Makes the filters of the revisions of one data plane."""
+    """The factory of the filters of all revisions of one data plane."""
 
     def __init__(
         self, wheel: TimingWheel, now: Now, answers: AnswerStore | None, rng: Rng, on_error: Callable[[Exception], None]
     ) -> None:
-        """`on_error` is called with the error of a filter that cannot be made."""
+        """`on_error` is called with the error of a filter that cannot be created."""
         self._wheel = wheel
         self._now = now
         self._answers = answers
@@ -41,7 +41,7 @@ class FilterCatalogue:
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
 
     def chain_of(self, spec: RevisionSpec) -> FilterChain | None:
-        """Return the filters of a revision; None: it has none."""
+        """Return the filters of a revision; None if it has none."""
         filters: list[Filter] = [self._of_package(one) for one in spec.filters]
         if spec.fault is not None:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
@@ -67,13 +67,13 @@ class FilterCatalogue:
         return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _of_package(self, spec: FilterSpec) -> Filter:
-        """Make a filter that is not built in; one that cannot be made lets no request through."""
+        """Create a filter of a package; if that fails, return one that refuses all requests."""
         options: dict[str, str] = {}
         try:
             for name, text in spec.options:
                 options[name] = read_secret(text, f"option {name}")
             return make_filter(spec.name, options)
-        except Exception as error:  # a class of a package may raise anything, and show an option
+        except Exception as error:  # the class may raise anything, with an option in its text
             problem = without_secrets(f"{type(error).__name__}: {error}", options.values())
         self._on_error(PluginError(f"filter {spec.name!r} cannot be made: {problem}"))
         return Unusable(spec.name)

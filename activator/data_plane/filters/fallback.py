@@ -1,4 +1,4 @@
-"""Substitutes for a refusal (`fallback`): a fixed response, a redirect, or another revision."""
+"""Replacements of a refusal (`fallback`): a fixed response, a redirect, or another revision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from activator.runtime.reasons import Reason, Substitute
 
 @final
 class FallbackResponse(Filter):
-    """A fixed response or a redirect."""
+    """The fixed response or redirect that replaces a refusal."""
 
     def __init__(self, spec: FallbackSpec) -> None:
         self._body: bytes = spec.body.encode()
@@ -27,7 +27,7 @@ class FallbackResponse(Filter):
         if not failure.reason.substitute & Substitute.RESPONSE or request.upgrade:
             return
         if request.is_grpc:
-            return  # such a client reads no page, but a status
+            return  # gRPC clients read a status, not a page
         headers: Headers = [(b"Activator-Reason", failure.reason.value.encode()), (b"Cache-Control", b"no-store")]
         if self._redirect:
             if request.head.method in {b"GET", b"HEAD"}:
@@ -46,7 +46,7 @@ class FallbackResponse(Filter):
 
 @final
 class FallbackRevision(Filter):
-    """Another revision, in the place of a refusal or (`while_starting`) of the wait for a start."""
+    """The revision that serves a request in place of a refusal or, with `while_starting`, of the wait for a start."""
 
     def __init__(self, spec: FallbackSpec, wheel: TimingWheel, now: Now) -> None:
         self._key = spec.revision

@@ -1,4 +1,4 @@
-"""Requests that are delayed or refused on purpose (`fault`), to test their clients."""
+"""Fault injection (`fault`): delays and refusals, for tests of clients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.rng import Rng
 
-DELAY_SLACK_S: Final = 1.0  # beyond the delay, before the request is refused because nothing went on
+DELAY_SLACK_S: Final = 1.0  # after the delay, until the hold times out
 _MILLION: Final = 1_000_000
 
 
 @final
 class _Delay(BodyWatcher):
-    """The delay of one request, which then goes on or is refused with the status."""
+    """The delay of one request, which is then released or refused with the status."""
 
     def __init__(self, request: RequestRecord, status: int, wheel: TimingWheel) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Delay(BodyWatcher):
 
 @final
 class Fault(Filter):
-    """The faults of one revision; which requests get them is chosen at random."""
+    """The faults of one revision, injected into randomly chosen requests."""
 
     def __init__(self, spec: FaultSpec, wheel: TimingWheel, now: Now, rng: Rng) -> None:
         self._spec = spec
@@ -70,7 +70,7 @@ class Fault(Filter):
 def _refuse(request: RequestRecord, status: int) -> None:
     reason = Reason.FAULT_INJECTED
     if request.is_grpc:
-        request.refused(reason, "")  # such a client reads a gRPC status
+        request.refused(reason, "")  # gRPC clients read a gRPC status
         return
     request.reason = reason
     body = b"" if status in WITHOUT_BODY else refusal_text(reason, "")

@@ -1,21 +1,21 @@
-"""The seam for features that a request can meet: a filter, and the chain of filters of one revision.
+"""The interface of filters, which implement features that act on requests, and the chain of one revision's filters.
 
-    on_arrival   its turn has come, and no revision is known: only for filters of all requests
+    on_arrival   its turn has come, and its revision is unknown; only for filters of all requests
     on_routed    its revision is known, and nothing has been counted
     on_request   it is about to ask for a slot
-    on_attempt   a pod gets it: edits of the head, for each attempt
-    on_response  the head of the pod's response, before the client gets it
-    on_failure   it is about to be refused: no byte of a response has gone to the client
-    on_end       it is over, and all its figures are known
+    on_attempt   edits of the head for a pod, before each attempt
+    on_response  the head of the pod's response, before it is sent to the client
+    on_failure   it is about to be refused; no byte of a response has been sent to the client
+    on_end       it has ended, and all its figures are known
 
 Rules
-  1. A filter is made for a revision at each reload, and a request keeps the filters that it began with. What belongs to
-     one request is kept by the request: what wraps its client (`wrap_client`) and what watches its bodies (`watch`).
+  1. Each reload creates new filters for a revision, and a request keeps the filters that it began with. State of
+     one request belongs to wrappers of its client (`wrap_client`) or to watchers of its bodies (`watch`).
   2. Hooks are plain functions that return at once. A filter that has to wait calls `hold` in `on_request`, and later
      `proceed`, `respond` or `refused`.
-  3. A filter that raises ends its own request with 500 (`internal`) and no other. In `on_failure` the refusal stands,
-     in `on_end` the request is over already. The exception is counted and logged.
-  4. A hook that a class does not override costs nothing. A revision without filters pays for one look at None per hook.
+  3. An exception ends its own request only, with 500 (`internal`). In `on_failure` the refusal is still sent, and in
+     `on_end` the request has ended already. The exception is counted and logged.
+  4. A hook that a class does not override costs nothing. A revision without filters pays one check for None per hook.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from activator.runtime.reasons import Reason
 
 @final
 class Failure:
-    """Why a request is about to be refused, and the refusal, which filters may edit."""
+    """A refusal that is about to be sent, and its reason; filters may edit it."""
 
     def __init__(self, reason: Reason, detail: str, retry_after_s: int, may_fall_back: bool) -> None:
         self.reason = reason
         self.detail = detail
-        self.retry_after_s = retry_after_s  # whole seconds; 0: a repetition would not help
+        self.retry_after_s = retry_after_s  # whole seconds; 0: a retry would not help
         self.may_fall_back = may_fall_back  # another revision can be sent the whole request
-        self.text: bytes = b""  # the body, or the message of gRPC; empty: sentence and detail of the reason
-        self.fields: Headers = []  # more fields; gRPC has none
+        self.text: bytes = b""  # the body, or the gRPC message; empty: generated from reason and detail
+        self.fields: Headers = []  # further fields; not sent with gRPC
 
     def check(self) -> None:
-        """Raise an error, and take the edits back, if the refusal cannot be sent as it was edited."""
+        """Raise an error and reset the edits if the edited refusal cannot be sent."""
         try:
             self.text = bytes(self.text)
             for name, value in self.fields:
@@ -56,35 +56,35 @@ class Failure:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Filter:
-    """One feature, for the requests of one revision, or for all requests."""
+    """One feature, applied to the requests of one revision or to all requests."""
 
     def on_arrival(self, request: RequestRecord) -> None:
         """Act before the revision is looked up: `respond`, `edit` or `route_to`."""
 
     def on_routed(self, request: RequestRecord) -> None:
-        """Act on a request that has its revision and is not counted yet."""
+        """Act on a request that has been routed and is not counted yet."""
 
     def on_request(self, request: RequestRecord) -> None:
         """Act before the request asks for a slot: `respond`, `hold`, `gather`, `wrap_client`, `edit` or `fall_back`."""
 
     def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
-        """Edit what this attempt sends to the pod; `edits` begins with those that all attempts share."""
+        """Edit the head that this attempt sends to the pod; `edits` begins with the edits that all attempts share."""
 
     def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
-        """Edit the head of the response by giving it other `headers`, or `watch` the bodies."""
+        """Edit the head of the response by setting its `headers`, or `watch` the bodies."""
 
     def on_failure(self, request: RequestRecord, failure: Failure) -> None:
-        """Answer in the place of the refusal (`respond`, `fall_back`), or edit it."""
+        """Respond in place of the refusal (`respond`, `fall_back`), or edit it."""
 
     def on_end(self, request: RequestRecord) -> None:
-        """Observe a request that is over."""
+        """Observe a request that has ended."""
 
 
 @final
 class FilterChain:
-    """The filters of one revision, by hook, in their order; `shared`, which all requests meet, come first.
+    """The filters of one revision, by hook, in their order; `shared` filters of all requests come first.
 
-    When a request is about to be refused the shared ones come last: they see the refusal that the client will get.
+    In `on_failure` the shared ones come last, so that they see the refusal that the client will get.
     """
 
     def __init__(self, filters: Sequence[Filter], shared: Sequence[Filter] = ()) -> None:

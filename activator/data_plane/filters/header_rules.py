@@ -1,4 +1,4 @@
-"""The edits of header fields that the key `headers` configures, for requests and responses."""
+"""The edits of header fields by the key `headers`, for requests and responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activator.data_plane.request import RequestRecord
 
 @final
 class HeaderRules(Filter):
-    """The rules of one revision. Responses of the activator itself are not edited."""
+    """The header rules of one revision. Responses of the activator itself are not edited."""
 
     def __init__(self, spec: HeaderRulesSpec) -> None:
         self._host: bytes = b""

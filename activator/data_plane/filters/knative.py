@@ -1,5 +1,6 @@
-"""Knative's dialect as a filter of all requests: its probes, the revision that a request names, what queue-proxy reads,
-and the texts of its activator (headers/knative.py).
+"""Knative's HTTP conventions, as a filter of all requests: probes, revision headers, queue-proxy's fields, error texts.
+
+headers/knative.py implements them.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from activator.data_plane.request import RequestRecord
 
 @final
 class KnativeFilter(Filter):
-    """Speaks `dialect`."""
+    """The filter that applies `dialect`."""
 
     def __init__(self, dialect: KnativeDialect) -> None:
         self.dialect = dialect
 
     def on_arrival(self, request: RequestRecord) -> None:
-        seen = self.dialect.look(request.head)
-        answer = seen.answer
+        fields = self.dialect.look(request.head)
+        answer = fields.answer
         if answer is not None:
             request.respond(answer.head(), answer.body, is_success=False, is_logged=False)
             return
-        seen.edit(request.edit())
-        request.route_to(seen.key())
+        fields.edit(request.edit())
+        request.route_to(fields.key())
 
     def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
         lease = request.lease

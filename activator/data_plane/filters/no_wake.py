@@ -1,4 +1,4 @@
-"""Requests that start nothing and are no activity, such as probes of monitors (`no_wake`)."""
+"""Requests that start no pod and do not count as activity, such as probes of monitors (`no_wake`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from activator.runtime.reasons import Reason
 
 @final
 class _Rule:
-    """One entry of `no_wake`, as bytes."""
+    """One entry of `no_wake`, with its strings as bytes."""
 
     def __init__(self, spec: QuietSpec) -> None:
         self.path: bytes = spec.path.encode()
@@ -35,7 +35,7 @@ class _Rule:
 
 @final
 class NoWake(Filter):
-    """Marks such requests, and answers them while no pod is ready."""
+    """The filter that marks such requests, and responds to them while no pod is ready."""
 
     def __init__(self, spec: RevisionSpec) -> None:
         self._name = spec.key.removeprefix("default/")
@@ -54,7 +54,7 @@ class NoWake(Filter):
             request.respond(ResponseHead(status, PHRASES.get(status, b""), fields, len(body), True), body)
 
     def _status(self, head: RequestHead) -> int:
-        """Return the status that such a request gets while no pod is ready; 0: it is an ordinary one."""
+        """Return the status for such a request while no pod is ready; 0 for an ordinary request."""
         for rule in self._rules:
             if rule.matches(head):
                 return rule.status

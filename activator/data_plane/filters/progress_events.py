@@ -1,14 +1,15 @@
-"""Progress in comments of an event stream, for clients that take one: how a request gets on until its pod answers.
+"""Progress as comments of an event stream, for clients that accept one, until the pod responds.
 
-    quiet ──(after)──► told: 200, and a comment at each interval ──► the pod's events, or one event `error`
-      └──► the pod's answer as it is
+    quiet ──(after)──► commenting: 200, and a comment per interval ──► the pod's events, or one event `error`
+      └──► the pod's response, unchanged
 
 Rules
-  1. Before `after` has passed nothing is different: a quick answer has its own status and fields.
-  2. From the first comment on the status is 200. A pod's 200 that is an event stream goes on with its body; any other
-     answer, a refusal among them, becomes one event `error`, and the stream ends. Fields of the pod's answer are lost.
-  3. It is the client's half between an exchange and its client: line, slots, retries and time limits are as ever.
-  4. A client that does not take what is there is sent no comment: nothing gathers.
+  1. Until `after` has passed nothing changes: a fast response keeps its own status and fields.
+  2. From the first comment on the status is 200. The body of a pod's 200 with an event stream follows; any other
+     response, including a refusal, becomes one event `error`, and the stream ends. The fields of the pod's response are
+     lost.
+  3. This is a wrapper of the client only: queue, slots, retries and time limits do not change.
+  4. No comment is sent to a client with a backlog, so that nothing accumulates.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ _EVENTS: Final = b"text/event-stream"
 _ENCODINGS: Final = frozenset({b"accept-encoding"})
 
 _QUIET: Final = 0  # nothing has been sent
-_TOLD: Final = 1  # a 200, and comments
-_PASSES: Final = 2  # what the pod sends is passed on
-_FAILS: Final = 3  # the body is the text of an error
+_COMMENTING: Final = 1  # a 200 and comments have been sent
+_PASSES: Final = 2  # the pod's data is forwarded
+_FAILS: Final = 3  # the body becomes the text of an error event
 
 
 def takes_events(head: RequestHead) -> bool:
-    """True if its client reads an event stream."""
+    """True if the client accepts an event stream."""
     if head.method == b"HEAD":
         return False
     accept = head.headers.get(b"accept")
@@ -44,7 +45,7 @@ def takes_events(head: RequestHead) -> bool:
 
 @final
 class ProgressEvents(Filter):
-    """Wraps the clients of one revision that read event streams."""
+    """The filter that wraps those clients of one revision that accept event streams."""
 
     def __init__(self, spec: ProgressSpec, wheel: TimingWheel, now: Now) -> None:
         self._spec = spec
@@ -54,14 +55,14 @@ class ProgressEvents(Filter):
     def on_request(self, request: RequestRecord) -> None:
         if request.is_detached or request.upgrade or not takes_events(request.head):
             return
-        if not isinstance(request.client(), ProgressStream):  # else it is another revision's, which it has left
-            request.edit().remove(_ENCODINGS)  # the pod's events follow comments that are not compressed
+        if not isinstance(request.client(), ProgressStream):  # a former revision may have wrapped it
+            request.edit().remove(_ENCODINGS)  # the pod's events follow comments, which are not compressed
             request.wrap_client(ProgressStream(request, self._spec, self._wheel, self._now()))
 
 
 @final
 class ProgressStream(ClientWrapper):
-    """The client of one such request."""
+    """The wrapper of one such client."""
 
     def __init__(self, request: RequestRecord, spec: ProgressSpec, wheel: TimingWheel, now_s: float) -> None:
         super().__init__(request.client())
@@ -86,7 +87,7 @@ class ProgressStream(ClientWrapper):
             return
         client = self.client
         if self._state == _QUIET:
-            self._state = _TOLD
+            self._state = _COMMENTING
             client.send_head(_head())
         client.send_body(_comment(exchange, now_s - self._began_s))
         client.flush()
@@ -96,14 +97,14 @@ class ProgressStream(ClientWrapper):
         super().stop()
 
     def _send_no_more(self) -> None:
-        """The pod answers, or the request has ended: no more comments."""
+        """Send no more comments, because the pod responds or the request has ended."""
         if self._tick is not None:
             self._wheel.cancel(self._tick)
             self._tick.stream = None
             self._tick = None
-        self._exchange = None  # no cycle is left for the collector
+        self._exchange = None  # avoid a reference cycle
 
-    # --- the answer ---
+    # --- the response ---
 
     def send_interim(self, head: ResponseHead) -> None:
         if self._state == _QUIET:
@@ -140,17 +141,17 @@ class ProgressStream(ClientWrapper):
 
     def _error(self) -> bytes:
         text = self._text.decode("utf-8", "replace").strip()
-        said = {
-            "message": text or f"the answer is {self._status}, without a body",
+        error = {
+            "message": text or f"the response has status {self._status} and no body",
             "type": self._reason.decode("latin-1") or "upstream_status",
             "code": self._status,
         }
-        return b"event: error\ndata: %b\n\n" % json.dumps({"error": said}).encode()
+        return b"event: error\ndata: %b\n\n" % json.dumps({"error": error}).encode()
 
 
 @final
 class _Tick(Deadline):
-    """Of one stream, until that stops."""
+    """The timer of one stream, until it stops."""
 
     def __init__(self, stream: ProgressStream) -> None:
         super().__init__()
@@ -165,7 +166,7 @@ def _head() -> ResponseHead:
     headers: Headers = [
         (b"Content-Type", _EVENTS),
         (b"Cache-Control", b"no-store"),
-        (b"X-Accel-Buffering", b"no"),  # proxies between us and the client are to pass comments on at once
+        (b"X-Accel-Buffering", b"no"),  # proxies in front of this one must forward comments at once
     ]
     return ResponseHead(200, b"OK", Fields.from_pairs(headers), UNKNOWN_LENGTH, True)
 
@@ -176,8 +177,8 @@ def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
         return b": running waited_s=%d\n\n" % int(waited_s)
     position = throttler.queue.position_of(exchange)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"
-    said = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
-    return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % said
+    values = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
+    return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % values
 
 
 def _is_stream(head: ResponseHead) -> bool:

@@ -1,4 +1,4 @@
-"""`Server-Timing` in responses: how long the request waited for a start, for a slot and for the pod (W3C)."""
+"""The field `Server-Timing` (W3C): how long the request waited for a start, for a slot and for the pod."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activator.data_plane.throttle.starting import server_timing
 
 @final
 class ServerTiming(Filter):
-    """Adds the field."""
+    """The filter that adds the field to responses."""
 
     def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
         value = server_timing(

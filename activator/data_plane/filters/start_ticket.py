@@ -1,9 +1,10 @@
-"""A place in a revision's queue that starts it, for those who do not wait there: browsers that are shown a waiting
-page, and requests that another revision serves until the start is over.
+"""A place in a revision's queue that causes a start on behalf of clients that do not wait there.
+
+These are browsers that are shown a waiting page, and requests that another revision serves until the start is over.
 
 Rules
-  1. A revision has at most one ticket. It waits as long as somebody asks: each request moves its end.
-  2. When it is granted a slot it gives it back in the same call: the next request goes to the pod.
+  1. A revision has at most one ticket. Each request extends the time for which it waits.
+  2. A granted slot is released in the same call, so that the next request gets the pod.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class StartTicket(Waiter):
         self._wheel = wheel
 
     def wait_until(self, until_s: float) -> None:
-        """Wait until then at least."""
+        """Extend the wait to `until_s` or later."""
         if self.wheel_next is None or until_s > self.deadline_s:
             self._wheel.arm(self, until_s)
 
@@ -37,29 +38,30 @@ class StartTicket(Waiter):
         self._throttler.release(lease, 0.0, False)
 
     def is_served(self, lease: Lease) -> bool:
-        return False  # it is given back at once
+        return False  # it is released at once
 
     def refused(self, reason: Reason, detail: str) -> None:
         self._over()  # the next request gets the reason
 
     def expired(self, now_s: float) -> None:
-        """Leave the queue: no request has come for that time."""
+        """Leave the queue, because no request has extended the wait."""
         throttler = self._throttler
         self._over()
         throttler.queue.cancel(self)
 
     def _over(self) -> None:
         self._wheel.cancel(self)
-        onlookers = self._throttler.queue.onlookers
-        if onlookers.ticket is self:
-            onlookers.ticket = None
+        start_observers = self._throttler.queue.start_observers
+        if start_observers.ticket is self:
+            start_observers.ticket = None
 
 
 def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
-    """Return the ticket of the request's revision, a new one if there is none. None: the request has been refused,
-    because nothing may join the queue.
+    """Return the ticket of the request's revision, which is created if there is none.
+
+    Return None after refusing the request, if nothing may join the queue.
     """
-    ticket = throttler.queue.onlookers.ticket
+    ticket = throttler.queue.start_observers.ticket
     if isinstance(ticket, StartTicket):
         throttler.activate()
         return ticket
@@ -68,5 +70,5 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     if refusal is not None:
         request.refused(refusal, throttler.queue.refusal_detail())
         return None
-    throttler.queue.onlookers.ticket = ticket
+    throttler.queue.start_observers.ticket = ticket
     return ticket

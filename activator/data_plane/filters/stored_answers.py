@@ -18,7 +18,7 @@ _ASYNC: Final = b"respond-async"
 
 @final
 class StoredAnswers(Filter):
-    """Accepts such requests of one revision, once all of a request is here."""
+    """The filter that accepts such requests of one revision, once a request has arrived completely."""
 
     def __init__(self, spec: AsyncSpec, answers: AnswerStore) -> None:
         self._spec = spec
@@ -31,12 +31,12 @@ class StoredAnswers(Filter):
             return
         if throttler.queue.failure is not None or not prefers_async(head):
             return
-        if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored without that
+        if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored unedited
             return
         if not request.request_done:
             if head.content_length > self._spec.body_bytes_max or not request.gather(self._spec.body_bytes_max):
                 return
-            if not request.request_done:  # it is larger: its client waits, as for any other request
+            if not request.request_done:  # too large: its client waits, as for any other request
                 return
         kept = self._answers.accept(throttler, request.client())
         if kept is None:
@@ -44,7 +44,7 @@ class StoredAnswers(Filter):
         edit_prefer(head, request.edit())
         kept.exchange = request.detach(kept)
         kept.exchange.begin()
-        if kept.is_done:  # refused at once: that is the client's response, and stands in the log already
+        if kept.is_done:  # refused at once: this is the client's response, and already logged
             refusal, body = kept.head, bytes(kept.body)
             assert refusal is not None
             self._answers.withdraw(kept)
@@ -58,7 +58,7 @@ class StoredAnswers(Filter):
 
 
 def prefers_async(head: RequestHead) -> bool:
-    """One of its fields says so; parameters of the preference do not matter."""
+    """True if a Prefer field contains the preference, with any parameters."""
     if head.headers.get(_NAME) is None:
         return False
     return any(
@@ -70,7 +70,7 @@ def prefers_async(head: RequestHead) -> bool:
 
 
 def edit_prefer(head: RequestHead, edits: HeadEdits) -> None:
-    """Leave `respond-async` out: a pod that knew it as well would answer with a 202 of its own."""
+    """Remove `respond-async`, because a pod that supports it would respond with its own 202."""
     edits.remove(frozenset({_NAME}))
     for name, value in head.headers.pairs():
         if name.lower() == _NAME:

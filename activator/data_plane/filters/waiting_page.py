@@ -1,6 +1,6 @@
-"""A page that a browser is shown while no pod of its revision is ready (`waiting_page`). It reloads itself.
+"""The page that a browser is shown while no pod of its revision is ready (`waiting_page`). It reloads itself.
 
-What comes from outside gets into the page escaped.
+All values from outside are escaped.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 
 PAGE_TYPE: Final = b"text/html; charset=utf-8"
-MISSED_REFRESHES: Final = 3  # a browser that has not reloaded its page for so many intervals has closed it …
-CLOSED_AFTER_S: Final = 5.0  # … after so long at least: a browser in the background reloads late
+MISSED_REFRESHES: Final = 3  # a browser that misses this many reloads has closed the page
+CLOSED_AFTER_S: Final = 5.0  # added to that time, because browsers delay reloads in the background
 
 _PAGE: Final = """<!doctype html>
 <html lang="en">
@@ -50,13 +50,13 @@ $output<p>This page loads itself again.</p>
 </html>
 """
 
-# With a place in the order of the Tab key, so that one can scroll it without a mouse.
+# With a position in the tab order, so that it can be scrolled by keyboard.
 _OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last output of the program">{}</pre>\n'
 
 
 @final
 class PageTemplate:
-    """The page of one revision."""
+    """The page template of one revision."""
 
     def __init__(self, key: str, spec: WaitingPageSpec) -> None:
         self._name = key.removeprefix("default/")
@@ -67,8 +67,10 @@ class PageTemplate:
     def page(
         self, waited_s: float, usual_s: float, waiting: int, output: tuple[str, ...] = ()
     ) -> tuple[ResponseHead, bytes]:
-        """Return the page. `waited_s`: how long the start has taken; `usual_s`: how long the last one took, 0.0: not
-        known; `output`: the last lines of the program.
+        """Return the page.
+
+        `waited_s`: duration of the start so far; `usual_s`: that of the last start, 0.0 if unknown; `output`: the last
+        lines of the program.
         """
         values = {
             "name": escape(self._name),
@@ -92,7 +94,7 @@ class PageTemplate:
 
 @final
 class WaitingPage(Filter):
-    """Answers browsers while no pod is ready; a ticket waits for the start in their place."""
+    """The filter that shows browsers the page while no pod is ready; a ticket waits for the start on their behalf."""
 
     def __init__(self, key: str, spec: WaitingPageSpec, wheel: TimingWheel, now: Now) -> None:
         self._page = PageTemplate(key, spec)
@@ -114,12 +116,12 @@ class WaitingPage(Filter):
         request.reason = Reason.STARTING
         waited_s, usual_s = throttler.queue.start_progress(now_s)
         request.respond(
-            *self._page.page(waited_s, usual_s, throttler.queue.waiting(), throttler.queue.onlookers.output)
+            *self._page.page(waited_s, usual_s, throttler.queue.waiting(), throttler.queue.start_observers.output)
         )
 
 
 def wants_page(head: RequestHead) -> bool:
-    """True for the navigation of a browser, which shows what it is sent."""
+    """True for the navigation of a browser, which displays the response."""
     if head.method != b"GET" or head.has_body:
         return False
     mode = head.headers.get(b"sec-fetch-mode")

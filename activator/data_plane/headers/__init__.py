@@ -1,1 +1,1 @@
-"""What is read from heads and added to them: origin, trace context, affinity key, Knative's fields."""
+"""Reading and editing of header fields: origin, trace context, affinity key, gRPC, Knative's fields."""

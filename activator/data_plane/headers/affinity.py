@@ -1,8 +1,8 @@
 """The affinity key of a request, for revisions whose policy sends the same client to the same pod.
 
-A key is a number made of a header's value, a cookie's value or the client's address: the same in every process and
-after every restart (lb/hashing.py), never 0. A request that lacks what is looked for has key 0, "no key", and any pod
-will do.
+A key is a hash of the value of a header field, of a cookie, or of the client's address. It is the same in every
+process and after every restart (lb/hashing.py), and never 0. A request without that value has key 0, "no key", and may
+go to any pod.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lb.hashing import hash_bytes
 
 
 class Affinity:
-    """Where the key of a revision's requests comes from: `client_ip`, `header:NAME` or `cookie:NAME`."""
+    """The source of the keys of a revision's requests: `client_ip`, `header:NAME` or `cookie:NAME`."""
 
     def __init__(self, hash_on: str) -> None:
         kind, _, name = hash_on.partition(":")
@@ -24,7 +24,7 @@ class Affinity:
         self._name: bytes = name.encode("latin-1") if self._is_cookie else name.lower().encode("latin-1")
 
     def key_of(self, head: RequestHead, client_ip: str) -> i64:
-        """The request's key; `client_ip` matters only where `on_client_ip`."""
+        """Return the key of a request; `client_ip` is only used if `on_client_ip`."""
         if self.on_client_ip:
             return hash_bytes(client_ip.encode()) if client_ip else 0
         if self._is_cookie:
@@ -36,7 +36,7 @@ class Affinity:
 
 
 def cookie_of(header: bytes, name: bytes) -> bytes:
-    """The value of the first cookie of this name (RFC 6265 section 4.2.1: `name=value; name=value`), or nothing."""
+    """Return the value of the first cookie `name` (RFC 6265 4.2.1: `name=value; name=value`); b"" if there is none."""
     for pair in header.split(b";"):
         found, _, value = pair.partition(b"=")
         if found.strip(b" \t") == name:

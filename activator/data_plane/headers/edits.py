@@ -1,9 +1,9 @@
-"""The edits that make a pod's request head out of the client's: an ordered list, applied once per attempt.
+"""Edits that turn the client's request head into that for a pod: an ordered list, applied once per attempt.
 
 Rules
-  1. The client's head is never changed, so a retry or a fallback can neither undo an edit nor repeat one.
-  2. Edits are applied in their order. Names are compared without case. Lines that no edit names keep their places.
-  3. A hostile head may name thousands of fields: an edit costs one pass over the lines, whatever it names.
+  1. The client's head is never modified, so a retry or a fallback can neither lose nor repeat an edit.
+  2. Edits are applied in order. Names are compared case-insensitively. Lines that no edit names keep their positions.
+  3. A malicious head may contain thousands of fields; an edit costs one pass over the lines, however many names it has.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _APPEND: Final = 2
 
 @final
 class FieldEdit:
-    """One change of the fields; may be made once and added to the edits of many requests."""
+    """One change of the fields; it can be created once and added to the edits of many requests."""
 
     def __init__(self, kind: i64, names: frozenset[bytes], line: bytes) -> None:
         self.kind = kind
@@ -32,7 +32,7 @@ class FieldEdit:
         letters: i64 = 0
         for name in names:
             letters |= 1 << (name[0] & 31)
-        self._letters: i64 = letters  # most lines differ in the first letter already
+        self._letters: i64 = letters  # a fast check: most lines differ in the first letter
 
     def has(self, line: bytes) -> bool:
         """True if the edit names the field of this line."""
@@ -41,7 +41,7 @@ class FieldEdit:
 
 @final
 class HeadEdits:
-    """The differences between the head that a pod is sent and that of the client."""
+    """The differences between the request head of a client and that for a pod."""
 
     def __init__(self) -> None:
         self._edits: list[FieldEdit] = []
@@ -51,7 +51,7 @@ class HeadEdits:
         self._content_length: int = -1
 
     def copy(self) -> HeadEdits:
-        """Return edits that begin with these: more can be added for one attempt."""
+        """Return a copy, to which the edits of one attempt can be added."""
         other = HeadEdits()
         other._edits = self._edits.copy()
         other._target = self._target
@@ -64,33 +64,33 @@ class HeadEdits:
         self._edits.append(edit)
 
     def remove(self, lowered_names: frozenset[bytes]) -> None:
-        """Remove all fields of these names."""
+        """Remove all fields with these names."""
         self._edits.append(removal(lowered_names))
 
     def set(self, name: bytes, value: bytes) -> None:
-        """Replace the first field of this name, and remove the others. A new field comes before all others.
+        """Replace the first field with this name, and remove the others. A new field comes before all others.
 
-        Raises ValueError if the name or the value holds CR, LF or NUL.
+        Raises ValueError if the name or the value contains CR, LF or NUL.
         """
         self._edits.append(replacement(name, value))
 
     def append(self, name: bytes, value: bytes) -> None:
-        """Add a field behind all others. Raises ValueError if the name or the value holds CR, LF or NUL."""
+        """Add a field after all others. Raises ValueError if the name or the value contains CR, LF or NUL."""
         self._edits.append(addition(name, value))
 
     def set_target(self, target: bytes) -> None:
-        """Ask the pod for another target (path and query). Raises ValueError for spaces and control characters."""
+        """Set another target (path and query) for the pod. Raises ValueError for spaces and control characters."""
         if _TARGET.fullmatch(target) is None:
-            raise ValueError(f"{target!r} is no target of a request")
+            raise ValueError(f"{target!r} is not a valid request target")
         self._target = target
 
     def set_host(self, authority: bytes) -> None:
-        """Name another host to the pod, in Host and `:authority`."""
+        """Set another host for the pod, in Host and `:authority`."""
         self.set(b"Host", authority)
         self._authority = authority
 
     def set_upgrade(self, protocols: bytes) -> None:
-        """Offer the pod these protocols, lowered, in a comma-separated list; empty: none.
+        """Offer the pod these protocols: a comma-separated list in lower case; empty for none.
 
         Raises ValueError for CR, LF or NUL.
         """
@@ -98,11 +98,11 @@ class HeadEdits:
         self._upgrade = protocols
 
     def set_content_length(self, length: int) -> None:
-        """Announce another length of the body, in bytes."""
+        """Set another length of the body, in bytes."""
         self._content_length = length
 
     def apply(self, head: RequestHead) -> RequestHead:
-        """Return the head that a pod is sent in the place of `head`, or `head` if there are no edits."""
+        """Return the head for the pod, or `head` itself if there are no edits."""
         if not self._edits and not self._target and self._upgrade is None and self._content_length < 0:
             return head
         made = head.copy()
@@ -120,12 +120,12 @@ class HeadEdits:
 
 
 def removal(lowered_names: frozenset[bytes]) -> FieldEdit:
-    """Return the edit that removes all fields of these names."""
+    """Return the edit that removes all fields with these names."""
     return FieldEdit(_REMOVE, lowered_names, b"")
 
 
 def addition(name: bytes, value: bytes) -> FieldEdit:
-    """Return the edit that adds a field behind all others. Raises ValueError for CR, LF or NUL."""
+    """Return the edit that adds a field after all others. Raises ValueError for CR, LF or NUL."""
     return FieldEdit(_APPEND, frozenset(), _line(name, value))
 
 
@@ -135,7 +135,7 @@ def replacement(name: bytes, value: bytes) -> FieldEdit:
 
 
 def edited_fields(fields: Fields, edits: list[FieldEdit]) -> Fields:
-    """Return the fields as the edits make them; `fields` itself is not changed."""
+    """Return the edited fields; `fields` itself is not modified."""
     lines = fields.block.split(b"\r\n")
     del lines[0]  # the block begins with a line end
     for edit in edits:

@@ -1,15 +1,16 @@
-"""What a gRPC request asks of a proxy, and how one is refused (the gRPC project's PROTOCOL-HTTP2.md).
+"""The gRPC protocol as it concerns a proxy: deadlines, refusals and statuses (the gRPC project's PROTOCOL-HTTP2.md).
 
 Rules
-  1. A request is gRPC's where it came over HTTP/2, takes trailers and has its content type; gRPC-Web is not, since its
-     clients read HTTP statuses and could not read trailers.
-  2. `grpc-timeout` is the client's deadline, from when the request arrived: it bounds the wait in line, and the pod is
-     told what is left of it.
-  3. A refusal is an answer of trailers only, with status 200. A client decides by `grpc-status`: UNAVAILABLE says that
-     it may try again, which is true of what no pod has seen; DEADLINE_EXCEEDED that there was no time; no route is
-     UNIMPLEMENTED, as gRPC's mapping of 404 has it (http-grpc-status-mapping.md). `grpc-retry-pushback-ms` says when.
-  4. What a call came to is the `grpc-status` of its trailers, or of its head where that is all there is; without one,
-     the status that a client would make of the HTTP status (http-grpc-status-mapping.md).
+  1. A request is gRPC if it uses HTTP/2, accepts trailers and has the content type. gRPC-Web is not, because its
+     clients read HTTP statuses and cannot read trailers.
+  2. `grpc-timeout` is the client's deadline, counted from the arrival of the request. It bounds the wait in the queue,
+     and the pod receives the remainder.
+  3. A refusal is a trailers-only response with status 200. Clients evaluate `grpc-status`: UNAVAILABLE allows a retry,
+     which is correct if no pod has seen the request; DEADLINE_EXCEEDED means a timeout; a missing route is
+     UNIMPLEMENTED, as in gRPC's mapping of 404 (http-grpc-status-mapping.md). `grpc-retry-pushback-ms` is the delay of
+     the retry.
+  4. The status of a call is the `grpc-status` of its trailers, or of its head if it is trailers-only; without one, the
+     status that clients derive from the HTTP status (http-grpc-status-mapping.md).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from activator.data_plane.headers.edits import HeadEdits
 from activator.runtime.reasons import GrpcStatus, Reason
 
 STATUS_NAMES: Final[tuple[str, ...]] = tuple(status.name for status in GrpcStatus)
-NO_STATUS: Final = -1  # it is no gRPC call, or has not ended
+NO_STATUS: Final = -1  # not a gRPC call, or not ended
 _OF_HTTP: Final[dict[int, int]] = {
     400: GrpcStatus.INTERNAL,
     401: GrpcStatus.UNAUTHENTICATED,
@@ -42,20 +43,20 @@ _TIMEOUT_NAME: Final = b"grpc-timeout"
 
 
 def is_grpc(head: RequestHead) -> bool:
-    """The content type is gRPC's, with or without a message format behind it."""
+    """True if the content type is that of gRPC, with or without a message format."""
     value = (head.headers.get(b"content-type") or b"").lower()
     return value.startswith(_CONTENT_TYPE) and value[len(_CONTENT_TYPE) :][:1] in {b"", b"+", b";"}
 
 
-def status_said(head: ResponseHead | None, trailers: Headers) -> int:
-    """What a pod's whole answer comes to, a number of STATUS_NAMES; numbers that gRPC does not have are UNKNOWN."""
+def status_of(head: ResponseHead | None, trailers: Headers) -> int:
+    """Return the status of a pod's complete response, an index of STATUS_NAMES; unknown numbers become UNKNOWN."""
     for name, value in trailers:
         if len(name) == len(_STATUS_NAME) and name.lower() == _STATUS_NAME:
             return _number(value)
     if head is None:
         return GrpcStatus.UNKNOWN
-    said = head.headers.get(_STATUS_NAME)
-    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if said is None else _number(said)
+    status = head.headers.get(_STATUS_NAME)
+    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if status is None else _number(status)
 
 
 def _number(value: bytes) -> int:
@@ -67,7 +68,7 @@ def _number(value: bytes) -> int:
 
 
 def timeout_of(head: RequestHead) -> float | None:
-    """The client's deadline in seconds from the request's arrival; None: it has none that can be read."""
+    """Return the client's deadline in seconds from the request's arrival; None if it is missing or invalid."""
     value = head.headers.get(_TIMEOUT_NAME)
     if value is None:
         return None
@@ -79,14 +80,14 @@ def timeout_of(head: RequestHead) -> float | None:
 
 
 def edit_timeout(edits: HeadEdits, left_s: float) -> None:
-    """Tell the pod what is left of the deadline, in the place of what the client gave; one microsecond at least."""
+    """Set the remaining deadline for the pod, at least one microsecond."""
     micros = max(int(left_s * 1e6), 1)
     value = b"%du" % micros if micros <= _VALUE_MAX else b"%dm" % min(micros // 1000, _VALUE_MAX)
     edits.set(_TIMEOUT_NAME, value)
 
 
 def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:
-    """An answer of trailers only. `message`: for people; `retry_after_s` 0: coming again would not help."""
+    """Return a trailers-only response. `message`: human-readable; `retry_after_s` 0: a retry would not help."""
     fields: Headers = [
         (b"content-type", _CONTENT_TYPE),
         (b"grpc-status", b"%d" % reason.grpc_status),
@@ -99,7 +100,7 @@ def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:
 
 
 def _percent_encoded(message: bytes) -> bytes:
-    """Printable ASCII but for the percent sign stays (PROTOCOL-HTTP2.md, Status-Message)."""
+    """Percent-encode a message; printable ASCII except the percent sign stays (PROTOCOL-HTTP2.md, Status-Message)."""
     if all(0x20 <= byte <= 0x7E and byte != 0x25 for byte in message):
         return message
     return b"".join([bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in message])

@@ -1,12 +1,12 @@
-"""What Knative's components send each other in HTTP beside the requests themselves.
+"""Conventions of Knative's components in HTTP: probes, revision headers, queue-proxy's fields, error texts.
 
 Rules
-  1. A probe is answered by the activator itself, whatever its path and method, before any revision is looked for.
-  2. A request leaves with the pod's address in Host and the client's own in K-Original-Host, which queue-proxy puts
-     back; and marked as proxied, so that queue-proxy and autoscaler count it once.
-  3. A refusal has the status and the text that Knative's activator gives, but names no pod's address.
-  4. What `Connection` names is read, and not passed on: probes and revisions are looked for in all that was received.
-  5. Nothing here belongs to a protocol version.
+  1. The activator answers probes itself, whatever their path and method, before any routing.
+  2. A forwarded request has the pod's address in Host and the client's Host in K-Original-Host, which queue-proxy
+     restores. It is marked as proxied, so that queue-proxy and autoscaler count it once.
+  3. A refusal has the status and text of Knative's activator, but no address of a pod.
+  4. Fields named in `Connection` are read and not forwarded: probes and revisions are searched in all received fields.
+  5. Nothing here depends on the HTTP version.
 
 Sources: knative.dev/serving cmd/activator/main.go, pkg/activator/handler, knative.dev/networking pkg/http (v1.23).
 """
@@ -48,12 +48,12 @@ _TIMED_OUT: Final = frozenset(
     {Reason.QUEUE_TIMEOUT, Reason.FIRST_BYTE_TIMEOUT, Reason.IDLE_TIMEOUT, Reason.TOTAL_TIMEOUT}
 )
 _FULL: Final = frozenset({Reason.QUEUE_FULL, Reason.HELD_BYTES_FULL, Reason.HELD_REQUESTS_FULL})
-_NAMES_A_POD: Final = frozenset({Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT})  # the detail is its address
+_NAMES_A_POD: Final = frozenset({Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT})  # their detail is its address
 
 
 @final
 class OwnAnswer:
-    """What a probe is answered with."""
+    """The response to a probe."""
 
     def __init__(self, status: int, body: bytes, headers: Headers) -> None:
         self.status = status
@@ -66,29 +66,29 @@ class OwnAnswer:
 
 
 @final
-class Seen:
-    """What one request's head says."""
+class KnativeFields:
+    """The Knative fields of one request head."""
 
     def __init__(self) -> None:
-        self.answer: OwnAnswer | None = None  # it is a probe
-        self.host: bytes = b""  # the client's, as it is spelt
-        self.is_probe: bool = False  # perhaps
-        self.has_original: bool = False  # a proxy before us has said which host was asked for
+        self.answer: OwnAnswer | None = None  # set for a probe
+        self.host: bytes = b""  # the client's Host, unmodified
+        self.is_probe: bool = False  # it may be a probe
+        self.has_original: bool = False  # an earlier proxy has set K-Original-Host
         self._namespace: bytes | None = None
         self._revision: bytes | None = None
-        self._original: bool = False  # there was such a field, perhaps an empty one
+        self._original: bool = False  # the field is present, possibly empty
 
     def key(self) -> str:
-        """namespace/name of the revision that it names; empty where not both are there."""
+        """Return namespace/name of the named revision; "" unless both are present."""
         if not self._namespace or not self._revision:
             return ""
         return (self._namespace + b"/" + self._revision).decode("latin-1")
 
     def take(self, name: bytes, value: bytes) -> None:
-        """Note a line, its name lowered.
+        """Record a line, with its name in lower case.
 
-        Of several fields of one name the first counts, as with Go's parts: a component that reads another one than its
-        neighbours can be bypassed. An empty first field is as if there were none.
+        Of several fields with one name the first counts, as in Knative: a component that reads another one than its
+        neighbours can be bypassed. An empty first field counts as absent.
         """
         if name == NAMESPACE_HEADER:
             if self._namespace is None:
@@ -104,7 +104,7 @@ class Seen:
             self.is_probe = True
 
     def edit(self, edits: HeadEdits) -> None:
-        """Leave out what is for us, and name the host that the client asked for."""
+        """Remove the fields for the activator, and set the host that the client requested."""
         edits.add(_FOR_US)
         if not self.has_original:
             if self._original:
@@ -115,9 +115,9 @@ class Seen:
 
 @final
 class KnativeDialect:
-    """`unhealthy(path)` says why the program is not able to serve, for a kubelet that asks with this target; empty:
-    it is able.
+    """Knative's HTTP conventions, with the settings of one program.
 
+    `unhealthy(path)` returns why the program cannot serve, for a kubelet probe with this target; "" if it can.
     `cluster_domain`: of names such as `revision.namespace.svc.cluster.local`. `passes_through`: pods are reached by
     their address through a mesh, with the revision's private service in Host (enable-mesh-pod-addressability).
     """
@@ -128,14 +128,14 @@ class KnativeDialect:
         self.passes_through: bool = passes_through
         self.probes_total: int = 0
 
-    def look(self, head: RequestHead) -> Seen:
-        """Return what the request's head says to us, after one pass over it.
+    def look(self, head: RequestHead) -> KnativeFields:
+        """Return the Knative fields of a request head, after one pass over it.
 
-        All names that matter begin with a K, except Host and the kubelet's User-Agent: the other lines cost a look at
-        their first letter.
+        All relevant names begin with K, except Host and the kubelet's User-Agent; other lines cost a check of their
+        first letter.
         """
-        seen = Seen()
-        seen.host = head.authority
+        fields = KnativeFields()
+        fields.host = head.authority
         block = head.headers.block
         stop: i64 = len(block)
         pos: i64 = 2
@@ -146,22 +146,22 @@ class KnativeDialect:
             first: i64 = block[pos] | 0x20
             if first == _K:
                 name, _, value = block[pos:end].partition(b":")
-                seen.take(name.lower(), value)
+                fields.take(name.lower(), value)
             elif first == _H and block[pos : pos + 5].lower() == b"host:":
-                seen.host = block[pos + 5 : end].strip(b" \t")
+                fields.host = block[pos + 5 : end].strip(b" \t")
             elif first == _U and block.find(b"kube-probe/", pos, end) > 0:
-                seen.is_probe = True
+                fields.is_probe = True
             pos = end + 2
         if head.named:
-            _look_at_named(head.named, seen)
-        if seen.is_probe:
-            seen.answer = self._answer(head)
-            if seen.answer is not None:
+            _read_named(head.named, fields)
+        if fields.is_probe:
+            fields.answer = self._answer(head)
+            if fields.answer is not None:
                 self.probes_total += 1
-        return seen
+        return fields
 
     def _answer(self, head: RequestHead) -> OwnAnswer | None:
-        """The answer to a probe; None where it is none after all."""
+        """Return the response to a probe; None if it is not a probe after all."""
         agent = head.received(b"user-agent")
         if head.received(KUBELET_HEADER) or (agent is not None and agent.startswith(b"kube-probe/")):
             unhealthy = self._unhealthy(head.target)
@@ -183,7 +183,7 @@ class KnativeDialect:
     # --- to pods ---
 
     def edit(self, edits: HeadEdits, address: str, key: str) -> None:
-        """Name the host that is right for the pod at `address`; `key` is the revision's."""
+        """Set the Host that the pod at `address` requires; `key` is that of the revision."""
         if not self.passes_through:
             edits.set_host(address.encode())
             return
@@ -194,7 +194,7 @@ class KnativeDialect:
     # --- refusals ---
 
     def refusal_text(self, reason: Reason, detail: str, head: RequestHead) -> bytes:
-        """The body of the program's own answer: what Knative's activator says, where it says anything."""
+        """Return the body of a refusal: the text of Knative's activator, if it has one."""
         if reason is Reason.NO_ROUTE:
             name = self._name_of(head)
             return b'Error getting active endpoint: revision.serving.knative.dev "%b" not found\n' % name
@@ -205,7 +205,7 @@ class KnativeDialect:
         return refusal_text(reason, "" if reason in _NAMES_A_POD else detail)
 
     def _name_of(self, head: RequestHead) -> bytes:
-        """The revision that was asked for, as far as that is known."""
+        """Return the name of the requested revision, or b"" if it is unknown."""
         name = head.received(REVISION_HEADER)
         if name and head.received(NAMESPACE_HEADER):
             return name
@@ -215,17 +215,17 @@ class KnativeDialect:
         return b""
 
 
-def _look_at_named(block: bytes, seen: Seen) -> None:
-    """What the sender meant for us alone (RFC 9110 7.6.1) counts as well, but for the host that the pod receives."""
+def _read_named(block: bytes, fields: KnativeFields) -> None:
+    """Record hop-by-hop fields, too (RFC 9110 7.6.1), except the host for the pod."""
     for line in block.split(b"\r\n"):
         name, _, value = line.partition(b":")
         lowered = name.lower()
         if lowered == b"user-agent":
-            seen.is_probe = seen.is_probe or b"kube-probe/" in value
+            fields.is_probe = fields.is_probe or b"kube-probe/" in value
         elif lowered != ORIGINAL_HOST_HEADER:
-            seen.take(lowered, value)
+            fields.take(lowered, value)
 
 
 def _failure(status: int, text: str) -> OwnAnswer:
-    """As Go's http.Error writes it."""
+    """Return an error response in the format of Go's http.Error."""
     return OwnAnswer(status, text.encode("utf-8", "replace") + b"\n", [_TEXT, _NO_SNIFFING])

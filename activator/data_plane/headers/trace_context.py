@@ -1,14 +1,13 @@
-"""Which requests are traced, and what a pod is sent about it: the W3C trace context
-(https://www.w3.org/TR/trace-context/).
+"""The sampling of traces, and the W3C trace context for pods (https://www.w3.org/TR/trace-context/).
 
 Rules
-  1. A request that is not traced costs a look at one attribute and a random draw, and is passed on untouched:
-     traceparent, tracestate and baggage go to the pod as they came.
-  2. A valid traceparent of the client decides whether the request is traced; without one, chance decides. A rate of 1
-     traces everything and a rate of 0 nothing, whatever clients say.
-  3. A traced request gets a span of ours: the pod's parent is the span of our request to it, and tracestate is kept.
-     If the traceparent cannot be read, neither it nor its tracestate is kept.
-  4. Nothing here knows the SDK; spans are made after the request has ended (telemetry/tracing/spans.py).
+  1. A request that is not traced costs the check of one attribute and a random draw, and is forwarded unchanged:
+     traceparent, tracestate and baggage stay as they are.
+  2. A valid traceparent of the client decides if the request is traced; without one, a random draw decides. A rate of 1
+     traces everything and a rate of 0 nothing, regardless of clients.
+  3. A traced request gets spans of the activator: the pod's parent is the span of the request to the pod, and
+     tracestate is kept. An invalid traceparent is removed together with its tracestate.
+  4. This module is independent of the SDK; spans are created after the end of a request (telemetry/tracing/spans.py).
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ _OF_A_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
 _HEX: Final = b"0123456789abcdef"
 _NO_TRACE: Final = b"0" * 32
 _NO_SPAN: Final = b"0" * 16
-_OF_SPANS: Final = 32  # bytes of ids
-_LENGTH: Final = 55  # of version 00: 00-<32 digits>-<16 digits>-<2 digits>
+_OF_SPANS: Final = 32  # random bytes for span ids
+_LENGTH: Final = 55  # version 00: 00-<32 digits>-<16 digits>-<2 digits>
 
 
 @final
 class TraceContext:
-    """Of one request that is traced; ids are lower hexadecimal digits."""
+    """The trace context of one traced request; ids are lower-case hexadecimal digits."""
 
     def __init__(self, trace_id: str, parent_id: str, random: bytes) -> None:
         self.trace_id = trace_id
         self.parent_id = parent_id  # the client's span; empty: the trace begins here
-        self.server_id = random[:8].hex()  # our span, from arrival to end
-        self.proxy_id = random[8:16].hex()  # the span of our request to the pod
-        self.more_ids = random[16:]  # for two spans of ours that are not passed on; not in digits
+        self.server_id = random[:8].hex()  # the activator's span, from arrival to end
+        self.proxy_id = random[8:16].hex()  # the span of the request to the pod
+        self.more_ids = random[16:]  # for two more spans that are not propagated; raw bytes
 
     def edit(self, edits: HeadEdits) -> None:
-        """Make our span of the request to the pod the parent of the pod's."""
+        """Set the span of the request to the pod as the parent of the pod's spans."""
         if not self.parent_id:
             edits.remove(_OF_A_TRACE)
         edits.set(b"traceparent", f"00-{self.trace_id}-{self.proxy_id}-01".encode())
@@ -49,7 +48,7 @@ class TraceContext:
 
 @final
 class Sampler:
-    """`rate`: the share that is traced of requests whose client does not say. `entropy` makes random bytes."""
+    """The sampler of traces. `rate`: the share of requests without a traceparent; `entropy` returns random bytes."""
 
     def __init__(self, rate: float, rng: Rng, entropy: Callable[[int], bytes]) -> None:
         self._all: bool = rate >= 1.0
@@ -59,23 +58,23 @@ class Sampler:
         self._entropy = entropy
 
     def draw(self) -> bool:
-        """Whether something that has no parent is traced."""
+        """True if a trace without a parent is sampled."""
         return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
 
     def begin(self, head: RequestHead) -> TraceContext | None:
-        """Return the context of a request that is traced."""
+        """Return the context of a request; None if it is not traced."""
         line = head.traceparent
         if not line:
             return self._root() if self.draw() else None
-        said = line[line.index(b":") + 1 :].strip(b" \t")
-        if not is_traceparent(said):
+        traceparent = line[line.index(b":") + 1 :].strip(b" \t")
+        if not is_traceparent(traceparent):
             return self._root() if self.draw() else None
-        if self._none or not (self._all or is_sampled(said)):
+        if self._none or not (self._all or is_sampled(traceparent)):
             return None
-        return TraceContext(said[3:35].decode(), said[36:52].decode(), self._entropy(_OF_SPANS))
+        return TraceContext(traceparent[3:35].decode(), traceparent[36:52].decode(), self._entropy(_OF_SPANS))
 
     def new_id(self, size: int) -> bytes:
-        """A random id of so many bytes."""
+        """Return a random id of `size` bytes."""
         return self._entropy(size)
 
     def _root(self) -> TraceContext:
@@ -84,7 +83,7 @@ class Sampler:
 
 
 def is_traceparent(value: bytes) -> bool:
-    """It can be read, whatever its version; a later one may be longer."""
+    """True if the value is valid in its version; later versions may be longer."""
     size = len(value)
     if size < _LENGTH or value[2:3] != b"-" or value[35:36] != b"-" or value[52:53] != b"-":
         return False
@@ -96,10 +95,10 @@ def is_traceparent(value: bytes) -> bool:
 
 
 def is_sampled(traceparent: bytes) -> bool:
-    """The flag in its last byte."""
+    """True if the sampled flag is set in the last byte."""
     return bool(int(traceparent[53:55], 16) & 1)
 
 
 def trace_id_of(traceparent: bytes) -> str:
-    """Empty where it cannot be read."""
+    """Return the trace id; "" if the value is invalid."""
     return traceparent[3:35].decode() if is_traceparent(traceparent) else ""

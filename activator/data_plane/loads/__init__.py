@@ -1,1 +1,1 @@
-"""What data planes say to each other of their load, so that policies rank pods by all of it."""
+"""Load reports between data planes, so that policies rank pods by the requests of all of them."""

@@ -1,7 +1,7 @@
-"""What a data plane says of its requests at pods of a revision without a limit, on the links between members.
+"""The load reports between members, for revisions without a limit.
 
 Rules
-  1. A link delivers in order or ends. What was said over one that has ended is void; the next begins with all there is.
+  1. A link delivers in order or ends. Reports over an ended link are void; the next link begins with the whole state.
   2. Pods are named by their identities, revisions as in `data_plane/ownership/messages.py`.
 """
 
@@ -13,14 +13,14 @@ import msgspec
 
 
 class PodLoad(NamedTuple):
-    """So many requests of the sender are at the pod now."""
+    """The number of the sender's requests at a pod."""
 
     identity: str
     in_flight: int
 
 
 class PodLoads(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What has changed. `anew`: what was said of this revision before is void."""
+    """The changed loads of a revision. `anew` makes earlier reports about it void."""
 
     key: str
     anew: bool

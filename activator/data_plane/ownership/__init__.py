@@ -1,8 +1,8 @@
-"""One throttler over many members: which member owns a revision, and what members say to each other about its slots.
+"""The sharing of one revision's slots between members: ownership, and the messages about slots.
 
-A *member* is a data plane: a worker process, or that of another replica. Each revision with a limit has one *owner*
-among the members; its throttler counts every slot that any member uses. The others *borrow*: they ask the owner for a
+A *member* is a data plane: that of a worker process, or of another replica. Each revision with a limit has one *owner*
+among the members, whose throttler counts every slot that any member uses. The others *borrow*: they ask the owner for a
 slot, and send the request to the pod themselves.
 
-Everything here is plain methods and plain data: no I/O, no clock but the one handed in. `member.py` is the way in.
+This package has plain methods and plain data: no I/O, and no clock but the one passed in. `member.py` is its entry.
 """

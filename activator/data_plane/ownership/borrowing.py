@@ -1,11 +1,11 @@
-"""A member's side of one revision that another member owns: the slots that it has, and its requests that wait.
+"""The borrower's side of a revision that another member owns: its lent slots, and its waiting requests.
 
 Rules
   1. A slot is *in use* by a request, or *idle*. It is idle only while the owner lends, no request waits here, and its
-     pod takes requests; else it goes back at once. One that nothing has used for LENT_IDLE_S goes back as well.
-  2. Requests wait in the throttler's own line, where their time runs; the owner says which of them goes next.
-  3. A grant for a request that does not wait any more is a slot that is idle, or goes back.
-  4. What the owner said of an earlier epoch is void (member.py drops it): all of it is registered anew.
+     pod is ready; otherwise it is returned at once. A slot that is idle for LENT_IDLE_S is returned, too.
+  2. Requests wait in the throttler's own queue, which applies their time limits; the owner decides which is next.
+  3. A slot granted to a request that no longer waits becomes idle or is returned.
+  4. Messages of the owner from an earlier epoch are dropped (member.py), and the whole state is registered again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
 from lb.tracker import READY, RECOVERING, PodTracker
 
-LENT_IDLE_S: Final = 1.0  # after which a slot that nothing has used goes back
-UNKNOWN_POD_RETRY_S: Final = 0.005  # the owner knows a pod before we do: asked again after so long
+LENT_IDLE_S: Final = 1.0  # an unused slot is returned after this time
+UNKNOWN_POD_RETRY_S: Final = 0.005  # delay of the next try if the owner knows a pod earlier than this member
 
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
@@ -48,7 +48,7 @@ Later = Callable[[float, Callable[[], None]], object]
 
 
 class IdleSlot:
-    """A slot of a pod, as the pod was then."""
+    """An idle slot, with the generation of its pod at that time."""
 
     def __init__(self, slot: int, tracker: PodTracker, since_s: float) -> None:
         self.slot = slot
@@ -63,8 +63,9 @@ class IdleSlot:
 
 
 class Borrowing(SlotSource):
-    """Of one revision, for as long as another member owns it. `send` goes to that owner; nothing is sent before
-    `register`.
+    """The borrowed slots of one revision, while another member owns it.
+
+    `send` sends to that owner; nothing is sent before `register`.
     """
 
     def __init__(
@@ -79,10 +80,10 @@ class Borrowing(SlotSource):
         self.key = throttler.common_name
         self.epoch: int = 0  # 0: not registered
         self.lends: bool = False
-        self.idle: deque[IdleSlot] = deque()  # the one that has been idle for longest first
+        self.idle: deque[IdleSlot] = deque()  # the longest idle first
         self.in_use: dict[Lease, int] = {}
-        self.wanted: dict[int, Waiter] = {}  # by `arrival`, as the owner knows it
-        self._slot: int = 0  # of the lease that is about to be opened
+        self.wanted: dict[int, Waiter] = {}  # by `arrival`, which identifies them to the owner
+        self._slot: int = 0  # number for the lease that is about to be opened
         self._send = send
         self._now = now
         self._later = later
@@ -91,8 +92,9 @@ class Borrowing(SlotSource):
     # --- registration ---
 
     def begin(self, numbered: bool) -> None:
-        """The throttler's own leases and waiters are this member's, borrowed from now on. `numbered`: their arrivals
-        are places in the line, since this member was the owner and granted slots.
+        """Borrow the throttler's leases and waiters from now on.
+
+        `numbered`: their arrivals are positions in the owner's queue, because this member was the owner.
         """
         for lease in self.throttler.leases:
             self.in_use[lease] = self._lent.number()
@@ -102,9 +104,9 @@ class Borrowing(SlotSource):
             self.wanted[waiter.arrival] = waiter
 
     def register(self, epoch: int, even_nothing: bool = False) -> None:
-        """Say all that there is, under a new epoch: what is not named is not ours any more. Nothing is lent yet.
+        """Send the whole state under a new epoch, in which nothing is lent yet; unnamed slots are given up.
 
-        `even_nothing`: the owner may keep what was said before the limit went and came back.
+        `even_nothing`: send an empty state, too; the owner may have one from before the limit was removed.
         """
         self.epoch = epoch
         self.lends = False
@@ -115,18 +117,18 @@ class Borrowing(SlotSource):
             self._send(Register(epoch, self.key, slots, waiting))
 
     def suspend(self) -> None:
-        """The owner cannot be reached, or is another one: what ends meanwhile is kept for the next registration."""
+        """Stop sending, because the owner is unreachable or has changed; the next registration has the new state."""
         self.epoch = 0
 
     def return_idle(self) -> None:
-        """Slots that nothing uses go back now."""
+        """Return all idle slots now."""
         if self.idle:
             idle, self.idle = self.idle, deque()
             if self.epoch:
                 self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
 
     def retire(self) -> None:
-        """The limit is gone: nothing is borrowed any more. What is in use goes on, and is nobody's slot."""
+        """End borrowing, because the limit was removed; requests in progress continue without a slot."""
         slots = (*[one.slot for one in self.idle], *self.in_use.values())
         if slots and self.epoch:
             self._send(Returned(self.epoch, self.key, slots))
@@ -135,7 +137,7 @@ class Borrowing(SlotSource):
         self.wanted.clear()
         self.in_use.clear()
 
-    # --- what the owner says ---
+    # --- messages of the owner ---
 
     def queued(self, message: Queued) -> None:
         waiter = self.wanted.get(message.request)
@@ -179,7 +181,7 @@ class Borrowing(SlotSource):
                 return
         self.idle = deque([one for one in self.idle if one.slot != message.slot])
 
-    # --- what the throttler says ---
+    # --- calls of the throttler ---
 
     def take(self, waiter: Waiter) -> PodTracker | None:
         if waiter.exempt:
@@ -202,20 +204,20 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._described(waiter)))
 
-    def left(self, waiter: Waiter) -> None:
+    def cancelled(self, waiter: Waiter) -> None:
         if self.wanted.get(waiter.arrival) is waiter:
             del self.wanted[waiter.arrival]
             if self.epoch:
                 self._send(Cancel(self.epoch, self.key, waiter.arrival))
 
-    def line_left(self) -> None:
+    def queue_cleared(self) -> None:
         for waiter in list(self.wanted.values()):
-            self.left(waiter)
+            self.cancelled(waiter)
 
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
         slot = self.in_use.pop(lease, 0)
         if slot == 0 or self.epoch == 0:
-            return  # not ours any more; or not named in the next registration
+            return  # no longer borrowed; or omitted from the next registration
         tracker = lease.tracker
         if tracker.generation == lease.generation and tracker.state == READY and self._may_keep():
             self.idle.append(IdleSlot(slot, tracker, self._now()))
@@ -236,7 +238,7 @@ class Borrowing(SlotSource):
         self.return_idle()
 
     def tick(self, now_s: float) -> None:
-        """To be called from time to time: what nothing uses goes back."""
+        """Return slots that have been idle for too long; called periodically."""
         until_s = now_s - LENT_IDLE_S
         while self.idle and (self.idle[0].since_s <= until_s or not self.idle[0].is_usable(now_s)):
             self._give_back(self.idle.popleft().slot)

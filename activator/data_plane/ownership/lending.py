@@ -1,14 +1,14 @@
-"""The owner's side of one revision: what other members want, what they have, and when they may keep it.
+"""The owner's side of one revision: the waiting requests of other members, and the slots that they have.
 
 Rules
-  1. A slot that another member has is an open lease of the owner's throttler, from the grant until it comes back: so a
-     pod's limit holds over all members, and audits, drains and rebuilds see what they always see.
-  2. A request that waits elsewhere stands in the owner's line like any other (`RemoteWaiter`), in its order.
-  3. While nobody waits and much is free, a borrower may keep the slots that it has and use them again (*lending*). When
-     a line forms, all of them are recalled.
-  4. What a borrower registers in a later view, or over another link, replaces what the owner thought that it had: slots
-     granted to it that it does not name never arrived, or are void. Where its limit went and came back in one view,
-     each slot that it had or gets late is returned by itself.
+  1. A slot of another member is an open lease of the owner's throttler, from the grant until its return. The limit of a
+     pod therefore holds across all members, and audits, drains and rebuilds need no special case.
+  2. A request that waits at another member is in the owner's queue, in its normal order (`RemoteWaiter`).
+  3. While no request waits and many slots are free, a borrower may keep its slots and reuse them (*lending*). When a
+     queue forms, all of them are recalled.
+  4. A registration in a later view, or over another link, replaces the owner's record of a borrower: granted slots that
+     it does not name have not arrived, or are void. If the limit was removed and restored within one view, the borrower
+     returns each slot that it had or receives late.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from activator.data_plane.ownership.messages import (
     Revoked,
     WaitingRequest,
 )
-from activator.data_plane.throttle.interfaces import LineObserver, SlotSource
+from activator.data_plane.throttle.interfaces import SlotLender, SlotSource
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.queue import ARRIVAL_STEP
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -37,22 +37,22 @@ from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
 from lb.tracker import PodTracker
 
-MEMBER_SLOT_BITS: Final = 40  # of a slot's number: the number of its member stands above, or a random one
-LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least so much of the capacity is free
+MEMBER_SLOT_BITS: Final = 40  # bits of a slot's number; above them stands the number of its member, or a random one
+LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least this share of the capacity is free
 
 SendTo = Callable[[int, MemberMessage], None]
 
 
 def _number_between(waiters: list[Waiter], low: int, high: int) -> None:
-    """Give these places in the line between two others."""
+    """Assign `waiters` evenly spaced positions between two others."""
     for position, waiter in enumerate(waiters, 1):
         waiter.line_number = low + (high - low) * position // (len(waiters) + 1)
 
 
 class LentSlots:
-    """The slots of all revisions that this member has lent, by a number that no other slot of any member ever has.
+    """The slots of all revisions that this member has lent, by numbers that no other slot of any member ever has.
 
-    So what is said late of a slot is about that slot, or about none.
+    A late message about a slot can therefore only concern that slot, or none.
     """
 
     def __init__(self, first: int) -> None:
@@ -60,12 +60,12 @@ class LentSlots:
         self.waiters: dict[int, RemoteWaiter] = {}
 
     def number(self) -> int:
-        """Of one more slot."""
+        """Return the number of a new slot."""
         self._last += 1
         return self._last
 
     def released(self, member: int, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Release a slot that this member has. Anything else is ignored: the slot was taken back, or another has it."""
+        """Release a slot of `member`. Ignored if the slot was taken back, or if another member has it."""
         waiter = self.waiters.get(slot)
         if waiter is not None and waiter.borrower.number == member:
             del self.waiters[slot]
@@ -80,7 +80,7 @@ class LentSlots:
 
 
 class NoSlots(SlotSource):
-    """Of a revision that this member is to own: nothing is granted until the other members have registered."""
+    """The source of a revision that this member will own: it grants nothing until the other members have registered."""
 
     def take(self, waiter: Waiter) -> PodTracker | None:
         return None
@@ -88,10 +88,10 @@ class NoSlots(SlotSource):
     def joined(self, waiter: Waiter) -> None:
         pass
 
-    def left(self, waiter: Waiter) -> None:
+    def cancelled(self, waiter: Waiter) -> None:
         pass
 
-    def line_left(self) -> None:
+    def queue_cleared(self) -> None:
         pass
 
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
@@ -111,18 +111,18 @@ NOTHING_YET: Final = NoSlots()
 
 
 class Borrower:
-    """One member, as the owner of a revision sees it."""
+    """One other member, as the owner of a revision records it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.epoch: int = 0  # of its registration; 0: it is not registered, and is sent nothing
-        self.lends: bool = False  # it may keep what it has
+        self.epoch: int = 0  # at its registration; 0: not registered, so nothing is sent to it
+        self.lends: bool = False  # it may keep its slots
         self.slots: dict[int, RemoteWaiter] = {}
         self.waiters: dict[int, RemoteWaiter] = {}
 
 
 class RemoteWaiter(Waiter):
-    """A request of another member: in line, and then in the hands of its lease."""
+    """A request of another member: first a waiter in the queue, then the holder of its lease."""
 
     def __init__(self, lending: Lending, borrower: Borrower, request: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class RemoteWaiter(Waiter):
         self.slot: int = 0
         self.is_numbered: bool = False  # its member knows its number
         self.lease: Lease | None = None
-        self.placed_at = ("", "")  # the identity and the address of the pod, where the slot was registered
+        self.placed_at = ("", "")  # identity and address of the pod, if the slot was registered
 
     def is_served(self, lease: Lease) -> bool:
         return lease is self.lease
@@ -149,8 +149,8 @@ class RemoteWaiter(Waiter):
         self.lending.revoked(self, reason, detail)
 
 
-class Lending(LineObserver):
-    """Of one revision, for as long as this member owns it. `send(member, message)`."""
+class Lending(SlotLender):
+    """The lent slots and remote waiters of one revision, while this member owns it; uses `send(member, message)`."""
 
     def __init__(self, throttler: RevisionThrottler, lent: LentSlots, send: SendTo, now: Now) -> None:
         self.throttler = throttler
@@ -158,37 +158,37 @@ class Lending(LineObserver):
         self._lent = lent
         self._begun: bool = False
         self._is_allowed: bool = True
-        self._unplaced: dict[tuple[str, str], dict[RemoteWaiter, None]] = {}  # slots of pods that are not here
+        self._unplaced: dict[tuple[str, str], dict[RemoteWaiter, None]] = {}  # slots of pods that are not in the table
         self._send = send
         self._now = now
 
-    # --- what borrowers say ---
+    # --- messages of borrowers ---
 
     def register(self, member: int, message: Register) -> None:
-        """All that this member has and wants: of a borrower that was registered before, or of one that was not."""
+        """Replace the slots and waiting requests of a borrower by those of its registration."""
         throttler = self.throttler
-        throttler.sharing.source = NOTHING_YET  # while requests of this member are not in their places in the line
+        throttler.sharing.source = NOTHING_YET  # until its requests are in their positions in the queue
         try:
-            self._exchange(self._borrower(member), message)
+            self._apply_registration(self._borrower(member), message)
         finally:
-            self._go_on()
+            self._update_source()
 
     def allow(self, allowed: bool) -> None:
-        """Whether slots are granted; those that are granted stay so."""
+        """Allow or forbid grants; granted slots are not affected."""
         self._is_allowed = allowed
         if allowed:
-            self._go_on()
+            self._update_source()
         elif self._begun:
             self.throttler.sharing.source = NOTHING_YET
 
-    def _go_on(self) -> None:
+    def _update_source(self) -> None:
         if self._begun and self._is_allowed:
             self.throttler.sharing.source = None
             self.throttler.pump()
 
-    def _exchange(self, borrower: Borrower, message: Register) -> None:
+    def _apply_registration(self, borrower: Borrower, message: Register) -> None:
         self._forget_waiters(borrower)
-        if message.epoch != borrower.epoch:  # else what it does not name is under way to it, or back to here
+        if message.epoch != borrower.epoch:  # otherwise unnamed slots are in transit to or from the borrower
             named = {held.slot for held in message.slots}
             for slot in [slot for slot in borrower.slots if slot not in named]:
                 self._take_back(borrower, slot)
@@ -201,14 +201,16 @@ class Lending(LineObserver):
             self.want(borrower.number, message.epoch, waiting)
 
     def registered(self, member: int, epoch: int) -> None:
-        """It has registered all that it has: if it did not name this revision, it has nothing of it."""
+        """Handle the end of a member's registration: if it did not name this revision, it has nothing of it."""
         borrower = self.borrowers.get(member)
         if borrower is not None and borrower.epoch < epoch:
             self.register(member, Register(epoch, self.throttler.common_name, (), ()))
 
     def begin(self) -> None:
-        """Grant from now on, in the order of the former owner's line. Who was not in it yet has waited for a moment or,
-        while the members changed again and again, for longer: such requests come before all that asked after them.
+        """Begin to grant, in the order of the former owner's queue.
+
+        Requests that were not in that queue yet have waited only for a moment, or longer if the members changed
+        repeatedly; they precede all requests that asked after them.
         """
         throttler = self.throttler
         waiters = throttler.queue.line.waiters()
@@ -230,10 +232,10 @@ class Lending(LineObserver):
         for one in order:
             if isinstance(one, RemoteWaiter) and not one.is_numbered:
                 self._send_queued(one)
-        self._go_on()
+        self._update_source()
 
     def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
-        """A slot at once, or a place in line."""
+        """Grant a request a slot at once, or enqueue it."""
         borrower = self._borrower(member)
         if borrower.epoch == 0:
             borrower.epoch = epoch
@@ -248,7 +250,7 @@ class Lending(LineObserver):
             waiter.granted(lease)
             return
         if not self._begun:
-            waiter.asked_s = asked_s  # it has its place by that when this begins
+            waiter.asked_s = asked_s  # `begin` orders by this time
         if waiting.number == 0:
             refusal = throttler.queue.enqueue(waiter)
             if refusal is None:
@@ -277,17 +279,17 @@ class Lending(LineObserver):
         if waiter is not None and waiter.lease is not None:
             self.throttler.verdicts.suspect(waiter.lease)
 
-    # --- what becomes of members ---
+    # --- changes of members ---
 
     def unlinked(self, member: int) -> None:
-        """Nothing can be sent to it: its requests leave the line, and come back when it registers."""
+        """Remove the requests of an unreachable member from the queue; they return when it registers."""
         borrower = self.borrowers.get(member)
         if borrower is not None:
             borrower.epoch = 0
             self._forget_waiters(borrower)
 
     def ended(self, member: int) -> None:
-        """It is certain that it uses nothing any more."""
+        """Take back all slots of a member that has certainly ended."""
         borrower = self.borrowers.get(member)
         if borrower is not None:
             self._forget_waiters(borrower)
@@ -296,21 +298,21 @@ class Lending(LineObserver):
             del self.borrowers[member]
 
     def hand_over(self) -> None:
-        """Another member owns the revision now: the borrowers register there. The throttler has its source already."""
+        """Release everything, because another member owns the revision now and the throttler already has a source."""
         for borrower in self.borrowers.values():
             self._forget_waiters(borrower)
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
 
     def members(self) -> set[int]:
-        """Those that have slots, or requests in line."""
+        """Return the members that have slots or waiting requests."""
         return {number for number, borrower in self.borrowers.items() if borrower.slots or borrower.waiters}
 
     def is_lending(self) -> bool:
-        """Other members have slots."""
+        """True if other members have slots."""
         return any(borrower.slots for borrower in self.borrowers.values())
 
-    # --- what the throttler says ---
+    # --- calls of the throttler ---
 
     def pod_placed(self, tracker: PodTracker) -> None:
         for waiter in self._unplaced.pop((tracker.identity, tracker.address), ()):
@@ -339,14 +341,14 @@ class Lending(LineObserver):
     def waiting(self) -> int:
         return sum(len(borrower.waiters) for borrower in self.borrowers.values())
 
-    def line_formed(self) -> None:
+    def queue_formed(self) -> None:
         for borrower in self.borrowers.values():
             if borrower.lends:
                 borrower.lends = False
                 self._send(borrower.number, Recall(borrower.epoch, self.throttler.common_name))
 
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
-        """A waiter has a slot; its own member counts the grant."""
+        """Send a grant to the waiter's member, which counts it."""
         throttler = self.throttler
         throttler.counters.granted_total -= 1
         if lease.exempt:
@@ -378,7 +380,7 @@ class Lending(LineObserver):
             self._send(borrower.number, Refused(borrower.epoch, key, waiter.request_number, reason.value, detail))
 
     def revoked(self, waiter: RemoteWaiter, reason: Reason, detail: str) -> None:
-        """Its slot is taken from it: a drain has taken too long, say."""
+        """Take the slot of a request back, for example because a drain has timed out."""
         borrower = waiter.borrower
         if borrower.slots.get(waiter.slot) is waiter:
             if borrower.epoch != 0:
@@ -389,7 +391,7 @@ class Lending(LineObserver):
             self._take_back(borrower, waiter.slot)
 
     def forget_unplaced(self, waiter: RemoteWaiter) -> None:
-        """Its slot is back."""
+        """Remove a returned slot from the slots without a pod."""
         unplaced = self._unplaced.get(waiter.placed_at)
         if unplaced is not None:
             unplaced.pop(waiter, None)
@@ -397,7 +399,7 @@ class Lending(LineObserver):
                 del self._unplaced[waiter.placed_at]
 
     def give_up(self, waiter: RemoteWaiter) -> None:
-        """Its slot is counted elsewhere from now on."""
+        """Take a slot back that another object counts from now on."""
         self._take_back(waiter.borrower, waiter.slot)
 
     # --- within ---
@@ -434,8 +436,8 @@ class Lending(LineObserver):
     def _adopt(self, borrower: Borrower, held: HeldSlot) -> None:
         former = self._lent.waiters.get(held.slot)
         if former is not None and former.borrower.number != borrower.number:
-            return  # a member that lies: another one has this slot
-        if former is not None:  # of a revision of this name that is gone here, and was not there when it was said
+            return  # an inconsistent registration: another member has this slot
+        if former is not None:  # the slot of a removed revision with the same name
             former.lending.give_up(former)
         table = self.throttler.table
         waiter = RemoteWaiter(self, borrower, 0)
@@ -444,7 +446,7 @@ class Lending(LineObserver):
         borrower.slots[held.slot] = self._lent.waiters[held.slot] = waiter
         tracker = table.find_identity(held.identity)
         if tracker is None or tracker.address != held.address:
-            self._unplaced.setdefault(waiter.placed_at, {})[waiter] = None  # the pod is gone here, or yet to come
+            self._unplaced.setdefault(waiter.placed_at, {})[waiter] = None  # it was removed, or is not known yet
             return
         self._count(waiter, tracker)
 
@@ -469,6 +471,6 @@ class Lending(LineObserver):
         table = throttler.table
         if throttler.queue.line.length != 0 or table.policy.wants_key:
             return False
-        if throttler.spec.is_once:  # a slot that has been used is none
+        if throttler.spec.is_once:  # a used slot cannot be used again
             return False
         return int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)

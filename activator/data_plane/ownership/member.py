@@ -1,17 +1,18 @@
-"""One member: its revisions, which it owns or borrows; its links to the other members; and the view it has of them.
+"""A member: the revisions that it owns or borrows, its links to other members, and its current view.
 
 Rules
-  1. In each view a revision has one owner, and every member registers with each owner anew: first all that it has, then
-     `Registered`. A member that is already in a later view than the receiver is heard when the receiver is there, too.
-  2. Whoever begins to own a revision grants nothing until every other member of its view has registered, and every
-     member that has left is proven to have ended, or had registered before: by then no member acts on a grant of a
-     former owner, since each acts on no grant of an epoch but its own.
-  3. Whoever goes on owning a revision goes on granting: it counts what each member has, and does not forget it for a
-     change of the view. But for a member that may have been left out of a view (`View.follows`): it begins anew.
-  4. A limit that goes at the owner ends what the owner knew of the others. When it comes back in the same view, the
-     links to those that had something then are ended, since one to which it never went says nothing by itself.
-  5. A link that ends loses what was under way. The borrower registers again on the next one; the owner keeps its slots
-     counted until then.
+  1. In each view a revision has one owner, and every member registers with each owner again: first its whole state,
+     then `Registered`. Messages of a later view than the receiver's are processed after the receiver has adopted it.
+  2. A new owner of a revision grants nothing until every other member of its view has registered, and every former
+     member has been proven to have ended or had registered before. After that no member acts on a grant of a former
+     owner, because a member only acts on grants of its own epoch.
+  3. A member that remains the owner continues to grant: it keeps the record of each member's slots across views. A
+     member that may have been left out of a view (`View.follows`) starts again as a new owner.
+  4. If the limit is removed at the owner, it drops its record of the other members. If the limit is restored in the
+     same view, the owner closes the links to those that had something, because a member that did not see the change
+     would not register by itself.
+  5. Messages in transit are lost with their link. The borrower registers again on the next link; the owner counts its
+     slots until then.
 """
 
 from __future__ import annotations
@@ -38,28 +39,28 @@ from activator.data_plane.ownership.messages import (
     TrialOver,
     Want,
 )
-from activator.data_plane.ownership.view import NOBODY, WORKER_BITS, View
+from activator.data_plane.ownership.view import NO_MEMBER, WORKER_BITS, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
-EARLY_MAX: Final = 100_000  # messages of one member for a view that is not here yet; more end the link
-UNKNOWN_KEPT_S: Final = 5.0  # how long messages about a revision are kept that is not here, or has no limit here
+EARLY_MAX: Final = 100_000  # messages of one member for a future view; more close the link
+UNKNOWN_KEPT_S: Final = 5.0  # how long messages about an unknown revision, or one without a limit here, are kept
 
 
 class Peer:
-    """Another member."""
+    """Another member, and the state of the link to it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.is_known: bool = False  # a view has named it
         self.linked: bool = False
-        self.begun: int = 0  # the latest epoch of what it says over this link …
-        self.registered: int = 0  # … and in which it has said all that it has
-        self.early: deque[MemberMessage] = deque()  # what it says in a view that is not here yet
+        self.begun: int = 0  # the latest epoch of its messages over this link
+        self.registered: int = 0  # the latest epoch in which it has registered its whole state
+        self.early: deque[MemberMessage] = deque()  # its messages for a future view
 
 
 class BorrowedRevision:
-    """A revision whose slots another member grants: `owner`, or NOBODY. `send(member, message)`."""
+    """A revision whose slots another member grants: `owner`, or NO_MEMBER."""
 
     def __init__(
         self,
@@ -71,17 +72,17 @@ class BorrowedRevision:
         lent: LentSlots,
     ) -> None:
         self.owner = owner
-        self.is_dropped: bool = False  # nothing more is asked for, and it is forgotten when nothing is in use
+        self.is_dropped: bool = False  # asks for no more slots, and is removed when none is in use
         self._send = send
         self.borrowing = Borrowing(throttler, self.send, now, later, lent)
 
     def send(self, message: MemberMessage) -> None:
-        """To the owner."""
+        """Send a message to the owner."""
         self._send(self.owner, message)
 
 
 class OwnedRevision:
-    """A revision whose slots this member grants, once `complete`."""
+    """A revision whose slots this member grants once it is `complete`."""
 
     def __init__(self, lending: Lending, since: int) -> None:
         self.lending = lending
@@ -90,9 +91,11 @@ class OwnedRevision:
 
 
 class Member:
-    """`send(member, message)` puts a message on the link to another member; `drop(member)` ends that link.
+    """This data plane as a member of a group.
 
-    `first_slot`: the numbers of slots begin behind it; 0: where no other member's do, if its number is small.
+    `send(member, message)` puts a message on the link to another member; `drop(member)` closes that link.
+
+    `first_slot`: the number before the first slot; 0: derived from `number`, which must then be small and unique.
     """
 
     def __init__(
@@ -110,12 +113,12 @@ class Member:
         self.peers: dict[int, Peer] = {}
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
-        self._retired: list[Lending] = []  # of revisions that were dropped while their slots were in use
-        self._gone_since_s: dict[str, float] = {}  # revisions that were dropped; nothing more is asked for there
-        self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # said of revisions that are not here yet …
-        self._unknown_since_s: dict[str, float] = {}  # … and since when
+        self._retired: list[Lending] = []  # revisions removed while their slots were in use
+        self._removed_since_s: dict[str, float] = {}  # removed revisions, by the time of their removal
+        self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # messages about unknown revisions
+        self._unknown_since_s: dict[str, float] = {}  # when the first of them arrived
         self._unknown_count: int = 0
-        self._forgotten: dict[str, set[int]] = {}  # members with slots or requests when a limit went, in this view
+        self._forgotten: dict[str, set[int]] = {}  # members with slots or requests when a limit was removed
         self._send = send
         self._drop = drop
         self._now = now
@@ -125,28 +128,28 @@ class Member:
     # --- revisions ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """A revision has a limit, whether it is new here or had none before. Before the first view NOBODY owns it."""
+        """Own or borrow a revision that has a limit now. Before the first view it has no owner (NO_MEMBER)."""
         key = throttler.common_name
         if key in self.owned or key in self.borrowed:
-            return  # only something else of it has changed
+            return  # something else of it has changed
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
-            for member, message in self._taken_unknown(key):
+            for member, message in self._take_unknown(key):
                 self._act(member, message)
             for number in self._forgotten.pop(key, set()):
                 self.peers[number].registered = 0
-                self._drop(number)  # it says all that it has on its next link
-            self._complete_some()  # behind that: it may be a registration
+                self._drop(number)  # it registers on its next link
+            self._complete_some()  # after these messages, which may contain registrations
         else:
-            self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
+            self._take_unknown(key)  # sent when this member owned it; the owner gets all of it again
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if owner != NOBODY and self.peers[owner].linked:  # it has registered there, without this revision
+            if owner != NO_MEMBER and self.peers[owner].linked:  # it has registered, without this revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
-        """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
+        """Remove the revision `key`, a `common_name`. The owner counts the slots of its requests until they end."""
         owned = self.owned.pop(key, None)
         if owned is not None and _is_in_use(owned.lending):
             self._retired.append(owned.lending)
@@ -155,18 +158,18 @@ class Member:
             borrowed.is_dropped = True
             borrowed.borrowing.return_idle()
             self._forget_returned(key, borrowed)
-        self._taken_unknown(key)
+        self._take_unknown(key)
         self._forgotten.pop(key, None)
-        self._gone_since_s[key] = self._now()
+        self._removed_since_s[key] = self._now()
 
     def limit_removed(self, key: str) -> None:
-        """The revision has no limit any more: every member serves its requests by itself."""
+        """Stop sharing a revision whose limit was removed; every member serves its requests independently."""
         owned = self.owned.pop(key, None)
         borrowed = self.borrowed.pop(key, None)
         if owned is not None:
             throttler = owned.lending.throttler
             throttler.sharing.lending = None
-            throttler.sharing.source = NOTHING_YET  # first: what comes back now is granted to no other member
+            throttler.sharing.source = NOTHING_YET  # first, so that slots that come back are not granted to members
             self._forgotten[key] = owned.lending.members()
             owned.lending.hand_over()
             throttler.sharing.source = None
@@ -178,7 +181,7 @@ class Member:
             throttler.pump()
 
     def allow_grants(self, allowed: bool) -> None:
-        """Whether this member grants slots of what it owns; those that are granted stay so."""
+        """Allow or forbid grants of the revisions that this member owns; granted slots are not affected."""
         self.may_grant = allowed
         for owned in self.owned.values():
             owned.lending.allow(allowed)
@@ -194,18 +197,18 @@ class Member:
     # --- members and links ---
 
     def adopt(self, view: View) -> None:
-        """The members are these from now on. An older view than the present one is ignored."""
+        """Apply a view, unless it is older than the present one."""
         if view.epoch <= self.view.epoch:
             return
         self.view = view
-        self._forgotten.clear()  # all is said anew
+        self._forgotten.clear()  # everything is registered again
         for member in view.members:
             if member.number != self.number and member.number not in self.peers:
                 self.peers[member.number] = Peer(member.number)
         for number, peer in list(self.peers.items()):
             if view.may_live(number):
                 peer.is_known = True
-            elif peer.is_known:  # else its view is a later one
+            elif peer.is_known:  # otherwise its view is a later one
                 self._ended(number)
         retired = self._retired
         self._retired = []
@@ -218,11 +221,11 @@ class Member:
             if peer.linked and view.has(peer.number):
                 self._register_with(peer.number)
         for peer in list(self.peers.values()):
-            self._hear_early(peer)
+            self._process_early(peer)
         self._complete_some()
 
     def linked(self, number: int) -> None:
-        """There is a link to this member, over which nothing has come yet."""
+        """Handle a new link to a member, before any message."""
         peer = self.peers.get(number)
         if peer is None:
             peer = self.peers[number] = Peer(number)
@@ -232,7 +235,7 @@ class Member:
             self._register_with(number)
 
     def unlinked(self, number: int) -> None:
-        """The link has ended, with all that was under way."""
+        """Handle the end of a link, and of all messages in transit."""
         peer = self.peers.get(number)
         if peer is None:
             return
@@ -245,13 +248,13 @@ class Member:
         for lending in self._lendings():
             lending.unlinked(number)
         for lending in self._retired:
-            lending.ended(number)  # what it says of a revision that is gone may have been lost, and no limit counts
+            lending.ended(number)  # its messages about a removed revision may be lost, and no limit applies
         for one in self.borrowed.values():
             if one.owner == number:
                 one.borrowing.suspend()
 
     def receive(self, number: int, message: MemberMessage) -> None:
-        """From this member, over the present link."""
+        """Handle a message of a member over its present link."""
         peer = self.peers.get(number)
         if peer is None or not peer.linked:
             return
@@ -264,18 +267,18 @@ class Member:
             self._act(number, message)
 
     def tick(self) -> None:
-        """To be called from time to time: slots that nothing uses go back to their owners."""
+        """Return slots that have been idle for too long, and expire kept messages; called periodically."""
         now_s = self._now()
         for key, one in list(self.borrowed.items()):
             one.borrowing.tick(now_s)
             self._forget_returned(key, one)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                for number in {number for number, message in self._taken_unknown(key) if _is_asking(message)}:
-                    self._drop(number)  # it says all that again on its next link
-        for key, since_s in list(self._gone_since_s.items()):
+                for number in {number for number, message in self._take_unknown(key) if _is_asking(message)}:
+                    self._drop(number)  # it sends all that again on its next link
+        for key, since_s in list(self._removed_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                del self._gone_since_s[key]
+                del self._removed_since_s[key]
         self._retired = [lending for lending in self._retired if _is_in_use(lending)]
 
     # --- within ---
@@ -305,7 +308,7 @@ class Member:
     def _from_borrower(self, number: int, message: MemberMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
-            is_gone = message.key in self._gone_since_s
+            is_gone = message.key in self._removed_since_s
             if not is_gone and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
@@ -326,7 +329,7 @@ class Member:
     def _from_owner(self, number: int, message: MemberMessage) -> None:
         one = self.borrowed.get(message.key)
         if one is None or one.owner != number:
-            if type(message) is Granted:  # the revision was dropped
+            if type(message) is Granted:  # the revision was removed
                 self._send(number, Returned(message.epoch, message.key, (message.slot,)))
             return
         borrowing = one.borrowing
@@ -342,7 +345,7 @@ class Member:
             borrowing.revoked(message)
 
     def _keep_unknown(self, number: int, message: MemberMessage) -> None:
-        """Until the revision is here."""
+        """Keep a message until its revision is known."""
         if self._unknown_count >= EARLY_MAX:
             self._drop(number)
             return
@@ -350,27 +353,27 @@ class Member:
         self._unknown_since_s.setdefault(message.key, self._now())
         self._unknown.setdefault(message.key, deque()).append((number, message))
 
-    def _taken_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
-        """What was said of a revision while it was not here; it is forgotten."""
-        said = self._unknown.pop(key, None)
-        if said is None:
+    def _take_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
+        """Remove and return the messages about a revision that arrived before it was known."""
+        messages = self._unknown.pop(key, None)
+        if messages is None:
             return deque()
         del self._unknown_since_s[key]
-        self._unknown_count -= len(said)
-        return said
+        self._unknown_count -= len(messages)
+        return messages
 
     def _forget_unknown(self, number: int) -> None:
-        """What a member has said counts no more."""
-        for key, said in list(self._unknown.items()):
-            kept = deque([one for one in said if one[0] != number])
-            self._unknown_count -= len(said) - len(kept)
+        """Drop the kept messages of a member."""
+        for key, messages in list(self._unknown.items()):
+            kept = deque([one for one in messages if one[0] != number])
+            self._unknown_count -= len(messages) - len(kept)
             if kept:
                 self._unknown[key] = kept
             else:
                 del self._unknown[key]
                 del self._unknown_since_s[key]
 
-    def _hear_early(self, peer: Peer) -> None:
+    def _process_early(self, peer: Peer) -> None:
         while peer.early and peer.early[0].epoch <= self.view.epoch:
             self._act(peer.number, peer.early.popleft())
 
@@ -381,7 +384,7 @@ class Member:
         del self.peers[number]
 
     def _settle(self, key: str) -> None:
-        """A revision has its owner of the present view."""
+        """Apply the owner of the present view to a revision."""
         owner = self.view.owner_of(key)
         owned = self.owned.get(key)
         if owned is None:
@@ -397,16 +400,16 @@ class Member:
             del self.owned[key]
             throttler = owned.lending.throttler
             throttler.sharing.lending = None
-            self._borrow(throttler, owner)  # first: what comes back now is granted to nobody
+            self._borrow(throttler, owner)  # first, so that slots that come back now are granted to no request
             owned.lending.hand_over()
             self.borrowed[key].borrowing.begin(owned.complete)
         elif not self.view.follows:
             self._own_anew(owned)
 
     def _register_dropped(self, lending: Lending) -> None:
-        """Borrow what is in use here of a revision that was dropped while this member owned it.
+        """Borrow the slots that are in use here of a removed revision that this member owned.
 
-        The next owner may not have dropped it yet, and must count these slots.
+        The next owner may not have removed the revision yet, and must count these slots.
         """
         throttler = lending.throttler
         if not throttler.leases:
@@ -423,9 +426,9 @@ class Member:
             one.borrowing.begin(False)
 
     def _own_anew(self, owned: OwnedRevision) -> None:
-        """What others have is said again by themselves."""
+        """Start again as a new owner; the other members register their slots again."""
         throttler = owned.lending.throttler
-        throttler.sharing.source = NOTHING_YET  # first: what comes back now is granted to nobody
+        throttler.sharing.source = NOTHING_YET  # first, so that slots that come back now are granted to no request
         owned.lending.hand_over()
         if owned.complete:
             for waiter in throttler.queue.line.waiters():
@@ -461,7 +464,7 @@ class Member:
                 self._complete(owned)
 
     def _complete(self, owned: OwnedRevision) -> None:
-        """Begin to grant, if nobody can be there that would act on a grant of a former owner."""
+        """Begin to grant if no member can act on a grant of a former owner any more."""
         others = {member.number for member in self.view.members if member.number != self.number} | self.view.unproven
         for replica in self.view.unproven_replicas:
             known = [number for number in self.peers if number >> WORKER_BITS == replica]
@@ -481,10 +484,10 @@ class Member:
 
 
 def _is_in_use(lending: Lending) -> bool:
-    """True if requests have slots of this revision, here or at other members."""
+    """True if requests here or at other members have slots of this revision."""
     return lending.is_lending() or bool(lending.throttler.leases)
 
 
 def _is_asking(message: MemberMessage) -> bool:
-    """Somebody waits for an answer to it."""
+    """True if the sender waits for a reply to the message."""
     return type(message) is Want or (type(message) is Register and bool(message.waiting))

@@ -1,13 +1,13 @@
-"""What members say to each other: plain data, batched by link and turn (workers/frames.py).
+"""The messages between members about slots: plain data, batched by link and turn (workers/frames.py).
 
 Rules
-  1. A link delivers in order or ends; what was under way on a link that ended is never delivered. The link that comes
-     after it begins with `Register` messages and `Registered`.
-  2. Every message carries the epoch of the sender's registration with its receiver, or of the receiver's with the
-     sender. A borrower acts on nothing that is not of its present epoch.
-  3. `slot` numbers one slot of the revision in the hands of one borrower, `request` one of its waiting requests.
-  4. These are classes of the compiled world, and nobody changes one: up to four are made for each request that another
-     member grants, and made, read and dropped they cost a tenth of structs that are read by name.
+  1. A link delivers in order or ends; messages in transit on a link that ended are lost. The next link begins with
+     `Register` messages and `Registered`.
+  2. Every message carries the epoch of the registration of borrower and owner. A borrower ignores messages of another
+     epoch than its present one.
+  3. `slot` identifies one slot of a borrower, `request` one of its waiting requests.
+  4. The classes are compiled, and messages are never modified. Up to four are created for each request that another
+     member grants; creating, reading and freeing them costs a tenth of that of structs with fields read by name.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from activator.runtime.clock import NEVER
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Plain:
-    """Equal to whatever has the same fields."""
+    """A value class: objects with the same type and fields are equal."""
 
     def fields(self) -> tuple[object, ...]:
-        """What it was made from, in order."""
+        """Return the constructor arguments, in order."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
@@ -39,7 +39,7 @@ class Plain:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MemberMessage(Plain):
-    """Base of all of them. `key` of the revision; empty where it is about none."""
+    """The base class of all messages. `key`: of the revision; empty if the message concerns none."""
 
     def __init__(self, epoch: int, key: str) -> None:
         self.epoch = epoch
@@ -54,7 +54,7 @@ class MemberMessage(Plain):
 
 @final
 class HeldSlot(Plain):
-    """A slot that the borrower has, and of which pod."""
+    """A slot of the borrower, and its pod."""
 
     def __init__(self, slot: int, identity: str, address: str) -> None:
         self.slot = slot
@@ -67,10 +67,10 @@ class HeldSlot(Plain):
 
 @final
 class WaitingRequest(Plain):
-    """A request that waits. `number` is its place in the owner's line, where it had one; 0: it has just arrived.
+    """A waiting request. `number` is its position in the owner's queue; 0: it has just arrived.
 
-    The other fields are what the line's discipline and the policy look at (throttle/waiters.py). `failed_at`: the
-    identity of the pod that has just failed it: any other is better.
+    The other fields are inputs of the discipline and of the policy (throttle/waiters.py). `failed_at`: the identity of
+    the pod that has failed the request, which other pods are preferred to.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class WaitingRequest(Plain):
         self.failed_at = failed_at
 
     def is_ordinary(self) -> bool:
-        """It has just arrived, and wants nothing in particular."""
+        """True if the request has just arrived and has no special fields."""
         return (
             self.number == 0
             and self.pick_key == 0
@@ -131,7 +131,7 @@ class WaitingRequest(Plain):
 
 @final
 class Register(MemberMessage):
-    """All that the borrower has of one revision, and all that wait there; what the owner knew of it is void."""
+    """All slots and waiting requests of the borrower for one revision, which replace the owner's record."""
 
     def __init__(self, epoch: int, key: str, slots: tuple[HeldSlot, ...], waiting: tuple[WaitingRequest, ...]) -> None:
         super().__init__(epoch, key)
@@ -144,12 +144,12 @@ class Register(MemberMessage):
 
 @final
 class Registered(MemberMessage):
-    """The borrower has registered all that it has of every revision of the receiver."""
+    """The end of a registration: all state of every revision of the receiver has been sent."""
 
 
 @final
 class Want(MemberMessage):
-    """A slot is wanted."""
+    """A request for a slot."""
 
     def __init__(self, epoch: int, key: str, waiting: WaitingRequest) -> None:
         super().__init__(epoch, key)
@@ -161,7 +161,7 @@ class Want(MemberMessage):
 
 @final
 class Cancel(MemberMessage):
-    """The request does not wait any more. If a slot was granted meanwhile, it comes back by itself."""
+    """The end of a request's wait. If a slot has been granted in the meantime, the borrower returns it."""
 
     def __init__(self, epoch: int, key: str, request: int) -> None:
         super().__init__(epoch, key)
@@ -173,7 +173,7 @@ class Cancel(MemberMessage):
 
 @final
 class Released(MemberMessage):
-    """A request has ended at its pod, and the slot comes back; `latency_s` as in `RevisionThrottler.release`."""
+    """The end of a request at its pod, which returns the slot; `latency_s` as in `RevisionThrottler.release`."""
 
     def __init__(self, epoch: int, key: str, slot: int, latency_s: float, succeeded: bool) -> None:
         super().__init__(epoch, key)
@@ -187,7 +187,7 @@ class Released(MemberMessage):
 
 @final
 class Returned(MemberMessage):
-    """Slots come back that no request has used since they were lent, or used last."""
+    """The return of slots that no request has used since they were lent or last used."""
 
     def __init__(self, epoch: int, key: str, slots: tuple[int, ...]) -> None:
         super().__init__(epoch, key)
@@ -199,7 +199,7 @@ class Returned(MemberMessage):
 
 @final
 class TrialOver(MemberMessage):
-    """The request in this slot does not keep other trials of the pod any more."""
+    """A release of the pod's trial: the request in this slot no longer bars other trials."""
 
     def __init__(self, epoch: int, key: str, slot: int) -> None:
         super().__init__(epoch, key)
@@ -211,7 +211,7 @@ class TrialOver(MemberMessage):
 
 @final
 class Suspected(MemberMessage):
-    """The pod of this slot takes no connections."""
+    """A suspicion: the pod of this slot accepts no connections."""
 
     def __init__(self, epoch: int, key: str, slot: int) -> None:
         super().__init__(epoch, key)
@@ -226,7 +226,7 @@ class Suspected(MemberMessage):
 
 @final
 class Queued(MemberMessage):
-    """The request stands in the owner's line, with this number."""
+    """The position of a request in the owner's queue."""
 
     def __init__(self, epoch: int, key: str, request: int, number: int) -> None:
         super().__init__(epoch, key)
@@ -239,7 +239,7 @@ class Queued(MemberMessage):
 
 @final
 class Granted(MemberMessage):
-    """A slot of this pod. `lends`: it, and every other one that the borrower has, may be used again until `Recall`."""
+    """A slot of this pod. `lends`: all slots of the borrower may be reused until `Recall`."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class Granted(MemberMessage):
 
 @final
 class Refused(MemberMessage):
-    """The request does not wait any more; `reason` is the value of a `Reason`."""
+    """The refusal of a waiting request; `reason` is the value of a `Reason`."""
 
     def __init__(self, epoch: int, key: str, request: int, reason: str, detail: str) -> None:
         super().__init__(epoch, key)
@@ -292,12 +292,12 @@ class Refused(MemberMessage):
 
 @final
 class Recall(MemberMessage):
-    """Requests wait: every slot that is idle comes back now, and every other one when its request has ended."""
+    """The end of lending, because requests wait: idle slots are returned now, others after their requests."""
 
 
 @final
 class Revoked(MemberMessage):
-    """The slot was taken back, for a reason that is about the pod: its request is to end."""
+    """The loss of a slot for a reason that concerns the pod; its request must end."""
 
     def __init__(self, epoch: int, key: str, slot: int, reason: str, detail: str) -> None:
         super().__init__(epoch, key)

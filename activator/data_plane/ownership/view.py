@@ -1,15 +1,15 @@
-"""The members at one time, and which of them owns a revision.
+"""The members at one time (a view), and the owner of each revision.
 
 Rules
-  1. Views are numbered by whoever decides on membership (*epoch*); all members see the same members under one number.
-  2. A revision belongs to the member with the highest score (rendezvous hashing, Thaler and Ravishankar 1998): where a
-     member comes or goes, only the revisions move that it gets or had.
-  3. Scores are of a member's *place*, not of its number: a worker that takes the place of another one takes over its
-     revisions and no others.
-  4. A member that drains owns nothing, from the first view that says so: it goes on as a borrower, and the next owner
-     grants as soon as all have registered. Where all members drain, they own what they would own otherwise.
-  5. A view may have no members, where all that do not leave have ended; whoever is told of it is not in it. Then NOBODY
-     owns a revision, and its requests wait.
+  1. Views are numbered (*epoch*) by the authority on membership; all members see the same members under one number.
+  2. A revision belongs to the member with the highest score (rendezvous hashing, Thaler and Ravishankar 1998): when a
+     member joins or leaves, only the revisions that it gets or had are moved.
+  3. Scores are computed from a member's *place*, not from its number: a worker that replaces another one takes over
+     its revisions and no others.
+  4. A draining member owns nothing from the first view that states it. It continues as a borrower, and the next owner
+     grants as soon as all members have registered. If all members drain, ownership stays as it would be otherwise.
+  5. A view may have no members, if all that do not drain have ended; a member that receives it is not in it. Then
+     revisions have no owner (NO_MEMBER), and their requests wait.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Final, NamedTuple, final
 
 from activator.runtime.rendezvous import hash_of, score
 
-NOBODY: Final = 0  # no member has this number
-WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
+NO_MEMBER: Final = 0  # no member has this number
+WORKER_BITS: Final = 12  # bits of a group member's number; above them stands the number of its replica
 
 
 class MemberName(NamedTuple):
-    """`number` is given once, to one life of a process; `place` is its index, 0 … n - 1. `owns`: it does not drain."""
+    """A member in a view. `number`: unique per process life; `place`: its index, 0 … n - 1; `owns`: not draining."""
 
     number: int
     place: int
@@ -32,9 +32,11 @@ class MemberName(NamedTuple):
 
 @final
 class View:
-    """`unproven`: numbers of members that were there in an earlier view, and of which it is not certain that they have
-    ended: they may still use slots. `unproven_replicas`: the same of all members of a replica. `follows`: nobody can
-    have been in a view since the last one of this member; else others may have granted what it owned.
+    """The members at one time.
+
+    `unproven`: numbers of members of an earlier view that are not known to have ended, and may still use slots.
+    `unproven_replicas`: the same for all members of a replica. `follows`: no other view can have existed since this
+    member's last one. If False, other members may have granted slots of its revisions.
     """
 
     def __init__(
@@ -52,16 +54,16 @@ class View:
         self.follows = follows
 
     def may_live(self, number: int) -> bool:
-        """It is here, or not known to have ended."""
+        """True if the member is in the view, or not known to have ended."""
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def owner_of(self, key: str) -> int:
-        """The number of the member that owns this revision, or NOBODY."""
+        """Return the number of the member that owns this revision, or NO_MEMBER."""
         hashed = hash_of(key)
         owners = [member for member in self.members if member.owns] or self.members
         scores = [(score(hashed, member.place), member.number) for member in owners]
-        return max(scores)[1] if scores else NOBODY
+        return max(scores)[1] if scores else NO_MEMBER
 
     def has(self, number: int) -> bool:
-        """Whether this member is in it."""
+        """True if this member is in the view."""
         return any(member.number == number for member in self.members)

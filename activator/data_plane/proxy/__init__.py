@@ -1,1 +1,1 @@
-"""The life of one request, and the revision that it is for."""
+"""The proxying of a request: routing, exchange, attempts, retries, time limits and tunnels."""

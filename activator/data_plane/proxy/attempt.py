@@ -1,4 +1,4 @@
-"""One attempt of a request: from the grant of a slot at a pod until the pod's part is over."""
+"""One attempt of a request, from the grant of a slot at a pod until the pod has finished or failed."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted
 from activator.runtime.reasons import Reason
 
-if TYPE_CHECKING:  # parts of one thing
+if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
-FALLBACK_HEADER: Final = b"Activator-Fallback"  # names the revision that has answered in the place of another one
-TOLD_LATE_S: Final = 0.001  # a longer wait is subtracted from the deadline that a gRPC request carries
+FALLBACK_HEADER: Final = b"Activator-Fallback"  # names the revision that responded in place of the requested one
+LATE_GRANT_S: Final = 0.001  # a longer wait is subtracted from the deadline that a gRPC request carries
 
 _NO_BODY: Final[list[bytes]] = []
 
 
 @final
 class Attempt(PodUser):
-    """The pod's side of one request: it connects, sends the head, and hands the response on to the client.
+    """The pod's side of one request: it connects, sends the head, and forwards the response to the client.
 
-    The exchange has the lease and the connection. Calls that come after its end are harmless.
+    The exchange owns the lease and the connection. Calls after the end of the exchange have no effect.
     """
 
     def __init__(self, exchange: ProxiedExchange) -> None:
         super().__init__(exchange.head)
         self.exchange = exchange
-        self._is_revoked: bool = False  # the lease is to be released at once
+        self._is_revoked: bool = False  # release the lease at once
         self._upload_failed: bool = False  # the pod closed while its request was being written
 
     # --- to the pod ---
@@ -63,7 +63,7 @@ class Attempt(PodUser):
         exchange.lease = exchange.last_lease = lease
         exchange.granted_s = lease.granted_s
         pool = _pool_of(lease).in_use()
-        if pool.is_closed():  # the pod has left since
+        if pool.is_closed():  # the pod was removed after the grant
             self.connect_failed(Reason.CONNECT_FAILED)
             return
         pod = pool.checkout(self, idle_limit_s(exchange, exchange.upload), lease.granted_s)
@@ -97,13 +97,13 @@ class Attempt(PodUser):
         try:
             head = self._head_for_pod()
         except Exception as error:  # a filter has raised it
-            exchange.broke(error)
+            exchange.end_with_error(error)
             return
         body = exchange.upload
-        if body is None or not head.has_body:  # what a client sends ahead of a tunnel is no body
+        if body is None or not head.has_body:  # bytes that a client sends before its tunnel are not a body
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, is_idempotent(exchange)):
-            exchange.go_on_soon()
+            exchange.continue_soon()
         exchange.context.arm(exchange, throttler)
 
     def connect_failed(self, reason: Reason) -> None:
@@ -112,7 +112,7 @@ class Attempt(PodUser):
             self.exchange.fail(reason, lease.address, NOT_SENT)
 
     def stop_waiting(self, lease: Lease) -> None:
-        """Wait no longer for a connection to the pod of `lease`."""
+        """Stop waiting for a connection to the pod of `lease`."""
         _pool_of(lease).forget(self)
 
     def _head_for_pod(self) -> RequestHead:
@@ -120,7 +120,7 @@ class Attempt(PodUser):
         exchange = self.exchange
         shared = exchange.edits
         waited_s = exchange.connected_s - exchange.arrived_s
-        is_late = exchange.grpc_timeout_s > 0.0 and waited_s >= TOLD_LATE_S
+        is_late = exchange.grpc_timeout_s > 0.0 and waited_s >= LATE_GRANT_S
         filters = exchange.filters
         if is_late or (filters is not None and filters.edits_attempts()):
             edits = HeadEdits() if shared is None else shared.copy()
@@ -139,7 +139,7 @@ class Attempt(PodUser):
     def pod_drained(self) -> None:
         exchange = self.exchange
         if not exchange.over and exchange.upload is not None and exchange.upload.pod_drained():
-            exchange.go_on_soon()
+            exchange.continue_soon()
 
     # --- the response ---
 
@@ -157,7 +157,7 @@ class Attempt(PodUser):
             assert pod is not None
             client = exchange.client()
             if client.protocol() == "HTTP/2" and not is_accepted(exchange.head, head):
-                words = "the pod's Sec-WebSocket-Accept does not fit the key (RFC 6455 4.1)"
+                words = "the pod's Sec-WebSocket-Accept does not match the key (RFC 6455 4.1)"
                 exchange.fail(Reason.BAD_RESPONSE, words)
                 return
             phase = tunnel_phase(client, pod)
@@ -189,7 +189,7 @@ class Attempt(PodUser):
         try:
             filters.edit_response(head)
         except Exception as error:
-            self.exchange.broke(error)
+            self.exchange.end_with_error(error)
         return not self.exchange.over
 
     def _begin_tunnel(self, throttler: RevisionThrottler) -> None:
@@ -209,7 +209,7 @@ class Attempt(PodUser):
             return
         exchange.response_bytes += len(data)
         if exchange.filters is not None:
-            exchange.filters.tell_watchers(data, True)
+            exchange.filters.notify_watchers(data, True)
         delivery = exchange.delivery
         if delivery is None:
             exchange.client().send_body(data)
@@ -233,13 +233,13 @@ class Attempt(PodUser):
         client = exchange.client()
         pod = exchange.pod
         if exchange.phase >= TUNNEL and pod is not None:
-            self.tunnel_goes_on(after_end_of_pod(exchange.phase), pod)
+            self.enter_tunnel_phase(after_end_of_pod(exchange.phase), pod)
         else:
-            exchange.pod = None  # from here on the connection may serve another exchange
+            exchange.pod = None  # the connection may serve another exchange from now on
             if exchange.is_grpc:
-                exchange.grpc_status = grpc.status_said(exchange.response_head, trailers)
+                exchange.grpc_status = grpc.status_of(exchange.response_head, trailers)
             if not exchange.request_done and pod is not None:
-                pod.abort()  # an early answer: the rest of the request has no reader
+                pod.abort()  # an early response: the pod does not read the rest of the request
             if exchange.delivery is not None:
                 exchange.delivery.pod_ended(trailers, True)
                 return
@@ -247,14 +247,14 @@ class Attempt(PodUser):
         client.send_end(trailers)
 
     def pause_pod(self) -> None:
-        """Read no more of the response until the client takes more."""
+        """Stop reading the response until the client takes more."""
         exchange = self.exchange
         if exchange.pod is not None and not exchange.is_client_slow:
             exchange.is_client_slow = True
             exchange.pod.pause_response()
 
     def resume_pod(self) -> None:
-        """Read on: the client takes more, or there is room again."""
+        """Resume reading the response, because the client takes more or the buffer has room."""
         exchange = self.exchange
         pod, throttler = exchange.pod, exchange.throttler
         if pod is None or (exchange.delivery is not None and not exchange.delivery.has_room()):
@@ -265,8 +265,8 @@ class Attempt(PodUser):
             exchange.context.arm(exchange, throttler)
         pod.resume_response()
 
-    def tunnel_goes_on(self, phase: i64, pod: PodStream) -> bool:
-        """Enter `phase`, since one direction of a tunnel has ended; return False if both have."""
+    def enter_tunnel_phase(self, phase: i64, pod: PodStream) -> bool:
+        """Enter `phase` after one direction of a tunnel has ended; return False if both have ended."""
         exchange = self.exchange
         if phase == OVER:
             exchange.pod = None
@@ -285,7 +285,7 @@ class Attempt(PodUser):
         body = exchange.upload
         self._upload_failed = body is not None and pod is not None and (pod.was_reset or not body.is_sent())
         if exchange.phase == POD_ENDED:
-            client = exchange.client()  # the pod had sent everything: the client is to get it
+            client = exchange.client()  # the pod had sent everything, which the client still receives
             exchange.end(True, True)
             client.send_end([])
             return
@@ -300,7 +300,7 @@ class Attempt(PodUser):
     def is_about_pod(self, reason: Reason, throttler: RevisionThrottler) -> bool:
         """Return True if the failure may count against the pod.
 
-        A server that answers and closes before it has read the request body makes the write fail, which is no fault.
+        If a server responds and closes before it has read the request body, the write fails; that is not a fault.
         """
         if reason is Reason.POD_CLOSED and self._upload_failed:
             return False
@@ -309,10 +309,10 @@ class Attempt(PodUser):
     def give_back(
         self, throttler: RevisionThrottler, lease: Lease, pod: PodStream | None, latency_s: float, succeeded: bool
     ) -> None:
-        """Release the lease; if `pod` still works on the request, when it has stopped (cancelled.py).
+        """Release the lease; if `pod` still works on the request, release it when the pod has stopped (cancelled.py).
 
-        A tunnel is cut, so that the pod does not take a part for the whole. If the client had ended its direction, the
-        pod still receives its last bytes.
+        A tunnel is aborted, so that the pod does not mistake a part for the whole. If the client had ended its
+        direction, the pod still receives its last bytes.
         """
         exchange = self.exchange
         exchange.lease = None

@@ -1,7 +1,7 @@
-"""The slot of a request that was given up while its pod worked on it.
+"""The slot of a request that was cancelled while its pod worked on it.
 
-A client has left, or a time limit was reached. The pod learns of it, or may finish; until then the request still takes
-up the pod, and its slot must not be granted to another one.
+The client has disconnected, or a time limit was reached. The pod is notified, or may finish; until then it is still
+busy with the request, and the slot must not be granted to another one.
 
 Rules
   1. `on_cancel: close`: the connection to the pod is closed for writing, and the slot is released when the pod has
@@ -25,17 +25,17 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
 
-CLOSE_PATIENCE_S: Final = 0.2  # the time a pod may take to close a connection that was closed for writing
+CLOSE_PATIENCE_S: Final = 0.2  # how long a pod may take to close a connection that was closed for writing
 
 
 def outlives_request(spec: RevisionSpec) -> bool:
-    """True if the slot of a request that is given up is released only when its pod has stopped."""
+    """True if the slot of a cancelled request is released only after its pod has stopped."""
     return spec.container_concurrency > 0 or spec.cancel_wait_s > 0.0
 
 
 @final
 class CancelledRequest(PodUser):
-    """Takes the place of a request at its pod, and releases the lease when the pod has stopped working on it."""
+    """The pod user that replaces a cancelled request, and releases its lease when the pod has stopped."""
 
     def __init__(
         self, head: RequestHead, throttler: RevisionThrottler, lease: Lease, latency_s: float, wheel: TimingWheel
@@ -57,7 +57,7 @@ class CancelledRequest(PodUser):
         wait_s = 0.0 if is_tunnel else self._throttler.spec.cancel_wait_s
         self._is_tunnel = is_tunnel
         self._pod = pod
-        self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))  # whatever `cancel` does
+        self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))  # `cancel` may disarm it
         if not pod.cancel(self, wait_s > 0.0):
             self._release()
 

@@ -1,4 +1,4 @@
-"""What all exchanges of one worker share: where requests go, the clock, the budgets and the counters."""
+"""State that all exchanges of one worker share: the router, the clock, the budgets and the counters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from activator.runtime.clock import Now, TimingWheel
 
 
 class ProxyContext(Accounting):
-    """Shared by the exchanges of one worker.
+    """The shared state of the exchanges of one worker.
 
-    `send_timeout_s`: how long a client may take nothing of a response; 0.0: no limit.
+    `send_timeout_s`: how long a client may take no byte of a response; 0.0 means no limit.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class ProxyContext(Accounting):
         self.attempts_max = attempts_max
         self.on_error = on_error
         self.send_timeout_s = send_timeout_s
-        self.is_pending: bool = False  # a source has yet to list its revisions
-        self.filters: FilterChain | None = None  # all requests meet them, whatever their revision
+        self.is_pending: bool = False  # a source has not listed its revisions yet
+        self.filters: FilterChain | None = None  # apply to all requests, whatever their revision
 
-    def arm(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
-        """Have the wheel look at a request when the next of its time limits could be reached."""
-        self.wheel.arm(it, next_limit_s(it, throttler.spec, self.send_timeout_s))
+    def arm(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
+        """Set the timer of a request to the next of its time limits."""
+        self.wheel.arm(request, next_limit_s(request, throttler.spec, self.send_timeout_s))

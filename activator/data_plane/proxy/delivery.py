@@ -1,4 +1,4 @@
-"""What a pod has sent of a response and its client cannot take yet."""
+"""The buffer of a response whose client is slower than its pod."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from activator.data_plane.proxy.request_body import SHARE_BYTES
 from activator.data_plane.throttle.held_bodies import BodyBuffer
 from activator.data_plane.throttle.revision import RevisionThrottler
 
-if TYPE_CHECKING:  # parts of one thing
+if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
 
 @final
 class Delivery:
-    """The rest of one response, on its way to a client that is slower than the pod.
+    """The rest of one response, buffered for a slow client.
 
-    When the pod has finished, the slot is released and the request stays in the phase DELIVERING until the client has
+    When the pod has finished, the slot is released, and the request stays in the phase DELIVERING until the client has
     taken the rest.
     """
 
@@ -29,7 +29,7 @@ class Delivery:
         self._trailers: Headers = []
 
     def has_room(self) -> bool:
-        """Return True if the pod may go on sending."""
+        """True if the pod may continue to send."""
         return self._buffer.has_room()
 
     def append(self, data: bytes) -> None:
@@ -37,7 +37,7 @@ class Delivery:
         self._buffer.append(data)
 
     def pod_ended(self, trailers: Headers, is_whole: bool) -> None:
-        """Release the slot, since the pod has finished or failed; the client takes the rest as it can."""
+        """Release the slot after the pod has finished or failed; the client takes the rest at its own pace."""
         exchange = self._exchange
         throttler = exchange.throttler
         lease = exchange.lease
@@ -57,7 +57,7 @@ class Delivery:
             attempt.give_back(throttler, lease, pod, exchange.time() - exchange.granted_s, is_whole)
         elif pod is not None:
             pod.abort()
-        attempt.read_s = 0.0  # the end of the request is not the time of this read
+        attempt.read_s = 0.0  # the request ends later than this read
 
     def send_share(self) -> bool:
         """Send the client up to SHARE_BYTES; return True if there is more and the client takes it.
@@ -71,7 +71,7 @@ class Delivery:
         buffer = self._buffer
         if buffer.size > 0:
             client.send_body(buffer.take(SHARE_BYTES))
-            client.flush()  # the client may be full again by now: then the next bytes are kept, too
+            client.flush()  # may block the client again; the next bytes are then buffered, too
         if buffer.size == 0 and (exchange.phase == DELIVERING or not exchange.is_client_full()):
             self.drop()
             if exchange.phase == DELIVERING:
@@ -88,7 +88,7 @@ class Delivery:
         self._buffer.drop()
 
     def _delivered(self) -> None:
-        """End the request: its client has been sent all that the pod had sent."""
+        """End the request after the client has been sent everything that the pod sent."""
         exchange = self._exchange
         client = exchange.client()
         is_whole = exchange.reason is None
@@ -100,7 +100,7 @@ class Delivery:
 
 
 def keeps_response(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
-    """Return True if the pod may go on sending while the client takes nothing: there is a buffer with room."""
+    """True if the pod may continue to send while the client is blocked, because a buffer has room."""
     delivery = exchange.delivery
     if delivery is not None:
         return delivery.has_room()

@@ -1,24 +1,24 @@
-"""The life of one request: read this file first.
+"""The life of one request. Start here to read the data plane.
 
     arrived ──► routing ──► connecting ──► sent ──► answering ──► delivering ──► over
                  │   │         ▲      │        │
-       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
-        is slow) ▼   ▼  room)  │    waiting ◄──┘
-            gathering ──► waiting     │    (If its body selects the revision: `scanning`, after routing.)
+       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same position)
+        is slow) ▼   ▼  slot)  │    waiting ◄──┘
+            gathering ──► waiting     │    (If the body selects the revision: `scanning`, after routing.)
                                       ▼
-                                     over: refused with a reason, from whichever phase it happens in
+                                     over: refused with a reason, in any phase
 
 Rules
-  1. Everything is a plain method that the client side, the throttler, the pool or the timing wheel calls; there is no
-     task per request and nothing to cancel, so a grant cannot fall between two turns of the loop.
-  2. With room in a pod and an idle connection, `begin` has the request on its way when it returns.
-  3. A request is in one phase, and goes from phase to phase by `enter`, along the table in phases.py.
-  4. An exchange ends exactly once, in `end`: there its lease is released, its deadline disarmed, its place left.
-  5. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
-  6. A request goes to a second pod only when the first provably did nothing with it (retry_policy.py).
-  7. A slow client holds no slot while a buffer can do it for the client: the body of a request is gathered before a
-     slot is asked for, and what the client has not taken of an answer is kept when the pod has finished (buffering.py).
-  8. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
+  1. The client side, the throttler, the pool and the timing wheel call plain methods. A request has no task that
+     could be cancelled, so a grant cannot be lost between two turns of the loop.
+  2. If a pod has a free slot and an idle connection, `begin` sends the request before it returns.
+  3. A request is in one phase. `enter` moves it to the next one, along the table in phases.py.
+  4. An exchange ends exactly once, in `end`: this releases its lease, disarms its timer and leaves the queue.
+  5. Once a byte of the response has been sent to the client, a failure can only cut it short; no text is appended.
+  6. A request is sent to a second pod only if the first one provably did nothing with it (retry_policy.py).
+  7. A slow client holds no slot while buffers have room: the body of a request is gathered before a slot is requested,
+     and the rest of a response is buffered after the pod has finished (buffering.py).
+  8. After a 101 the exchange is a tunnel (tunnel.py): same lease and same ends, other time limits.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ from activator.data_plane.proxy.retry_policy import (
     TOUCHED,
     decide,
 )
-from activator.data_plane.proxy.routing import sought
-from activator.data_plane.proxy.rule_routing import go_on, route_by
+from activator.data_plane.proxy.routing import routing_host
+from activator.data_plane.proxy.rule_routing import resume_routing, route_by
 from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
 from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client
@@ -70,17 +70,17 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
-_NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
-# The client takes nothing, or the buffer is not to be trusted: the rest of the response is not delivered.
+_NO_CLIENT: Final = ClientStream()  # the client of an ended exchange
+# The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
-# Refused for the length of the queue, which the client is sent.
-_LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
+# Refusals because of the length of the queue, which is sent to the client.
+_SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
 class ProxiedExchange(RequestRecord):
-    """One request between its client and its pods: routing, the queue, attempts, the end.
+    """One request between its client and its pods: routing, queue, attempts, end.
 
-    The pod's side is `attempt`; `upload` is the body of the request, or the client's stream of a tunnel.
+    `attempt` is the pod's side; `upload` is the request body or, in a tunnel, the client's stream.
     """
 
     def __init__(self, context: ProxyContext, head: RequestHead, client: ClientStream) -> None:
@@ -91,12 +91,12 @@ class ProxiedExchange(RequestRecord):
         self.attempt: Attempt | None = None
         self.response_head: ResponseHead | None = None
         self.delivery: Delivery | None = None  # the rest of the response, for a slow client
-        self.is_gathering: bool = False  # counted as such
-        self.gathered_max: int = 0  # bytes of its body that have been waited for
+        self.is_gathering: bool = False  # the throttler counts it as gathering
+        self.gathered_max: int = 0  # bytes of the body for which the request has waited
         self.has_client_ended: bool = False  # its direction of a tunnel
-        self.is_handed_over: bool = False  # another exchange has its request, and is counted
-        self._selection: Selection | None = None  # while its body is to select the revision
-        self._goes_on: bool = False  # in another turn, with what the buffers hold
+        self.is_handed_over: bool = False  # another exchange continues the request, and counts it
+        self._selection: Selection | None = None  # set while the body is scanned
+        self._is_continuing: bool = False  # `_continue` is scheduled
 
     # --- to a revision ---
 
@@ -111,11 +111,11 @@ class ProxiedExchange(RequestRecord):
                 throttler = self.throttler
                 if throttler is None:
                     self._route()
-                else:  # it continues the request of another exchange
+                else:  # continues the request of another exchange
                     self.asked_for_slot_s = context.now()
-                    self._meet_filters(throttler)
-        except Exception as error:  # a policy may raise: that ends this request and no other
-            self.broke(error)
+                    self._call_filters(throttler)
+        except Exception as error:  # a policy may raise; only this request ends
+            self.end_with_error(error)
         self.read_s = 0.0
 
     def _route(self) -> None:
@@ -134,13 +134,13 @@ class ProxiedExchange(RequestRecord):
             throttler = router.by_host(self.head.authority)
         else:
             throttler = router.resolve(self.head)
-            # A client's: no pod is to take them for ours, or for Knative's.
+            # Sent by a client: no pod may take them for headers of the activator or of Knative.
             if self.head.has_internal and not router.trusts_revision_headers:
                 self.edit().remove(internal_names(self.head))
         if throttler is not None:
             self.routed(throttler)
             return
-        rules = router.rules_of(sought(self.head))
+        rules = router.rules_of(routing_host(self.head))
         if rules is None:
             self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
@@ -149,7 +149,7 @@ class ProxiedExchange(RequestRecord):
             self._selection = selection
 
     def unrouted(self, reason: Reason, detail: str) -> None:
-        """Refuse a request that no revision serves; not for good while a source has yet to list its revisions."""
+        """Refuse a request that no revision serves; its reason is temporary while a source is not listed."""
         self.context.unrouted_total += 1
         if reason is Reason.NO_ROUTE and self.context.is_pending:
             reason = Reason.SOURCES_PENDING
@@ -158,7 +158,7 @@ class ProxiedExchange(RequestRecord):
     # --- to the queue ---
 
     def routed(self, throttler: RevisionThrottler) -> None:
-        """Go on to the request's revision: its first one, or another in the place of a refusal."""
+        """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
         chain = throttler.filters
         filters = self.filters
         self.throttler = throttler
@@ -195,15 +195,15 @@ class ProxiedExchange(RequestRecord):
         affinity = throttler.affinity
         if affinity is not None:
             self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
-        self._meet_filters(throttler)
+        self._call_filters(throttler)
 
-    def _meet_filters(self, throttler: RevisionThrottler) -> None:
-        """Let the filters act on the request whose turn it is; then ask for a slot."""
+    def _call_filters(self, throttler: RevisionThrottler) -> None:
+        """Call the filters of a routed request; then ask for a slot."""
         filters = self.filters
         if filters is not None and not filters.meet():
             return
         body = self.upload
-        if body is not None and not self.request_done and self._gathers(throttler, body):
+        if body is not None and not self.request_done and self._must_gather(throttler, body):
             return
         lease = throttler.try_acquire(self, self.asked_for_slot_s)
         if lease is not None:
@@ -212,11 +212,11 @@ class ProxiedExchange(RequestRecord):
         refusal = throttler.queue.enqueue(self)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail())
-        elif self.phase == WAITING or self.enter(WAITING):  # for another revision than before
+        elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
             self._wait(throttler)
 
-    def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
-        """Return True if the rest of the body is waited for, up to a bound, before a slot is asked for."""
+    def _must_gather(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
+        """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
         bytes_max = throttler.spec.buffer_request_bytes
         if bytes_max <= self.gathered_max or throttler.queue.failure is not None:
             return False
@@ -235,15 +235,15 @@ class ProxiedExchange(RequestRecord):
         return True
 
     def _resume(self, throttler: RevisionThrottler) -> None:
-        """Go on to the filters and the queue, after the body was gathered or a filter has let the request go."""
+        """Continue with the filters and the queue after the body was gathered or a filter has released the request."""
         if self.is_gathering:
             self.is_gathering = False
             throttler.gathering -= 1
         self.asked_for_slot_s = self.context.now()
         try:
-            self._meet_filters(throttler)
+            self._call_filters(throttler)
         except Exception as error:  # as in `begin`
-            self.broke(error)
+            self.end_with_error(error)
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -261,8 +261,8 @@ class ProxiedExchange(RequestRecord):
         else:
             throttler.release(lease, 0.0, False)
 
-    def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
-        """Ask for a slot of another pod, in the same place of the queue."""
+    def _retry(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
+        """Ask for a slot of another pod, at the same position of the queue."""
         if not self.enter(WAITING):
             return
         self.attempts += 1
@@ -286,33 +286,33 @@ class ProxiedExchange(RequestRecord):
         self.request_bytes += len(data)
         body = self.upload
         pod = self.pod
-        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
+        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel is not established yet
         if body is None and is_early:
             body = self.upload = RequestBody(self.context.bodies, self._client)
             if self.throttler is not None:
-                body.assign(self.throttler.held)  # nothing is held yet: the budget has room for that
-        if body is None or self.phase == DELIVERING:  # after an early answer nothing more of the request is wanted
+                body.assign(self.throttler.held)  # nothing is held yet, so the budget allows it
+        if body is None or self.phase == DELIVERING:  # the pod reads no more after an early response
             return
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self.time()
             if self.filters is not None:
-                self.filters.tell_watchers(data, False)
+                self.filters.notify_watchers(data, False)
             pod.send_body(data)
         elif pod is not None and not is_early:
             body.send(pod, data)
         elif not body.hold(data):
-            self._no_place_for(data, body)
+            self._buffers_full(data, body)
         elif self.phase == SCANNING:
             if self._selection is not None and self._selection.feed(data):
-                self.go_on_soon()
+                self.continue_soon()
         elif self.phase == GATHERING and body.is_gathered():
-            self.go_on_soon()
+            self.continue_soon()
 
-    def _no_place_for(self, data: bytes, body: RequestBody) -> None:
+    def _buffers_full(self, data: bytes, body: RequestBody) -> None:
         throttler = self.throttler
         if self.phase == GATHERING and throttler is not None:
-            self._resume(throttler)  # a pod may have room, and take it at once
+            self._resume(throttler)  # a pod with a free slot may take the data at once
             pod = self.pod
             if pod is not None:
                 body.send(pod, data)
@@ -328,20 +328,20 @@ class ProxiedExchange(RequestRecord):
             attempt = self.attempt
             assert pod is not None and attempt is not None
             self.has_client_ended = True
-            if attempt.tunnel_goes_on(after_end_of_client(self.phase), pod):
+            if attempt.enter_tunnel_phase(after_end_of_client(self.phase), pod):
                 pod.send_end(trailers)
         elif body is not None and self.phase != DELIVERING and not self.upgrade:
             body.end(trailers)
             if self._selection is not None:
                 self._selection.finish()
             if self.phase == GATHERING or self.phase == SCANNING:
-                self.go_on_soon()
+                self.continue_soon()
 
     def client_blocked(self) -> None:
         if self.over:
             return
         throttler, attempt = self.throttler, self.attempt
-        self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        self._client_full = True  # perhaps by earlier responses: `response_head` handles that
         now_s = self.context.now()
         if self.phase >= ANSWERING and not self.context.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
             return
@@ -351,11 +351,11 @@ class ProxiedExchange(RequestRecord):
             return
         self.blocked_s = now_s
         self._taken_bytes = self._client.taken_bytes()
-        if throttler is None:  # it has no revision yet, and has another time limit
+        if throttler is None:  # not routed yet: another time limit applies
             return
         if attempt is not None and self.pod is not None and not keeps_response(self, throttler):
             attempt.pause_pod()
-        if self.phase >= CONNECTING or self.phase == GATHERING:  # in line it has another time limit
+        if self.phase >= CONNECTING or self.phase == GATHERING:  # in the queue another time limit applies
             self.context.arm(self, throttler)
 
     def client_drained(self) -> None:
@@ -366,7 +366,7 @@ class ProxiedExchange(RequestRecord):
         if self.stalled_bytes > 0:
             self.context.bodies.stalled.end(self)
         if self.delivery is not None:
-            self._send_on(False)
+            self._send_buffered(False)
         elif self.is_client_slow and self.attempt is not None:
             self.attempt.resume_pod()
 
@@ -378,16 +378,16 @@ class ProxiedExchange(RequestRecord):
         self.note_reason(Reason.CLIENT_GONE)
         self.end(False, True)
 
-    # --- what waits for another turn ---
+    # --- continued in another turn ---
 
-    def go_on_soon(self) -> None:
-        """Continue in another turn: with the buffers, or after a filter has called `proceed` or has failed."""
-        if not self._goes_on:
-            self._goes_on = True
-            self.context.bodies.later(self._go_on)
+    def continue_soon(self) -> None:
+        """Schedule `_continue`, which sends buffered data or acts on a filter that has called `proceed` or failed."""
+        if not self._is_continuing:
+            self._is_continuing = True
+            self.context.bodies.later(self._continue)
 
-    def _go_on(self) -> None:
-        self._goes_on = False
+    def _continue(self) -> None:
+        self._is_continuing = False
         if self.over:
             return
         filters, selection, throttler = self.filters, self._selection, self.throttler
@@ -395,30 +395,30 @@ class ProxiedExchange(RequestRecord):
             filters.is_broken = False
             self.fail(Reason.INTERNAL, "")
         elif self.phase == SCANNING and selection is not None:
-            go_on(selection, self)
+            resume_routing(selection, self)
         elif self.phase == GATHERING:
             assert throttler is not None
-            self._resume(throttler)  # it was decided then: by now a budget may have room, but the client is paused
+            self._resume(throttler)  # even if a budget has room by now: the client is paused
         elif self.phase == HELD:
             assert throttler is not None
             if filters is None or not filters.is_held:
                 self._resume(throttler)
         else:
-            self._send_on(True)
+            self._send_buffered(True)
 
-    def _send_on(self, feeds: bool) -> None:
-        """Send a share of the buffered response; if it `feeds`, one of the buffered body, too."""
+    def _send_buffered(self, feeds: bool) -> None:
+        """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
         body, delivery = self.upload, self.delivery
         try:
             more = feeds and body is not None and body.feed()
             more = (delivery is not None and delivery.send_share()) or more
         except OSError as error:  # a temporary file cannot be read
-            self.broke(error)
+            self.end_with_error(error)
             return
         if more and not self.over:
-            self.go_on_soon()
+            self.continue_soon()
 
-    # --- what filters may do ---
+    # --- calls of filters ---
 
     def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
         if self.filters is not None:
@@ -477,7 +477,7 @@ class ProxiedExchange(RequestRecord):
     # --- time ---
 
     def time(self) -> float:
-        """Return the time of the read that is being handled, else the time now; monotonic seconds."""
+        """Return the time of the read that is being handled, or the current time; monotonic seconds."""
         if self.read_s > 0.0:
             return self.read_s
         attempt = self.attempt
@@ -508,15 +508,15 @@ class ProxiedExchange(RequestRecord):
     # --- ends ---
 
     def enter(self, phase: i64) -> bool:
-        """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
+        """Move to `phase`; end the request with an error and return False if the table has no such step."""
         if is_legal(self.phase, phase):
             self.phase = phase
             return True
-        self.broke(illegal(self.phase, phase))
+        self.end_with_error(illegal(self.phase, phase))
         return False
 
-    def broke(self, error: Exception) -> None:
-        """End the request, and no other, for an error of a filter, of a policy, or of ours."""
+    def end_with_error(self, error: Exception) -> None:
+        """End this request only, because of an error of a filter, of a policy or of this program."""
         self.context.on_error(error)
         self.fail(Reason.INTERNAL, "")
 
@@ -527,7 +527,7 @@ class ProxiedExchange(RequestRecord):
         return True
 
     def fail(self, reason: Reason, detail: str, evidence: i64 = TOUCHED) -> None:
-        """Act on a failure of the request as the retry policy decides."""
+        """Retry, fall back or refuse a failed request, as the retry policy decides."""
         if self.over:
             return
         context = self.context
@@ -538,7 +538,7 @@ class ProxiedExchange(RequestRecord):
         elif decision == AGAIN and lease is not None:
             if evidence == NOT_SENT:
                 throttler.pod_failed(lease, reason)
-            self._try_again(throttler, lease, reason)
+            self._retry(throttler, lease, reason)
             return
         else:
             context.count_failed(throttler, reason)
@@ -547,12 +547,12 @@ class ProxiedExchange(RequestRecord):
         self._refuse(throttler, reason, detail, decision == FALL_BACK)
 
     def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
-        """End the request: its client is sent the reason, or is cut off if the response has begun."""
+        """End the request: send the client the reason, or cut the response if it has begun."""
         client = self._client
         self.note_reason(reason)
         if self.phase >= ANSWERING:
             if self.phase == ANSWERING and self.delivery is not None and reason not in _ENDS_DELIVERY:
-                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is cut off after it
+                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is then cut off
                 return
             self.end(False, True)
             client.abort()
@@ -562,18 +562,18 @@ class ProxiedExchange(RequestRecord):
             return
         self.status = reason.status
         self.end(False, True)
-        waiting = throttler.queue.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+        waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
         send_refusal(client, self.head, failure, waiting)
 
     def end(self, succeeded: bool, is_request: bool) -> None:
-        """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
+        """Release all that the exchange holds. `is_request` is False for a probe, which is not logged or counted."""
         phase = self.phase
         if not self.enter(OVER):
             return
         self.over = True
         context = self.context
         client, filters = self._client, self.filters
-        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         if filters is not None:
             filters.stop()
         context.count_end(phase)

@@ -1,4 +1,4 @@
-"""The filters of one request: the next one to act, and their wrappers and watchers."""
+"""The state of one request in its filter chain: the filter to call next, and the wrappers and watchers of filters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from activator.data_plane.phases import HELD
 from activator.data_plane.proxy.guarded_wrapper import GuardedWrapper
 from activator.data_plane.request import HOLD_MAX_S, BodyWatcher
 
-if TYPE_CHECKING:  # parts of one thing
+if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
 # The kind of hook that is being called.
@@ -27,26 +27,26 @@ _BEHIND_ALL: Final = 1 << 30  # the place after the last filter
 
 @final
 class FilterRun:
-    """One request on its way through its filters.
+    """The run of one request through its filters.
 
-    `chain`: the filters that meet it now, those of all requests at first and those of its revision later.
+    `chain`: the filters that apply now: at first those of all requests, after routing those of the revision.
     """
 
     def __init__(self, exchange: ProxiedExchange, chain: FilterChain | None) -> None:
         self.chain = chain
         self.is_held: bool = False  # by the filter before `_at`
-        self.is_broken: bool = False  # an object of a filter has raised an error: the request is to end
+        self.is_broken: bool = False  # a wrapper or watcher has raised an error: the request ends in another turn
         self._exchange = exchange
         self._hook: i64 = _NO_HOOK
-        self._at: i64 = 0  # the index of the filter that acts, or acts next
-        self._holds: int = 0  # how often it was held
-        self._wrapper: ClientWrapper | None = None  # the outermost between the request and its client
+        self._at: i64 = 0  # index of the current or next filter
+        self._holds: int = 0  # number of holds so far
+        self._wrapper: ClientWrapper | None = None  # the outermost wrapper around the client
         self._watchers: list[BodyWatcher] | None = None
 
     # --- hooks, in the order of a request's life ---
 
     def arrive(self) -> None:
-        """Call `on_arrival`, until a filter has ended the request."""
+        """Call `on_arrival` of each filter, until one has ended the request."""
         exchange = self._exchange
         chain = self.chain
         if chain is not None:
@@ -56,7 +56,7 @@ class FilterRun:
                     return
 
     def route(self, chain: FilterChain | None) -> None:
-        """Call `on_routed` of the filters of a revision, which meet the request from now on."""
+        """Call `on_routed` of the filters of a revision, which apply to the request from now on."""
         self.chain = chain
         self._at = 0
         if chain is None:
@@ -69,10 +69,10 @@ class FilterRun:
             self._hook = _NO_HOOK
 
     def meet(self) -> bool:
-        """Call `on_request`, from the filter on whose turn it is.
+        """Call `on_request` of the remaining filters.
 
-        Return False if one of them has ended the request, holds it, or waits for its body. If a filter has held it and
-        let it go on at once, the next one is met in another turn all the same.
+        Return False if one of them has ended the request, holds it, or waits for its body. If a filter calls `hold` and
+        `proceed` at once, the next filter is still called in another turn.
         """
         exchange = self._exchange
         chain = self.chain
@@ -93,7 +93,7 @@ class FilterRun:
         return True
 
     def edit_attempt(self, edits: HeadEdits) -> None:
-        """Call `on_attempt`."""
+        """Call `on_attempt` of each filter."""
         chain = self.chain
         if chain is None:
             return
@@ -105,11 +105,11 @@ class FilterRun:
             self._hook = _NO_HOOK
 
     def edits_attempts(self) -> bool:
-        """Return True if a filter has an `on_attempt`."""
+        """True if a filter has an `on_attempt`."""
         return self.chain is not None and len(self.chain.on_attempt) != 0
 
     def edit_response(self, head: ResponseHead) -> None:
-        """Call `on_response`."""
+        """Call `on_response` of each filter."""
         chain = self.chain
         if chain is None or not chain.on_response:
             return
@@ -121,7 +121,7 @@ class FilterRun:
             self._hook = _NO_HOOK
 
     def take_over(self, failure: Failure) -> bool:
-        """Call `on_failure`; return True if a filter has responded, or another revision takes the request."""
+        """Call `on_failure`; return True if a filter has responded or another revision has taken the request."""
         exchange = self._exchange
         chain = self.chain
         if chain is None:
@@ -138,7 +138,7 @@ class FilterRun:
         return False
 
     def end(self) -> None:
-        """Call `on_end`."""
+        """Call `on_end` of each filter."""
         exchange = self._exchange
         chain = self.chain
         if chain is None:
@@ -149,7 +149,7 @@ class FilterRun:
             except Exception as error:  # the others are notified all the same
                 exchange.context.on_error(error)
 
-    # --- what filters ask for ---
+    # --- calls of filters ---
 
     def hold(self, timeout_s: float) -> int:
         """Hold the request; see `RequestRecord.hold`."""
@@ -168,42 +168,42 @@ class FilterRun:
         return self._holds
 
     def proceed(self, hold: int) -> None:
-        """Let the request go on if it is still held by that number."""
+        """Release the request if `hold` is the number of its current hold."""
         if self.is_held and hold == self._holds:
             self.is_held = False
             self._exchange.context.wheel.cancel(self._exchange)
-            self._exchange.go_on_soon()
+            self._exchange.continue_soon()
 
-    def take_back(self) -> None:
-        """Cancel a hold: `proceed` has no effect on it any more."""
+    def cancel_hold(self) -> None:
+        """Cancel a hold, so that `proceed` no longer has an effect."""
         if self.is_held:
             self.is_held = False
             self._holds += 1
 
     def may_gather(self) -> None:
-        """Raise RuntimeError if a filter may not ask for the body now."""
+        """Raise RuntimeError if a filter must not request the body now."""
         self._refuse_outside("gather")
         if self.is_held:
             raise RuntimeError("`gather` cannot be called by a filter that holds the request")
 
     def may_end(self, call: str) -> None:
-        """Raise RuntimeError if the hook that is being called may only edit."""
+        """Raise RuntimeError if the current hook may only edit."""
         if self._hook == _EDITS:
             raise RuntimeError(f"`{call}` cannot be called in `on_routed`, `on_attempt` and `on_response`")
 
     def guard(self, wrapper: ClientWrapper) -> ClientStream:
-        """Return the client behind `wrapper`, an error of which ends the request."""
+        """Return the client behind `wrapper`; an error of the wrapper ends the request."""
         guarded = GuardedWrapper(wrapper, self._break)
         self._wrapper = guarded
         return guarded
 
     def watch(self, watcher: BodyWatcher) -> None:
-        """Call `watcher` with the bytes that pass from now on."""
+        """Call `watcher` with the bytes of both directions from now on."""
         if self._watchers is None:
             self._watchers = []
         self._watchers.append(watcher)
 
-    def tell_watchers(self, data: bytes, is_of_pod: bool) -> None:
+    def notify_watchers(self, data: bytes, is_of_pod: bool) -> None:
         """Call the watchers with bytes from the pod, or from the client of a tunnel."""
         watchers = self._watchers
         if watchers is None:
@@ -219,13 +219,13 @@ class FilterRun:
             self._break(error)
 
     def continued(self, exchange: ProxiedExchange) -> FilterRun:
-        """Return the run of an exchange that continues this one's request, after the filter that is acting."""
+        """Return the run of `exchange`, which continues this request after the current filter."""
         run = FilterRun(exchange, self.chain)
         run._at = self._at + 1
         return run
 
     def stop(self) -> None:
-        """Stop the wrapper and the watchers: the request is over."""
+        """Stop the wrapper and the watchers at the end of the request."""
         wrapper, self._wrapper = self._wrapper, None
         if wrapper is not None:
             wrapper.stop()
@@ -244,10 +244,10 @@ class FilterRun:
                 self._exchange.context.on_error(error)
 
     def _break(self, error: Exception) -> None:
-        """End the request, in another turn, since an object of a filter has raised `error`."""
+        """Schedule the end of the request, because a wrapper or watcher of a filter has raised `error`."""
         self._exchange.context.on_error(error)
         self.is_broken = True
-        self._exchange.go_on_soon()
+        self._exchange.continue_soon()
 
     def _refuse_outside(self, call: str) -> None:
         if self._hook != _ON_REQUEST:

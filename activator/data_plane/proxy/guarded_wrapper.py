@@ -1,4 +1,4 @@
-"""The outermost wrapper of a client: an error of the wrappers within ends their own request, and nothing else."""
+"""The outermost wrapper of a client, which confines errors of the wrappers inside it to their own request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from activator.data_plane.exchange import ClientStream, ClientWrapper
 
 @final
 class GuardedWrapper(ClientWrapper):
-    """Passes on what `wrapper` raises to `on_error`, once; the client is cut off then, and gets nothing more."""
+    """A wrapper that reports the first error of `wrapper` to `on_error` and then aborts the client."""
 
     def __init__(self, wrapper: ClientWrapper, on_error: Callable[[Exception], None]) -> None:
         super().__init__(wrapper)
@@ -21,7 +21,7 @@ class GuardedWrapper(ClientWrapper):
     def stop(self) -> None:
         try:
             super().stop()
-        except Exception as error:  # the end of the response may still be on its way through
+        except Exception as error:  # the end of the response may still pass through
             self._on_error(error)
 
     def send_interim(self, head: ResponseHead) -> None:

@@ -1,4 +1,4 @@
-"""How a request leaves its revision: it ends, falls back to another one, or is continued by another exchange."""
+"""The ways out of a revision: a request ends, falls back to another revision, or is continued by another exchange."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_ba
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
-if TYPE_CHECKING:  # parts of one thing
+if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
 
 def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
-    """Let the revision `key` take a request that its own one cannot serve; return False if that cannot be done."""
+    """Move a request that its revision cannot serve to the revision `key`; return False if that is not possible."""
     context = exchange.context
     first = exchange.throttler
     second = context.router.named(key)
     if first is None or second is None or second is first or not may_fall_back(exchange, exchange.upload, reason):
         return False
     _leave(exchange, first)
-    context.count_left(exchange, first, second.key, context.now())
+    context.count_fallback(exchange, first, second.key, context.now())
     forget_revision(exchange)
     exchange.fallbacks += 1
     if exchange.first_throttler is None:
@@ -34,14 +34,14 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
         try:
             exchange.routed(second)
         except Exception as error:  # a policy or a filter has raised it
-            exchange.broke(error)
+            exchange.end_with_error(error)
     return True
 
 
 def _leave(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
-    """Give back all that the request has of its revision, whose pods may be sent it again."""
+    """Release all that the request holds of its revision; the request may be sent to a pod of that revision again."""
     if exchange.filters is not None:
-        exchange.filters.take_back()
+        exchange.filters.cancel_hold()
     exchange.gathered_max = 0
     exchange.context.wheel.cancel(exchange)
     if exchange.upload is not None:
@@ -50,7 +50,7 @@ def _leave(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
 
 
 def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64, now_s: float, succeeded: bool) -> None:
-    """Give back the place in the queue or the slot that a request had in `phase`."""
+    """Release the queue position or the slot that a request had in `phase`."""
     pod, exchange.pod = exchange.pod, None
     attempt, exchange.attempt = exchange.attempt, None
     lease = exchange.lease
@@ -72,7 +72,7 @@ def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64,
 
 
 def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientStream) -> None:
-    """Move a request to `other`, which continues it for `client`."""
+    """Move a request to the exchange `other`, which continues it for `client`."""
     other.is_detached = True
     other.throttler = exchange.throttler
     other.arrived_s = exchange.arrived_s

@@ -1,11 +1,10 @@
-"""The lists of models that are answered here: all that the revisions of a host declare, whether they run or not.
+"""The lists of models that the activator answers itself: all models of the revisions of a host, running or not.
 
 Rules
-  1. A name that is declared exactly is listed, and so is an alias; a beginning (`llama-*`) is no name.
-  2. There is a list where there are names: at `/v1/models` in the shape of OpenAI's API and at `/api/tags` in
-     Ollama's. Where a revision's own path is stripped, it is behind that path.
-  3. What the program does not know of a model (size, family, digest) is empty, and present: clients insist on the
-     fields.
+  1. Exact model names and aliases are listed; prefixes (`llama-*`) are not.
+  2. A list exists only if there are names: at `/v1/models` in the format of OpenAI's API, and at `/api/tags` in that of
+     Ollama. If `strip_path` is set for a revision, both are below its path.
+  3. Fields that the activator cannot know (size, family, digest) are present and empty, because clients require them.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ OLLAMA_PATH: Final = b"/api/tags"
 
 
 def lists_of(specs: Iterable[RevisionSpec]) -> dict[bytes, bytes]:
-    """The answers by path; each in the order of the file, and every name once."""
-    names: dict[bytes, dict[str, str]] = {}  # by the path before it, the namespace of the first that has a name
+    """Return the response bodies by path; models are in the order of the file, each name once."""
+    names: dict[bytes, dict[str, str]] = {}  # path prefix -> model name -> namespace of the first revision that has it
     for spec in specs:
         match = spec.match
         before = match.path.encode("latin-1") if match.strip_path else b""

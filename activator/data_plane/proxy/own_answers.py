@@ -1,4 +1,4 @@
-"""The answers that requests get from the program itself: refusals, and answers to probes."""
+"""Responses that the activator generates itself: refusals and complete short responses."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from activator.data_plane.refusals import POSITION_HEADER, refusal_head, refusal
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
-PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and may have one later or elsewhere
+PENDING_RETRY_AFTER_S: Final = 1  # the request has no revision yet; it may have one later, or at another replica
 
 
 def retry_after_s(reason: Reason, throttler: RevisionThrottler | None) -> int:
-    """Return after how many whole seconds a refused request may be repeated; 0: that would not help."""
+    """Return the number of seconds after which a refused request may be repeated; 0 if that would not help."""
     if throttler is None:
         return PENDING_RETRY_AFTER_S if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING else 0
     return throttler.queue.retry_after_s() if reason.status == 503 else 0
 
 
 def send_refusal(client: ClientStream, request: RequestHead, failure: Failure, waiting: int = -1) -> None:
-    """Answer `request` with the reason why it gets no other answer.
+    """Send `request` the refusal `failure`, as a gRPC status or as text.
 
-    `waiting`: the length of the queue that it could not join; -1: not sent.
+    `waiting`: the length of the full queue, which is sent in a header field; -1 sends no such field.
     """
     body = failure.text or refusal_text(failure.reason, failure.detail)
     if request.takes_trailers and grpc.is_grpc(request):
@@ -41,7 +41,7 @@ def send_refusal(client: ClientStream, request: RequestHead, failure: Failure, w
 
 
 def send_whole(client: ClientStream, request: RequestHead, head: ResponseHead, body: bytes) -> None:
-    """Send an answer that is complete; to HEAD without its body."""
+    """Send a complete response; without its body if the method is HEAD."""
     if request.method == b"HEAD":
         head.has_body = False
     client.send_head(head)

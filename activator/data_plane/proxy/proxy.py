@@ -1,4 +1,4 @@
-"""Where requests begin: each one that a client connection has read is opened here as an exchange."""
+"""The entry of the proxy: it opens an exchange for each request that a client connection has read."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from activator.data_plane.proxy.filter_run import FilterRun
 class Proxy(ProxyContext):
     """The proxy of one worker."""
 
-    sampler: Sampler | None = None  # decides which requests are traced, if any are
-    answers: AnswerStore | None = None  # for clients that do not wait
-    open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # for who asks for such an answer
+    sampler: Sampler | None = None  # selects the requests that are traced, if any
+    answers: AnswerStore | None = None  # stored responses of asynchronous requests (Prefer: respond-async)
+    open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # opens a status resource
 
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
-        """Return the exchange of a request for a revision or for a stored answer; call its `begin` at its turn."""
+        """Return the exchange of a request for a revision or for a stored response; the caller calls `begin`."""
         answers, opens = self.answers, self.open_status
         if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and opens is not None:
             return opens(head, client)

@@ -1,13 +1,13 @@
 """The body of one request, on its way from the client to a pod.
 
-    client ──► held (it may be sent again) ──► more (gathered, beyond that) ──► pod
+    client ──► held (can be sent again) ──► more (gathered beyond the held part) ──► pod
 
 Rules
-  1. Before a pod is there, what comes is held; at the bound the client is paused. A pod gets what is held with the
-     head, and `more` a share in each turn, as fast as it reads.
-  2. What may have to be sent again is kept until the answer begins, as long as it is small.
-  3. Nothing overtakes: while `more` holds anything, what comes is put behind it.
-  4. The client is paused for one reason at a time, and is resumed when that is gone.
+  1. Before the request has a pod, the body is held, and the client is paused at the bound. The pod gets the held part
+     with the head, and a share of `more` in each turn, as fast as it reads.
+  2. The held part is kept for a retry until the response begins, up to a bound.
+  3. The order is kept: while `more` is not empty, new data is appended to it.
+  4. The client is paused for one reason at a time, and is resumed when that reason ends.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.held_bodies import BodyBuffer, HeldBody
 from activator.runtime.units import KIB
 
-SHARE_BYTES: Final = 128 * KIB  # of a buffer, that one request sends on in one turn
+SHARE_BYTES: Final = 128 * KIB  # sent from one buffer in one turn
 
 _NOTHING: Final[list[bytes]] = []
-_NOBODY: Final = ClientStream()
+_NO_CLIENT: Final = ClientStream()
 
 
 class BodyBudgets:
-    """What all bodies of one worker share.
+    """The buffer limits that all request and response bodies of one worker share.
 
-    `held_body_bytes`: of a request's body, what is read before its revision is known; also what is kept to be sent
-    again. `held`: the memory of all; `files`: their temporary files. `later` runs a callable in another turn.
+    `held_body_bytes`: how much of a body is read before the revision is known, and how much is kept for a retry.
+    `held`: the memory of all bodies; `files`: their temporary files. `later` runs a callable in another turn.
     """
 
     def __init__(
@@ -50,27 +50,27 @@ class BodyBudgets:
 
 
 class RequestBody:
-    """Of one request; in a tunnel, the client's stream."""
+    """The body of one request or, in a tunnel, the stream of the client."""
 
     def __init__(self, budgets: BodyBudgets, client: ClientStream) -> None:
         self._budgets = budgets
         self._client = client
-        self._pod: PodStream | None = None  # that has the request
-        self._held: HeldBody | None = None  # what came before the pod was there, or may have to be sent again
-        self._more: BodyBuffer | None = None  # … and what came behind it
+        self._pod: PodStream | None = None  # the pod that has the request
+        self._held: HeldBody | None = None  # arrived before the pod was known, or kept for a retry
+        self._more: BodyBuffer | None = None  # arrived after the held part
         self._of_revision: HeldBudget | None = None
-        self._gather_max: int = 0  # bytes that are gathered before a slot is asked for …
-        self._file_max: int = 0  # … and of those beyond them, in a file
-        self._done: bool = False  # it is here to its end
+        self._gather_max: int = 0  # bytes gathered in memory before a slot is requested
+        self._file_max: int = 0  # bytes gathered beyond these in a file
+        self._done: bool = False  # the body has arrived completely
         self._trailers: Headers = []
-        self._paused: bool = False  # the client
-        self._pod_full: bool = False  # it reads more slowly than is written to it
-        self.refused_for: str = ""  # whose budget was used up, where it was not the worker's
+        self._paused: bool = False  # the client is paused
+        self._pod_full: bool = False  # the pod reads more slowly than the client sends
+        self.refused_for: str = ""  # the exhausted budget, unless it is the worker's
 
     # --- before a pod has the request ---
 
     def assign(self, of_revision: HeldBudget) -> bool:
-        """The revision is known; False where its budget does not allow what is here."""
+        """Charge the body to the budget of its revision; return False if that budget does not allow it."""
         self._of_revision = of_revision
         held = self._held
         if held is None or held.assign(of_revision):
@@ -79,7 +79,7 @@ class RequestBody:
         return False
 
     def move(self, of_revision: HeldBudget) -> bool:
-        """Another revision takes it; False where that one's budget does not allow what is here."""
+        """Move the body to the budget of another revision; return False if that budget does not allow it."""
         held, more = self._held, self._more
         if held is not None and not held.move(of_revision):
             return False
@@ -89,11 +89,11 @@ class RequestBody:
         return True
 
     def pieces(self) -> list[bytes]:
-        """What is held of it."""
+        """Return the held part of the body."""
         return _NOTHING if self._held is None else self._held.pieces
 
     def in_memory(self) -> bytes | None:
-        """Return what is here of it; None if a part of it is in a file, or has gone to a pod."""
+        """Return the body as far as it has arrived; None if a part of it is in a file or was sent to a pod."""
         if self._pod is not None:
             return None
         more = self._more
@@ -101,11 +101,11 @@ class RequestBody:
         return None if behind is None else b"".join([*self.pieces(), behind])
 
     def replace(self, start: int, end: int, data: bytes) -> bool:
-        """Before the revision is known: other bytes in the place of some that are held. False: no budget allows it."""
+        """Replace held bytes before the revision is known; return False if the budget does not allow it."""
         return self._held is not None and self._held.replace(start, end, data)
 
     def hold(self, data: bytes) -> bool:
-        """Keep what has come; False where no budget allows it."""
+        """Buffer `data`; return False if no budget allows it."""
         more = self._more
         if more is not None:
             more.append(data)
@@ -116,7 +116,7 @@ class RequestBody:
         return True
 
     def gather(self, gather_max: int, file_max: int) -> None:
-        """Take so much before a slot is asked for."""
+        """Set how much of the body is gathered before a slot is requested."""
         self._gather_max = gather_max
         self._file_max = file_max
         if self._paused and self._has_room():
@@ -124,7 +124,7 @@ class RequestBody:
         self._client.ask_for_body()
 
     def is_gathered(self) -> bool:
-        """All of it is here, or as much as there may be."""
+        """True if the body has arrived completely, or as much of it as can be buffered."""
         if self._done or self.size >= self._gather_max + self._file_max:
             return True
         of_revision = self._of_revision
@@ -134,7 +134,7 @@ class RequestBody:
 
     @property
     def size(self) -> int:
-        """Bytes that are here."""
+        """The number of buffered bytes."""
         size = 0
         if self._held is not None:
             size = self._held.size
@@ -143,22 +143,22 @@ class RequestBody:
         return size
 
     def has_more(self) -> bool:
-        """More is here than may be sent again."""
+        """True if more is buffered than can be sent again."""
         return self._more is not None
 
     def is_whole(self) -> bool:
-        """All of it is here."""
+        """True if the body has arrived completely."""
         return self._done
 
     def hand_over(self, client: ClientStream) -> None:
-        """Another one than its client is answered from now on. All of it is here."""
+        """Move the complete body to the stream `client`, which receives the response from now on."""
         self._client = client
         self._paused = False
 
-    # --- a pod has the request ---
+    # --- with a pod ---
 
     def start(self, pod: PodStream, head: RequestHead, is_idempotent: bool) -> bool:
-        """Send the head and what is here; True: `feed` is to go on with it in another turn."""
+        """Send the head and the held part; return True if `feed` must be called in another turn for the rest."""
         self._pod = pod
         self._pod_full = False
         held = self._held
@@ -177,7 +177,7 @@ class RequestBody:
         return False
 
     def send(self, pod: PodStream, data: bytes) -> None:
-        """Send on what has come, behind what is here."""
+        """Send `data` to the pod, after the data that is still buffered."""
         more = self._more
         if more is not None:
             more.append(data)
@@ -186,13 +186,13 @@ class RequestBody:
             return
         held = self._held
         if held is not None and (held.size + len(data) > self._budgets.held_body_bytes or not held.append(data)):
-            self._drop_held()  # too much to be sent again
+            self._drop_held()  # too large to be sent again
         pod.send_body(data)
 
     def feed(self) -> bool:
-        """Send on a share of what is here; True: there is more, and the pod takes it.
+        """Send a share of the buffer to the pod; return True if there is more and the pod takes it.
 
-        Raises OSError where a temporary file cannot be read.
+        Raises OSError if a temporary file cannot be read.
         """
         more = self._more
         pod = self._pod
@@ -211,7 +211,7 @@ class RequestBody:
         return self._more is not None and not self._pod_full
 
     def end(self, trailers: Headers) -> None:
-        """The client has sent all of it."""
+        """Handle the end of the body."""
         self._done = True
         self._trailers = trailers
         if self._more is not None:
@@ -220,7 +220,7 @@ class RequestBody:
             self._pod.send_end(trailers)
 
     def tunnels(self, pod: PodStream) -> None:
-        """Carry the client's direction of a tunnel from now on, beginning with the bytes that came early."""
+        """Forward the client's direction of a tunnel to `pod` from now on, beginning with the bytes held so far."""
         self._pod = pod
         self._done = False
         for data in self.pieces():
@@ -230,11 +230,11 @@ class RequestBody:
             self._resume()
 
     def pod_failed(self) -> None:
-        """The pod did nothing with it: another one is tried."""
+        """Detach the body from a pod that did nothing with it, so that it can be sent to another one."""
         self._pod = None
 
     def is_sent(self) -> bool:
-        """True if the pod has been sent all of it, as far as that is known here."""
+        """True if all of the body has been written to the pod, as far as this side can know."""
         return self._done and self._more is None and not self._pod_full
 
     def is_repeatable(self) -> bool:
@@ -246,7 +246,7 @@ class RequestBody:
         self._pause_for_pod()
 
     def pod_drained(self) -> bool:
-        """True: `feed` is to go on."""
+        """Resume after the pod has taken its data; return True if `feed` must be called."""
         self._pod_full = False
         if self._more is not None:
             return True
@@ -257,22 +257,22 @@ class RequestBody:
     # --- ends ---
 
     def answered(self) -> None:
-        """An answer has begun: the request is not sent again."""
+        """Drop the held part: a response has begun, and the request is not sent again."""
         self._drop_held()
 
     def discard(self) -> None:
-        """The pod wants no more of it: what the client still sends is read, and thrown away.
+        """Read and discard the rest of the body, because the pod reads no more of it.
 
-        Else a client that sends all before it reads would wait for us, and we for it.
+        A client that sends its whole request before it reads would otherwise wait for the activator, and block both.
         """
         if self._paused:
             self._resume()
         self.stop()
 
     def stop(self) -> None:
-        """Nothing of it is wanted any more."""
+        """Release all buffers at the end of the request."""
         self._pod = None
-        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         self._drop_held()
         more = self._more
         if more is not None:
@@ -286,7 +286,7 @@ class RequestBody:
         if held is None:
             held = self._held = HeldBody(self._budgets.held)
             if self._of_revision is not None:
-                held.assign(self._of_revision)  # nothing yet: it has room for that
+                held.assign(self._of_revision)  # nothing is held yet, so the budget allows it
         if held.size >= self._budgets.held_body_bytes and self._begin_more():
             assert self._more is not None
             self._more.append(data)
@@ -297,7 +297,7 @@ class RequestBody:
         return False
 
     def _begin_more(self) -> bool:
-        """Whether what comes behind what is held has a place of its own."""
+        """Create the buffer for data beyond the held part; return False if it has no room."""
         of_revision = self._of_revision
         memory_max = self._gather_max - self._budgets.held_body_bytes
         if of_revision is None or (memory_max <= 0 and self._file_max == 0):
@@ -309,7 +309,7 @@ class RequestBody:
         return True
 
     def _has_room(self) -> bool:
-        """Whether one more read may come; a place for it is reserved then, where it needs one."""
+        """True if another read fits; if that needs the second buffer, it is created."""
         more = self._more
         if more is not None:
             return more.has_room()
@@ -327,7 +327,7 @@ class RequestBody:
         self._client.resume_request()
 
     def _pause_for_pod(self) -> None:
-        """Where the pod is full and nothing stands between it and the client."""
+        """Pause the client if the pod is full and there is no buffer between them."""
         if self._pod_full and not self._paused and not self._done and self._more is None:
             self._pause()
 

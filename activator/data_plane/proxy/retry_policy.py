@@ -1,6 +1,6 @@
-"""The retry rule: whether a request that fails goes to another pod, to another revision, or ends.
+"""The retry policy: whether a failed request goes to another pod, goes to another revision, or ends.
 
-To another pod of its revision, if the first one provably did nothing with the request:
+A request goes to another pod of its revision if the first one provably did nothing with it:
 
 | evidence    | what happened                                                             | which requests           |
 |-------------|---------------------------------------------------------------------------|--------------------------|
@@ -11,13 +11,14 @@ To another pod of its revision, if the first one provably did nothing with the r
 | `TOUCHED`   | anything else                                                             | none                     |
 
 Rules
-  1. A request has `limits.attempts` pods at most, and what was written to a pod counts against the revision's retry
-     budget (throttle/budget.py).
-  2. An attempt after the first uses no kept connection, and a request that may not be repeated uses none that was idle
-     for RISKY_IDLE_S: the pod may be closing it.
-  3. Another revision (`fallback: {revision: …}`) takes only what can be sent to it in full: no byte has gone to a pod,
-     or the request is idempotent and still held. It has its own queue, limits and timeouts from then on.
-  4. A request falls back FALLBACKS_MAX times at most: `activator check` refuses cycles, but a reload may close one for
+  1. A request is sent to at most ATTEMPTS_MAX pods (plane.py). The retry of a request that was written to a pod spends
+     from the revision's retry budget (throttle/budget.py).
+  2. Attempts after the first use a new connection. A request that is not idempotent uses no connection that was idle
+     for RISKY_IDLE_S or longer, because the pod may be closing it.
+  3. Another revision (`fallback: {revision: …}`) takes only a request that can be sent in full: no byte was sent to a
+     pod, or the request is idempotent and its body is still held. That revision applies its own queue, limits and
+     timeouts.
+  4. A request falls back at most FALLBACKS_MAX times: `activator check` rejects cycles, but a reload may create one for
      a moment.
 """
 
@@ -34,7 +35,7 @@ from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason, Substitute
 
-AGAIN: Final = 0  # to another pod, in the same place of the queue
+AGAIN: Final = 0  # to another pod, at the same position of the queue
 FALL_BACK: Final = 1  # to another revision, if there is one
 END: Final = 2
 
@@ -45,14 +46,14 @@ TOUCHED: Final = 3
 
 FALLBACKS_MAX: Final = 8
 RISKY_IDLE_S: Final = 1.0
-# RFC 9110 9.2.2: these may be repeated if the connection closed before a response.
+# RFC 9110 9.2.2: idempotent methods may be repeated if the connection closed before a response.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
 
 def decide(request: RequestRecord, body: RequestBody | None, reason: Reason, evidence: i64, attempts_max: i64) -> i64:
-    """Return what may become of a request that fails for `reason`: AGAIN, FALL_BACK or END.
+    """Return AGAIN, FALL_BACK or END for a request that fails with `reason`.
 
-    AGAIN spends from the revision's retry budget. FALL_BACK depends on whether a filter names another revision.
+    AGAIN spends from the revision's retry budget. FALL_BACK takes effect only if a filter names another revision.
     """
     if evidence != TOUCHED and reason.is_retriable and _may_be_repeated(request, body, evidence, attempts_max):
         return AGAIN
@@ -74,7 +75,7 @@ def is_idempotent(request: RequestRecord) -> bool:
 
 
 def idle_limit_s(request: RequestRecord, body: RequestBody | None) -> float:
-    """Return for how long a connection may have been idle that this attempt uses; 0.0: only a new one will do."""
+    """Return how long the connection of this attempt may have been idle; 0.0 means that only a new one will do."""
     if request.attempts > 0:
         return 0.0
     if request.head.method not in _IDEMPOTENT or (body is not None and body.has_more()):
@@ -83,7 +84,7 @@ def idle_limit_s(request: RequestRecord, body: RequestBody | None) -> float:
 
 
 def forget_revision(request: RequestRecord) -> None:
-    """Reset what the queue and the pods of its revision have left on the request."""
+    """Reset the fields that the queue and the pods of its revision have set on the request."""
     request.attempts = 0
     request.arrival = 0
     request.line_number = 0

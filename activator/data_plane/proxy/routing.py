@@ -1,10 +1,9 @@
-"""Which revision a request is for: by the revision headers where they are trusted, else by host, and where revisions of
-a host say more (`match`, `weight`, `default`), by that.
+"""The choice of a request's revision: by trusted revision headers, else by host, then by `match`, `weight`, `default`.
 
-A port of its own (`RevisionSpec.ports`) leads to one revision whatever the host. Exact hosts come first, then the
-longest `*.suffix`, then `*`. The port in `Host` does not matter. Written by `apply` only. A host that leads to one
-revision whatever the request is costs one look at what is known of late, and allocates nothing; rules of a host
-(rules.py) are made when they are first asked for.
+A dedicated port (`RevisionSpec.ports`) belongs to one revision and ignores the host. Exact hosts take precedence over
+the longest `*.suffix`, and suffixes over `*`. The port in `Host` is ignored. Only `apply` changes the routes. A host
+with one unconditional revision costs one lookup in a cache and no allocation; the rules of other hosts (rules.py) are
+built on first use.
 """
 
 from __future__ import annotations
@@ -20,37 +19,40 @@ NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"
 
 
-_KNOWN_MAX: Final = 1024  # clients choose the authorities
+_KNOWN_MAX: Final = 1024  # a bound, because clients choose the authorities
 _EVERY: Final = b"*"
 _ENTRY: Final = b"port "
 
 
 def entry_of(port: int) -> bytes:
-    """What stands for a port among the hosts. No client can name it: a host has no space."""
+    """Return the key of a port in the host table; it contains a space, so no client can send it as a host."""
     return b"port %d" % port
 
 
-def sought(head: RequestHead) -> bytes:
-    """What says the revision that this request is for: the port that it came to, or its host."""
+def routing_host(head: RequestHead) -> bytes:
+    """Return the key of a request in the host table: its dedicated port, or its authority."""
     return head.entry or head.authority
 
 
 class Router:
-    """`trust_revision_headers`: Knative's two headers name the revision, as its ingress sets them."""
+    """The routing table of one worker.
+
+    `trust_revision_headers`: Knative's two headers, which its ingress sets, name the revision.
+    """
 
     def __init__(self, trust_revision_headers: bool) -> None:
         self.trusts_revision_headers: bool = trust_revision_headers
-        self._hosts: dict[bytes, list[RevisionThrottler]] = {}  # exact, with a leading dot for a suffix, or `*`
-        self._suffixes: int = 0  # how many of these are suffixes
+        self._hosts: dict[bytes, list[RevisionThrottler]] = {}  # key: exact host, suffix with a leading dot, or `*`
+        self._suffixes: int = 0  # how many of the keys are suffixes
         self._by_key: dict[str, RevisionThrottler] = {}
         self._names: dict[str, list[bytes]] = {}  # the hosts of each revision
-        # authorities of late, as clients spelt them
+        # caches, keyed by the authority as the client spelled it
         self._known: dict[bytes, RevisionThrottler] = {}
         self._known_rules: dict[bytes, HostRules] = {}
-        self._rules: dict[bytes, HostRules] = {}  # by host, as far as they were asked for
+        self._rules: dict[bytes, HostRules] = {}  # by host, built on first use
 
     def set(self, throttler: RevisionThrottler) -> None:
-        """Route the hosts of this revision to it, and no others."""
+        """Route the hosts and ports of this revision, and no others, to it."""
         self.drop(throttler.key)
         hosts = throttler.spec.hosts
         names = [host.lower().encode("ascii" if host.isascii() else "idna") for host in hosts]
@@ -64,11 +66,11 @@ class Router:
                 self._suffixes += name.startswith(b".")
                 self._hosts[name] = [throttler]
             elif throttler not in listed:
-                listed.insert(0, throttler)  # of those that the file does not order, the last one set is the first
+                listed.insert(0, throttler)  # without an order in the file, the latest revision comes first
                 listed.sort(key=_order)
 
     def drop(self, key: str) -> None:
-        """No host leads to this revision any more; costs its own hosts, however many others there are."""
+        """Remove the routes of a revision; the cost depends on the number of its own hosts only."""
         old = self._by_key.pop(key, None)
         self._known.clear()
         self._known_rules.clear()
@@ -84,7 +86,7 @@ class Router:
                     self._suffixes -= name.startswith(b".")
 
     def resolve(self, head: RequestHead) -> RevisionThrottler | None:
-        """The throttler of the revision that this request is for, as far as its headers or its host alone say it."""
+        """Return the throttler that headers or host determine; None if rules decide or no revision serves it."""
         if head.entry:
             return self.by_host(head.entry)
         if self.trusts_revision_headers:
@@ -94,11 +96,11 @@ class Router:
         return self.by_host(head.authority)
 
     def named(self, key: str) -> RevisionThrottler | None:
-        """The same by namespace/name."""
+        """Return the throttler of the revision `key` (namespace/name)."""
         return self._by_key.get(key)
 
     def by_host(self, authority: bytes) -> RevisionThrottler | None:
-        """The same by host alone; None where more than the host decides, too."""
+        """Return the throttler of a host with one unconditional revision; else None."""
         throttler = self._known.get(authority)
         if throttler is None:
             throttler = self._find(authority)
@@ -109,7 +111,7 @@ class Router:
         return throttler
 
     def rules_of(self, authority: bytes) -> HostRules | None:
-        """What decides about requests for this host; None: no revision serves it."""
+        """Return the rules for this host; None if no revision serves it."""
         rules = self._known_rules.get(authority)
         if rules is None:
             for name in reversed(self._levels(authority)):
@@ -129,12 +131,12 @@ class Router:
         return None
 
     def _levels(self, authority: bytes) -> list[bytes]:
-        """What leads from this authority to revisions, the most specific first."""
+        """Return the matching keys of the host table, the most specific first."""
         found: list[bytes] = []
-        if authority.startswith(_ENTRY):  # no wildcard is meant by a port
+        if authority.startswith(_ENTRY):  # wildcards do not match ports
             return [authority] if authority in self._hosts else found
         host = _without_port(authority)
-        if not host.startswith(b"."):  # a dot is the mark of a suffix
+        if not host.startswith(b"."):  # a leading dot marks a suffix
             if authority in self._hosts:
                 found.append(authority)
             elif host in self._hosts:
@@ -149,7 +151,7 @@ class Router:
         return found
 
     def _rules_at(self, name: bytes, parent: HostRules | None) -> HostRules:
-        """The rules of a host; those that are less specific follow from its name alone."""
+        """Return the rules of a host, which are built with `parent` at first. The parent depends only on `name`."""
         rules = self._rules.get(name)
         if rules is None:
             rules = self._rules[name] = HostRules(self._hosts[name], parent)
@@ -161,12 +163,12 @@ def _order(throttler: RevisionThrottler) -> int:
 
 
 def _takes_every(spec: RevisionSpec) -> bool:
-    """A request for its hosts can mean no other revision that comes later."""
+    """True if the revision takes every request of its hosts, so that no later revision gets one."""
     return spec.match.is_every() and spec.weight < 0 and not spec.default and not spec.aliases
 
 
 def _key_named(head: RequestHead) -> str:
-    """namespace/name out of the revision headers; empty where not both are there."""
+    """Return namespace/name from the revision headers; "" unless both are present."""
     name = head.received(REVISION_HEADER)
     namespace = head.received(NAMESPACE_HEADER) if name else None
     if not name or not namespace:
@@ -180,4 +182,4 @@ def _without_port(authority: bytes) -> bytes:
         host = authority
     else:
         host = authority[:colon]
-    return host[:-1] if host.endswith(b".") else host  # a fully qualified name may end in a dot
+    return host[:-1] if host.endswith(b".") else host  # a fully qualified name may end with a dot

@@ -1,21 +1,21 @@
-"""A request whose revision more than its host decides: the steps from its head, or its body, to the revision."""
+"""Routing of requests for hosts with rules: from the head or the body of a request to its revision."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from activator.data_plane.phases import SCANNING
-from activator.data_plane.proxy.routing import sought
+from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.runtime.reasons import Reason
 
-if TYPE_CHECKING:  # parts of one thing
+if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
 
 
 def route_by(rules: HostRules, exchange: ProxiedExchange) -> Selection:
-    """Answer a request for the list of models; route any other, at once or by `go_on` when its body has come."""
+    """Answer a request for the list of models, or route it; `resume_routing` does that if its body is needed first."""
     selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
     answer = selection.list_of_models()
     if answer is not None:
@@ -30,20 +30,20 @@ def route_by(rules: HostRules, exchange: ProxiedExchange) -> Selection:
     return selection
 
 
-def go_on(selection: Selection, exchange: ProxiedExchange) -> None:
-    """Route a request since enough of its body is here; in a turn of its own."""
+def resume_routing(selection: Selection, exchange: ProxiedExchange) -> None:
+    """Route a request after enough of its body has arrived; called in another turn."""
     context = exchange.context
     context.wheel.cancel(exchange)
     exchange.asked_for_slot_s = context.now()
-    rules = context.router.rules_of(sought(exchange.head))
-    if rules is None:  # its last revision has gone meanwhile
+    rules = context.router.rules_of(routing_host(exchange.head))
+    if rules is None:  # its last revision was removed in the meantime
         exchange.unrouted(Reason.NO_ROUTE, exchange.head.authority.decode("latin-1"))
         return
     selection.renew(rules)
     try:
         _choose(selection, exchange)
     except Exception as error:  # a policy or a filter has raised it
-        exchange.broke(error)
+        exchange.end_with_error(error)
 
 
 def _choose(selection: Selection, exchange: ProxiedExchange) -> None:

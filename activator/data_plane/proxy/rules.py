@@ -1,15 +1,15 @@
-"""Which revision of a host takes a request, where more than the host decides: the rules of one host, as an index.
+"""The rules of one host that select a revision by more than the host, as a search index.
 
-    path prefix ──► header = value ──► … ──► model ──► method ──► the place of a rule
+    path prefix ──► header = value ──► … ──► model ──► method ──► the position of a rule
 
 Rules
-  1. The first rule in the order of the file is taken, however it is found: a search looks at all conditions that the
-     request meets, not at all rules, and keeps the lowest place.
-  2. A host asks its own rules, then those of `*.suffix`es from the longest on, then those of `*`; then in the same
-     order for a default.
-  3. Whether a body has to be read is known without it: a rule that is met but for the model comes before every other
-     that is met.
-  4. Nothing changes here: rules that change are made anew (routing.py).
+  1. The first matching rule in the order of the file wins. A search visits the conditions that the request meets, not
+     all rules, and keeps the lowest position.
+  2. The rules of a host come first, then those of `*.suffix`es from the longest on, then those of `*`; then defaults
+     in the same order.
+  3. The search determines whether the body must be read: it must if a rule that lacks only the model precedes all rules
+     that match.
+  4. An index is immutable; the router builds a new one after a change (routing.py).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from activator.runtime.url_path import for_comparison, is_plain, other_reading, 
 
 _NONE: Final = 1 << 60  # no rule
 
-# What a search comes to.
+# results of a search
 MATCHED: Final = 0
-NEEDS_MODEL: Final = 1  # it depends on the body
+NEEDS_MODEL: Final = 1  # depends on the body
 UNMATCHED: Final = 2
 
 _UNDECIDED: Final = "the path could be read in two ways (an encoded slash, a backslash, a semicolon or a null byte)"
@@ -37,28 +37,28 @@ _UNDECIDED: Final = "the path could be read in two ways (an encoded slash, a bac
 
 @final
 class Question:
-    """One request that looks for its revision."""
+    """The inputs and the state of the rule search of one request."""
 
     def __init__(self, head: RequestHead) -> None:
         self.head = head
         self.method = head.method
-        self.path: bytes = b""  # as rules are compared with it
-        self.sent: bytes = b""  # as pods are sent it; empty: as it came
-        self.refusal: str = ""  # why it cannot be compared
+        self.path: bytes = b""  # normalized for comparison
+        self.sent: bytes = b""  # the path for the pod; empty if it is unchanged
+        self.refusal: str = ""  # why the path cannot be compared
         self.model: str = ""
         self.has_model: bool = False
-        self.model_known: bool = False  # or it is known that there is none
-        self.lacks_model: bool = False  # a rule would be met if there were one
+        self.model_known: bool = False  # the model, or its absence, is known
+        self.lacks_model: bool = False  # a rule would match if the request had a model
         self.target: Rule | None = None
-        self.best: i64 = _NONE  # the lowest place of a rule that is met …
-        self.open: i64 = _NONE  # … and of one that is met but for the model
-        self.level: HostRules | None = None  # that was asked last …
-        self.nodes: list[_Node] = []  # … and what it has for this path
+        self.best: i64 = _NONE  # the lowest position of a rule that matches
+        self.open: i64 = _NONE  # the lowest position of a rule that lacks only the model
+        self.level: HostRules | None = None  # the host rules that `nodes` belong to
+        self.nodes: list[_Node] = []  # their nodes for this path
         self._lowered: bytes = b""
         self._named: Fields | None = None
 
     def read_path(self, rules: HostRules) -> None:
-        """Make the path comparable, where a rule looks at it."""
+        """Normalize the path if any rule has a path prefix."""
         target = self.head.target
         mark = target.find(b"?")
         path = target if mark < 0 else target[:mark]
@@ -76,7 +76,7 @@ class Question:
             self.refusal = _UNDECIDED
 
     def field(self, name: bytes) -> bytes | None:
-        """The first field of this name. The block is lowered once for all rules."""
+        """Return the first field with this name. The block is lowercased once for all rules."""
         if not self._lowered:
             head = self.head
             self._lowered = head.headers.block.lower()
@@ -93,7 +93,7 @@ class Question:
 
 @final
 class Rule:
-    """What one `match` leads to: a revision, or several by weight."""
+    """The revision that one `match` selects, or several revisions by weight."""
 
     def __init__(self, members: list[RevisionThrottler]) -> None:
         spec = members[0].spec
@@ -102,13 +102,13 @@ class Rule:
         self.split = Split(members)
 
     def pick(self, head: RequestHead, client: ClientStream) -> RevisionThrottler:
-        """The revision for this request."""
+        """Return the revision for this request."""
         return self.split.pick(head, client)
 
 
 @final
 class _Methods:
-    """The lowest place of a rule by method."""
+    """The lowest position of a rule by method."""
 
     def __init__(self) -> None:
         self.every: i64 = _NONE
@@ -132,13 +132,13 @@ class _Methods:
 
 @final
 class _Models:
-    """The same by the model of a request."""
+    """The lowest position of a rule by model and method."""
 
     def __init__(self) -> None:
         self.any_of_them = _Methods()
         self._exact: dict[str, _Methods] = {}
         self._beginnings: dict[str, _Methods] = {}
-        self._lengths: list[int] = []  # of the beginnings
+        self._lengths: list[int] = []  # lengths of the prefixes, ascending
 
     def add(self, names: tuple[str, ...], methods: tuple[str, ...], place: int) -> None:
         self.any_of_them.add(methods, place)
@@ -166,10 +166,10 @@ class _Models:
 
 @final
 class _Node:
-    """The rules that are left when some conditions are met."""
+    """The rules that remain after some conditions are met."""
 
     def __init__(self) -> None:
-        self.least: i64 = _NONE  # the lowest place of all that are here
+        self.least: i64 = _NONE  # the lowest position in this node and below
         self._methods = _Methods()
         self._models: _Models | None = None
         self._headers: dict[bytes, dict[bytes, _Node]] = {}
@@ -190,7 +190,7 @@ class _Node:
             self._methods.add(match.methods, place)
 
     def search(self, question: Question) -> None:
-        """Lower `best` and `open` of the question."""
+        """Lower `best` and `open` of the query to the positions that are found here."""
         if self.least >= question.best:
             return
         place = self._methods.find(question.method)
@@ -218,13 +218,13 @@ class _Node:
 
 @final
 class HostRules:
-    """Of one host: `throttlers` in the order of the file; `parent`: of the next less specific host."""
+    """The rules of one host. `throttlers`: in the order of the file; `parent`: of the next less specific host."""
 
     def __init__(self, throttlers: list[RevisionThrottler], parent: HostRules | None) -> None:
         self._parent = parent
         self._rules: list[Rule] = []
         self._nodes: dict[bytes, _Node] = {}  # by path prefix
-        self._longest: i64 = 0  # of these prefixes
+        self._longest: i64 = 0  # length of the longest prefix
         self._default: Rule | None = None
         for members in _grouped(throttlers):
             spec = members[0].spec
@@ -243,7 +243,7 @@ class HostRules:
         self._lists: dict[bytes, bytes] | None = None
 
     def decide(self, question: Question) -> i64:
-        """MATCHED, and the question has its target; or what is missing."""
+        """Return MATCHED with `target` set, NEEDS_MODEL, or UNMATCHED."""
         level: HostRules | None = self
         while level is not None:
             question.best = question.open = _NONE
@@ -263,13 +263,13 @@ class HostRules:
         return UNMATCHED
 
     def same_prefixes(self, path: bytes, other: bytes) -> bool:
-        """Whether the two begin with the same prefixes of rules, of all levels."""
+        """True if the two paths begin with the same rule prefixes, in this host and in less specific ones."""
         if self._nodes_of(path) != self._nodes_of(other):
             return False
         return self._parent is None or self._parent.same_prefixes(path, other)
 
     def lists(self) -> dict[bytes, bytes]:
-        """The answers that list models, by path; made when they are first asked for."""
+        """Return the lists of models by path; they are built on first use."""
         if self._lists is None:
             self._lists = lists_of([throttler.spec for throttler in self.throttlers])
         return self._lists
@@ -284,7 +284,7 @@ class HostRules:
             node.search(question)
 
     def _nodes_of(self, path: bytes) -> list[_Node]:
-        """Of the prefixes that end in this path: at a slash, or at its end."""
+        """Return the nodes of all prefixes of this path that end at a slash or at its end."""
         found: list[_Node] = []
         node = self._nodes.get(b"")
         if node is not None:
@@ -303,7 +303,7 @@ class HostRules:
 
 
 def _grouped(throttlers: list[RevisionThrottler]) -> list[list[RevisionThrottler]]:
-    """Those that share their requests by weight together, at the place of the first of them."""
+    """Group the revisions that split their requests by weight; a group has the position of its first revision."""
     groups: dict[object, list[RevisionThrottler]] = {}
     for throttler in throttlers:
         spec = throttler.spec

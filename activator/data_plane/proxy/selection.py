@@ -1,11 +1,11 @@
-"""How one request finds its revision among the rules of its host, and what its pod is told differently for that.
+"""The selection of one request's revision among the rules of its host, and the edits of the request that follow.
 
 Rules
-  1. The body is looked at only where a rule depends on it, at its first SCAN_BYTES_MAX bytes, and no longer than
-     SCAN_TIMEOUT_S. It is not where it has a content coding, or is a stream whose pod may have to speak first (gRPC).
-  2. A request that no rule takes because its model is not to be seen is a 400, any other a 404.
-  3. The body's model is replaced where an alias chose the revision and `rewrite_model` is set, before the revision's
-     budget counts the body. The length that the pod is told follows; digests of the body are left out.
+  1. The body is inspected only if a rule depends on it: its first SCAN_BYTES_MAX bytes, for at most SCAN_TIMEOUT_S. A
+     body with a content coding is not inspected, nor is a stream whose pod may have to send first (gRPC).
+  2. A request that matches no rule because its model cannot be determined gets a 400, any other a 404.
+  3. If an alias selected the revision and `rewrite_model` is set, the model in the body is replaced before the
+     revision's budget counts the body. Content-Length is adjusted, and digests of the body are removed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 from activator.runtime.url_path import without_segments
 
-SCAN_BYTES_MAX: Final = 64 * KIB  # of a body, among which its model is looked for
-SCAN_TIMEOUT_S: Final = 30.0  # in which they must be here
+SCAN_BYTES_MAX: Final = 64 * KIB  # the part of a body that is scanned for the model
+SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send them
 FIELD: Final = "model"
 
-_SHOWN_MAX: Final = 100  # characters of a client's words in a refusal
+_SHOWN_MAX: Final = 100  # characters of a client's text in a refusal
 _DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
 
 @final
 class Selection:
-    """The choice of one request's revision. `bytes_max`: so much of a body may be held before it is made.
+    """The selection of one request's revision.
 
-    `edits`: what the pod is told differently for it.
+    `bytes_max`: how much of a body may be held before the revision is known. `edits`: receives the edits for the pod.
     """
 
     def __init__(self, rules: HostRules, head: RequestHead, edits: HeadEdits, bytes_max: int) -> None:
@@ -55,14 +55,14 @@ class Selection:
         self.detail: str = ""
 
     def list_of_models(self) -> tuple[ResponseHead, bytes] | None:
-        """The answer, where the list of models is asked for."""
+        """Return the list of models if the request asks for it."""
         if self._head.method not in _READS:
             return None
         body = self._rules.lists().get(self._question.path)
         return None if body is None else (json_head(len(body)), body)
 
     def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
-        """Look at what is here of the request. True: more of its body is needed."""
+        """Search with the part of the request that has arrived; return True if more of its body is needed."""
         question = self._question
         if question.refusal:
             return False
@@ -80,14 +80,14 @@ class Selection:
         return not self.is_decided()
 
     def feed(self, data: bytes) -> bool:
-        """The next piece of the body; True: no more is needed."""
+        """Scan the next piece of the body; return True if no more is needed."""
         scan = self._scan
         if scan is not None:
             scan.feed(data)
         return self.is_decided()
 
     def finish(self) -> None:
-        """The body is here to its end."""
+        """Handle the end of the body."""
         if self._scan is not None:
             self._scan.finish()
 
@@ -95,12 +95,12 @@ class Selection:
         return self._scan is None or self._scan.state != PENDING
 
     def renew(self, rules: HostRules) -> None:
-        """The rules as they are now: they may have changed while the body was on its way."""
+        """Replace the rules, which may have changed while the body arrived."""
         self._rules = rules
         self._question.read_path(rules)
 
     def revision(self, client: ClientStream) -> RevisionThrottler | None:
-        """Return the revision; None: `reason` and `detail` say why there is none."""
+        """Return the revision; if there is none, return None and set `reason` and `detail`."""
         question = self._question
         if question.refusal:
             self.reason = Reason.BAD_REQUEST
@@ -121,7 +121,7 @@ class Selection:
         return throttler
 
     def rewrite(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
-        """Put the pod's own name of the model into the body, where an alias was asked for. False: no room for it."""
+        """Replace an alias in the body with the pod's name of the model; return False if the budget has no room."""
         spec = throttler.spec
         scan = self._scan
         if not spec.rewrite_model or body is None or scan is None or scan.state != FOUND:
@@ -152,7 +152,7 @@ class Selection:
         self.detail = f"{self._head.authority.decode('latin-1')}{path}{self.detail}"
 
     def _address(self, throttler: RevisionThrottler) -> None:
-        """What the pod is told as path."""
+        """Set the path that the pod receives."""
         question = self._question
         head = self._head
         match = throttler.spec.match
@@ -165,7 +165,7 @@ class Selection:
         prefix = match.path.encode("latin-1")
         if match.strip_path and prefix and (question.path == prefix or question.path.startswith(prefix + b"/")):
             path = without_segments(path, prefix.count(b"/"))
-            before = head.headers.get(b"x-forwarded-prefix") or b""  # what a trusted proxy has stripped
+            before = head.headers.get(b"x-forwarded-prefix") or b""  # set by a trusted proxy that has stripped a prefix
             self._edits.set(b"X-Forwarded-Prefix", before.rstrip(b"/") + prefix)
             is_changed = True
         if is_changed:

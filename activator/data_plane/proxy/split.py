@@ -1,10 +1,10 @@
-"""One rule's requests, split by weight between revisions.
+"""The split of one rule's requests between revisions by weight.
 
 Rules
-  1. Without a key the revisions take turns: of as many requests in a row as the weights sum up to, each revision gets
-     exactly its weight; in between the turns are spread evenly. Each worker counts for itself.
-  2. With a key the same key always leads to the same revision, in every process. When weights change, only the keys go
-     elsewhere whose part has changed hands. A request without a key takes the next turn.
+  1. Without a key the revisions take turns: among as many consecutive requests as the sum of the weights, each revision
+     gets exactly its weight, evenly interleaved. Each worker counts separately.
+  2. With a key, the same key leads to the same revision in every process. After a change of weights, only the keys of
+     the shares that changed move. A request without a key takes the next turn.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.hashing import MASK_32, mix
 
-_GOLDEN: Final = 0.6180339887498949  # a step of this part of a circle spreads its points evenly
-_SALT: Final = 0x5B1F  # else the keys of one revision would be neighbours on its policy's own ring
+_GOLDEN: Final = 0.6180339887498949  # golden ratio: steps of this part of a circle are spread evenly
+_SALT: Final = 0x5B1F  # without it the keys of one revision would be neighbours on the ring of its policy
 
 
 @final
 class Split:
-    """`members` in the order of the file. There is at least one."""
+    """The revisions of one rule. `members` is not empty and in the order of the file."""
 
     def __init__(self, members: list[RevisionThrottler]) -> None:
         self.members = members
@@ -44,7 +44,7 @@ class Split:
         self._affinity: Affinity | None = Affinity(split_on) if split_on else None
 
     def pick(self, head: RequestHead, client: ClientStream) -> RevisionThrottler:
-        """The revision that this request is for."""
+        """Return the revision for this request."""
         if self._total == 0 or len(self.members) == 1:
             return self.members[0]
         affinity = self._affinity
@@ -60,7 +60,7 @@ class Split:
 
 
 def _coprime(total: int) -> int:
-    """A step that comes to every place below `total` once before it comes back to the first."""
+    """Return a step that is coprime to `total`, so that it visits every number below `total` once per cycle."""
     step = max(int(total * _GOLDEN), 1)
     while total > 1 and gcd(step, total) != 1:
         step += 1

@@ -1,11 +1,11 @@
-"""Responses that their clients do not read: the memory that they hold is counted and bounded.
+"""The bound on the memory of responses that clients do not read.
 
 Rules
-  1. While a client takes nothing, its connection holds the written bytes: one read from the pod, encrypted where
-     there is TLS. The pod is not read meanwhile, so that this does not grow.
-  2. All of them may hold half of `limits.held_bytes`. Beyond that the response is cut that has waited for its client
-     longest, if that is STALLED_MIN_S at least: a client that is only slow takes some from time to time.
-  3. Beyond all of `limits.held_bytes` that response is cut however short the time.
+  1. While a client reads nothing, its connection holds the bytes of one read from the pod, encrypted under TLS. The pod
+     is not read during that time, so the amount does not grow.
+  2. All of them together may hold half of `limits.held_bytes`. Above that, the response that has been stalled longest
+     is aborted if that is STALLED_MIN_S or longer: a client that is only slow reads something within that time.
+  3. Above `limits.held_bytes` it is aborted regardless of how long it has been stalled.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ STALLED_MIN_S: Final = 5.0
 
 
 class StalledResponses:
-    """The responses of one worker that wait for their clients."""
+    """The stalled responses of one worker."""
 
     def __init__(self, held: HeldBudget) -> None:
-        """`held` has the bound; its own count is separate."""
+        """`held` provides the bound; its own count is separate."""
         self._held = held
-        self._since_s: dict[RequestRecord, float] = {}  # the one that has waited longest first
+        self._since_s: dict[RequestRecord, float] = {}  # insertion order: the longest stalled first
         self.bytes: int = 0
         self.shed_total: int = 0
 
     def begin(self, response: RequestRecord, count: int, now_s: float) -> bool:
-        """Count `count` bytes for a response whose client takes no more for now.
+        """Count `count` bytes of a response whose client takes no more for now.
 
-        Others may be cut for that. Return False if it was this one.
+        Aborts other responses, or this one, if that exceeds the bound; return False if this one was aborted.
         """
         self.end(response)
         if count <= 0:
@@ -51,7 +51,7 @@ class StalledResponses:
         return True
 
     def end(self, response: RequestRecord) -> None:
-        """Stop counting a response: its client takes more, or it is over. Harmless if it is not counted."""
+        """Stop counting a response that is read again or has ended. No effect if it is not counted."""
         if self._since_s.pop(response, 0.0) > 0.0:
             self.bytes -= response.stalled_bytes
             response.stalled_bytes = 0

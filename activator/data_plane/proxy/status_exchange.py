@@ -1,11 +1,11 @@
-"""A request for an answer that is kept: `GET`, `HEAD` and `DELETE` of the address that a 202 has named.
+"""The status resource of an asynchronous request: `GET`, `HEAD` and `DELETE` of the URL that a 202 has named.
 
 Rules
-  1. It is for no revision: it waits in no line, wakes nothing and holds no slot.
-  2. While the request that it asks about has not been answered it is told how far that is (202); then it is sent the
-     answer, with its status, its fields and its body.
-  3. A body is sent as the client takes it, in parts. One that the client takes nothing of for the send timeout, or
-     whose rest cannot be had any more, is cut.
+  1. It belongs to no revision: it joins no queue, starts no pod and holds no slot.
+  2. Until the asynchronous request has been answered, the response is a 202 with its state; then it is the stored
+     response with its status, fields and body.
+  3. A body is sent in parts, as fast as the client takes them. The response is aborted if the client takes nothing for
+     the send timeout, or if the rest is no longer available.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
-from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, Asker, fields_of
+from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, PartReceiver, fields_of
 from activator.data_plane.answers.messages import TellAnswer
 from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange
@@ -25,15 +25,15 @@ from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
 from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason, reason_named
 
-ASK_TIMEOUT_S: Final = 5.0  # for another data plane to answer
-_NAME_MAX: Final = 64  # characters of a name; ours have less
-_NOBODY: Final = ClientStream()  # stands in for the client of a request that is over
+ASK_TIMEOUT_S: Final = 5.0  # for the response of another data plane
+_NAME_MAX: Final = 64  # characters of an identity; real ones are shorter
+_NO_CLIENT: Final = ClientStream()  # the client of an ended request
 _ALLOWED: Final = b"GET, HEAD, DELETE"
 
 
 @final
-class AnswerDesk:
-    """Opens such requests."""
+class StatusOpener:
+    """A factory of status exchanges."""
 
     def __init__(self, proxy: ProxyContext, store: AnswerStore, links: AnswerLinks) -> None:
         self._proxy = proxy
@@ -45,15 +45,15 @@ class AnswerDesk:
 
 
 @final
-class _Waiting(Asker):
-    """For a part; refers to its exchange until that is over."""
+class _PendingPart(PartReceiver):
+    """The recipient of a part from another data plane; it refers to its exchange until that ends."""
 
     def __init__(self, exchange: StatusExchange) -> None:
         self.exchange: StatusExchange | None = exchange
 
-    def told(self, part: TellAnswer) -> None:
+    def part_received(self, part: TellAnswer) -> None:
         if self.exchange is not None:
-            self.exchange.told(part)
+            self.exchange.part_received(part)
 
     def unreachable(self) -> None:
         if self.exchange is not None:
@@ -62,7 +62,7 @@ class _Waiting(Asker):
 
 @final
 class StatusExchange(RequestRecord):
-    """One such request. It has no revision, no pod and no filters, and its body is discarded."""
+    """One request for a stored response. It has no revision, no pod and no filters, and its body is discarded."""
 
     def __init__(
         self, proxy: ProxyContext, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
@@ -73,14 +73,14 @@ class StatusExchange(RequestRecord):
         self._links = links
         self._identity: str = ""
         self._member: int = 0
-        self._question: int = 0  # the number of the question to another data plane; 0: none is open
-        self._waiting: _Waiting | None = None
-        self._found: KeptAnswer | None = None  # it is being sent, if this data plane has it
-        self._sends: bool = False  # the head has gone
+        self._query: int = 0  # the number of the pending query to another data plane; 0 if none
+        self._waiting: _PendingPart | None = None
+        self._found: KeptAnswer | None = None  # being sent, if this data plane stores it
+        self._sends: bool = False  # the head has been sent
         self._length: int = 0
         self._offset: int = 0
-        self._part: bytes = b""  # bytes from the offset on, if another data plane has it
-        self._last: Headers = []
+        self._part: bytes = b""  # the bytes at the offset, if another data plane stores them
+        self._last: Headers = []  # trailers
 
     def begin(self) -> None:
         if self.over:
@@ -88,8 +88,8 @@ class StatusExchange(RequestRecord):
         try:
             self.phase = ROUTING
             self._proxy.active += 1
-            self._look()
-        except Exception as error:  # a defect: it ends this request and no other
+            self._handle()
+        except Exception as error:  # a defect ends this request only
             self._proxy.on_error(error)
             self.fail(Reason.INTERNAL, "")
 
@@ -99,36 +99,36 @@ class StatusExchange(RequestRecord):
     def request_end(self, trailers: Headers) -> None:
         self.request_done = True
 
-    def _look(self) -> None:
+    def _handle(self) -> None:
         method = self.head.method
         if method not in {b"GET", b"HEAD", b"DELETE"}:
-            text = b"an answer can be read (GET, HEAD) and forgotten (DELETE)\n"
+            text = b"a stored response can be read (GET, HEAD) or deleted (DELETE)\n"
             fields = Fields.from_pairs([(b"Allow", _ALLOWED), (b"Content-Type", b"text/plain; charset=utf-8")])
-            self._tell(ResponseHead(405, PHRASES[405], fields, len(text), True), text)
+            self._respond(ResponseHead(405, PHRASES[405], fields, len(text), True), text)
             return
         self._identity = self.head.target[len(ANSWERS_PATH) :].partition(b"?")[0].decode("latin-1")
         self._member = _member_of(self._identity)
         if self._member == self._store.number:
-            self._look_here()
+            self._handle_locally()
         elif self._member < 0:
-            self._tell(*self._store.absent(self._identity))
+            self._respond(*self._store.absent(self._identity))
         elif self._links.has_ended(self._member):
-            text = refusal_text(Reason.ANSWER_GONE, "the process that had it has ended")
-            self._tell(refusal_head(Reason.ANSWER_GONE, text, 0), text)
+            text = refusal_text(Reason.ANSWER_GONE, "the process that stored it has ended")
+            self._respond(refusal_head(Reason.ANSWER_GONE, text, 0), text)
         else:
-            self._waiting = _Waiting(self)
+            self._waiting = _PendingPart(self)
             self._ask(method.decode() if method == b"DELETE" else "GET")
 
-    def _look_here(self) -> None:
+    def _handle_locally(self) -> None:
         store = self._store
         answer = store.find(self._identity)
         if answer is None:
-            self._tell(*store.absent(self._identity))
+            self._respond(*store.absent(self._identity))
         elif self.head.method == b"DELETE":
             store.delete(answer)
-            self._tell(ResponseHead(204, PHRASES[204], Fields(b""), -1, False), b"")
+            self._respond(ResponseHead(204, PHRASES[204], Fields(b""), -1, False), b"")
         elif not answer.is_done:
-            self._tell(*store.state(answer))
+            self._respond(*store.state(answer))
         else:
             kept = answer.head
             assert kept is not None
@@ -136,8 +136,8 @@ class StatusExchange(RequestRecord):
             store.read_begins(answer)
             self._begin_sending(copy_of(kept), len(answer.body), answer.trailers)
 
-    def _tell(self, head: ResponseHead, body: bytes) -> None:
-        """A short answer of our own."""
+    def _respond(self, head: ResponseHead, body: bytes) -> None:
+        """Send a short response of the activator, and end the request."""
         reason = head.headers.get(b"activator-reason")
         if reason is not None:
             self.reason = reason_named(reason.decode())
@@ -147,7 +147,7 @@ class StatusExchange(RequestRecord):
         self._end()
         send_whole(client, self.head, head, body)
 
-    # --- a body, as its client takes it ---
+    # --- the body ---
 
     def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
         head.headers = head.headers.with_line(STATE_HEADER, b"kept")
@@ -167,7 +167,7 @@ class StatusExchange(RequestRecord):
         self._send_parts()
 
     def _send_parts(self) -> None:
-        """As many as the client takes now."""
+        """Send as many parts as the client takes now."""
         answer = self._found
         client = self._client
         while self._offset < self._length and not self._client_full:
@@ -203,26 +203,26 @@ class StatusExchange(RequestRecord):
 
     def client_drained(self) -> None:
         self._client_full = False
-        if self._sends and not self.over and self._question == 0:
+        if self._sends and not self.over and self._query == 0:
             self._proxy.wheel.cancel(self)
             self._send_parts()
 
-    # --- of another data plane ---
+    # --- from another data plane ---
 
     def _ask(self, method: str) -> None:
         waiting = self._waiting
         assert waiting is not None
-        self._question = self._links.ask(self._member, self._identity, method, self._offset, waiting)
-        if self._question == 0:
+        self._query = self._links.ask(self._member, self._identity, method, self._offset, waiting)
+        if self._query == 0:
             self.unreachable()
         else:
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
-    def told(self, part: TellAnswer) -> None:
-        """Take the part that was asked for."""
+    def part_received(self, part: TellAnswer) -> None:
+        """Handle the part that was requested."""
         if self.over:
             return
-        self._question = 0
+        self._query = 0
         self._proxy.wheel.cancel(self)
         if self._sends:
             if part.status == 0 or part.length != self._length or not part.data:
@@ -238,11 +238,11 @@ class StatusExchange(RequestRecord):
             self._part = part.data
             self._begin_sending(head, part.length, part.trailers)
         else:
-            self._tell(head, part.data)
+            self._respond(head, part.data)
 
     def unreachable(self) -> None:
-        """The data plane that has the answer cannot be asked now."""
-        self._question = 0
+        """Refuse the request, because the data plane that has the response cannot be reached now."""
+        self._query = 0
         if not self.over:
             self.fail(Reason.ANSWER_UNREACHABLE, "")
 
@@ -256,7 +256,7 @@ class StatusExchange(RequestRecord):
     def expired(self, now_s: float) -> None:
         if self.over:
             return
-        if self._question != 0:
+        if self._query != 0:
             self.fail(Reason.ANSWER_UNREACHABLE, "")
             return
         if self.has_client_taken():
@@ -269,7 +269,7 @@ class StatusExchange(RequestRecord):
             return
         if not self._sends:
             text = refusal_text(reason, "")
-            self._tell(refusal_head(reason, text, 1 if reason is Reason.ANSWER_UNREACHABLE else 0), text)
+            self._respond(refusal_head(reason, text, 1 if reason is Reason.ANSWER_UNREACHABLE else 0), text)
             return
         client = self._client
         self.reason = reason
@@ -278,16 +278,16 @@ class StatusExchange(RequestRecord):
         client.abort()
 
     def _end(self) -> None:
-        """Give back all that the request holds."""
+        """Release everything that the request holds."""
         proxy, client = self._proxy, self._client
         phase, self.phase, self.over = self.phase, OVER, True
-        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        self._client = _NO_CLIENT  # the stream refers to the exchange: avoid a reference cycle
         proxy.count_end(phase)
         self.done_s = proxy.now()
         proxy.wheel.cancel(self)
-        if self._question != 0:
-            self._links.give_up(self._member, self._question)
-            self._question = 0
+        if self._query != 0:
+            self._links.give_up(self._member, self._query)
+            self._query = 0
         if self._waiting is not None:
             self._waiting.exchange = None
             self._waiting = None
@@ -299,7 +299,7 @@ class StatusExchange(RequestRecord):
 
 
 def _member_of(identity: str) -> int:
-    """Return the data plane in the name of an answer; -1: it is not such a name."""
+    """Return the number of the data plane in the identity of a response; -1 if it is not such an identity."""
     number, dash, secret = identity.partition("-")
     if not dash or not secret or len(identity) > _NAME_MAX:
         return -1

@@ -1,15 +1,16 @@
-"""The time limits of a request that has a slot: which one is reached first, and which has been.
+"""The time limits of a request with a slot.
 
 Rules
-  1. Limits are counted from the pod's side: total from the grant, first byte from the connection, idle from the last
-     byte. Where the revision's spec says so (`times_from_arrival`, as Knative counts), all of them from the arrival.
-     While the body is gathered for a slot, the total counts from the arrival and is the client's.
-  2. A tunnel has an idle limit of its own and no other.
-  3. 0.0 in a spec means: no such limit. While the pod is not read, since the client is slow, its silence is our own.
-  4. A client that has much of its answer to take must take some of it within the send timeout, which is the worker's.
-     When the pod has finished that is the only limit.
-  5. Time in which the event loop did not run counts for nothing (`paused_s`, runtime/clock.py).
-  6. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
+  1. Limits concern the pod: the total counts from the grant, the first byte from the connection, idle time from the
+     last byte. With `times_from_arrival`, as in Knative, all of them count from the arrival. While the body is gathered
+     before a slot is requested, the total counts from the arrival and concerns the client.
+  2. A tunnel has only its own idle limit.
+  3. 0.0 in a spec means no limit. While the pod is not read because the client is slow, the pod's silence does not
+     count.
+  4. A client with a backlog of its response must take some of it within the send timeout, which is a setting of the
+     worker. After the pod has finished, this is the only limit.
+  5. Time in which the event loop did not run is not counted (`paused_s`, runtime/clock.py).
+  6. A limit counts against the pod only if the pod had most of the time and the whole request.
 """
 
 from __future__ import annotations
@@ -23,56 +24,56 @@ from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 
-TRIAL_EXCLUSIVE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
+TRIAL_EXCLUSIVE_S: Final = 0.5  # how long a trial request reserves its pod; then another trial may run beside it
 
 
-def next_limit_s(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
-    """When the next of the request's limits could be reached; NEVER: it has none."""
-    if it.phase >= TUNNEL:
-        return it.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
+def next_limit_s(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
+    """Return when the next of the request's limits could be reached; NEVER if it has none."""
+    if request.phase >= TUNNEL:
+        return request.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
     deadline_s = NEVER
-    if it.blocked_s > 0.0 and send_timeout_s > 0.0:
-        deadline_s = it.blocked_s + send_timeout_s
-    if it.phase == DELIVERING:
+    if request.blocked_s > 0.0 and send_timeout_s > 0.0:
+        deadline_s = request.blocked_s + send_timeout_s
+    if request.phase == DELIVERING:
         return deadline_s
     if spec.total_timeout_s > 0.0:
-        deadline_s = min(deadline_s, _total_from_s(it, spec) + spec.total_timeout_s)
-    if _silence_counts(it, spec):
-        if spec.first_byte_timeout_s > 0.0 and it.phase <= SENT:
-            deadline_s = min(deadline_s, _first_byte_from_s(it, spec) + spec.first_byte_timeout_s)
-        if spec.idle_timeout_s > 0.0 and not it.is_client_slow:
-            deadline_s = min(deadline_s, _idle_from_s(it) + spec.idle_timeout_s)
-    lease = it.lease
+        deadline_s = min(deadline_s, _total_from_s(request, spec) + spec.total_timeout_s)
+    if _silence_counts(request, spec):
+        if spec.first_byte_timeout_s > 0.0 and request.phase <= SENT:
+            deadline_s = min(deadline_s, _first_byte_from_s(request, spec) + spec.first_byte_timeout_s)
+        if spec.idle_timeout_s > 0.0 and not request.is_client_slow:
+            deadline_s = min(deadline_s, _idle_from_s(request) + spec.idle_timeout_s)
+    lease = request.lease
     if lease is not None and lease.bars_trials:
         deadline_s = min(deadline_s, lease.granted_s + TRIAL_EXCLUSIVE_S)
     return deadline_s
 
 
-def limit_reached(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
-    """The limit that the request has reached, as the reason that it ends for; None: none so far."""
-    if it.phase >= TUNNEL:
-        return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - it.progress_s else None
-    if it.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - it.blocked_s:
+def limit_reached(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
+    """Return the reason of the limit that the request has reached; None if it has reached none."""
+    if request.phase >= TUNNEL:
+        return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - request.progress_s else None
+    if request.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - request.blocked_s:
         return Reason.SEND_TIMEOUT
-    if it.phase == DELIVERING:
+    if request.phase == DELIVERING:
         return None
-    if 0.0 < spec.total_timeout_s <= now_s - _total_from_s(it, spec):
-        return Reason.REQUEST_TIMEOUT if it.phase == GATHERING else Reason.TOTAL_TIMEOUT
-    if _silence_counts(it, spec):
-        if it.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(it, spec):
+    if 0.0 < spec.total_timeout_s <= now_s - _total_from_s(request, spec):
+        return Reason.REQUEST_TIMEOUT if request.phase == GATHERING else Reason.TOTAL_TIMEOUT
+    if _silence_counts(request, spec):
+        if request.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(request, spec):
             return Reason.FIRST_BYTE_TIMEOUT
-        if not it.is_client_slow and 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(it):
+        if not request.is_client_slow and 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(request):
             return Reason.IDLE_TIMEOUT
     return None
 
 
 def trial_takes_long(lease: Lease, now_s: float) -> bool:
-    """It is a trial that has kept others from its pod for long enough."""
+    """True if the lease is a trial that has reserved its pod for TRIAL_EXCLUSIVE_S."""
     return lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S
 
 
-def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
-    """Whether a failure for `reason` may be held against the pod, as far as time goes."""
+def pod_had_its_time(request: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
+    """True if a failure for `reason` may count against the pod, as far as time is concerned."""
     if reason is Reason.FIRST_BYTE_TIMEOUT:
         limit_s = spec.first_byte_timeout_s
     elif reason is Reason.TOTAL_TIMEOUT:
@@ -81,22 +82,22 @@ def pod_had_its_time(it: RequestRecord, reason: Reason, spec: RevisionSpec, now_
         limit_s = spec.idle_timeout_s
     else:
         return True
-    return it.phase >= SENT and it.request_done and now_s - it.connected_s >= 0.5 * limit_s
+    return request.phase >= SENT and request.request_done and now_s - request.connected_s >= 0.5 * limit_s
 
 
-def _silence_counts(it: RequestRecord, spec: RevisionSpec) -> bool:
-    """A pod has the request; or where all time counts, a connection to one is awaited."""
-    return it.phase >= SENT or spec.times_from_arrival
+def _silence_counts(request: RequestRecord, spec: RevisionSpec) -> bool:
+    """True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
+    return request.phase >= SENT or spec.times_from_arrival
 
 
-def _total_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    from_s = it.arrived_s if spec.times_from_arrival or it.phase == GATHERING else it.granted_s
-    return from_s + it.paused_s
+def _total_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+    from_s = request.arrived_s if spec.times_from_arrival or request.phase == GATHERING else request.granted_s
+    return from_s + request.paused_s
 
 
-def _first_byte_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    return (it.arrived_s if spec.times_from_arrival else it.connected_s) + it.paused_s
+def _first_byte_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+    return (request.arrived_s if spec.times_from_arrival else request.connected_s) + request.paused_s
 
 
-def _idle_from_s(it: RequestRecord) -> float:
-    return (it.arrived_s + it.paused_s) if it.phase <= CONNECTING else it.progress_s
+def _idle_from_s(request: RequestRecord) -> float:
+    return (request.arrived_s + request.paused_s) if request.phase <= CONNECTING else request.progress_s

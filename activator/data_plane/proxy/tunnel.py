@@ -1,9 +1,9 @@
-"""Upgraded connections: which protocols a request may ask its pod for, and how the tunnel after a 101 ends.
+"""Upgraded connections: the protocols that a request may offer to its pod, and the end of the tunnel after a 101.
 
 Rules
-  1. Each direction of a tunnel has an end of its own, and the tunnel is over when both have ended. Where one of the
-     two connections cannot half-close (TLS), the first end is the end of both.
-  2. A tunnel is a request like any other: it holds its slot, and ends where requests end.
+  1. Each direction of a tunnel ends separately, and the tunnel ends when both have ended. If one of the two connections
+     cannot half-close (TLS), the first end is the end of both.
+  2. A tunnel is a request: it holds its slot until it ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _VERSION: Final = re.compile(rb"[ \t/-]")
 
 
 def accepted_upgrades(head: RequestHead, spec: RevisionSpec) -> bytes | None:
-    """Return those of the offered protocols that the revision takes; None for a WebSocket if it takes none.
+    """Return the offered protocols that the revision accepts; None if a WebSocket is offered and none is accepted.
 
-    Others are declined by leaving them out (RFC 9110 7.8); a WebSocket client could not go on then.
+    Others are declined by removing them (RFC 9110 7.8), which a WebSocket client could not handle.
     """
     offered = head.upgrade.split(b", ")
     taken = spec.upgrades
@@ -37,21 +37,21 @@ def accepted_upgrades(head: RequestHead, spec: RevisionSpec) -> bytes | None:
 
 
 def _may_be_tunnelled(protocol: bytes) -> bool:
-    """True if `"*"` includes it. Drafts (`h2c-14`) and spellings with spaces are the protocol itself."""
+    """True if `"*"` includes this protocol. Drafts (`h2c-14`) and spellings with spaces are the protocol itself."""
     name = _VERSION.split(protocol.lower().strip(b" \t"), maxsplit=1)[0]
     return name not in _NEVER_TUNNELLED
 
 
 def tunnel_phase(client: ClientStream, pod: PodStream) -> i64:
-    """The phase after a 101."""
+    """Return the phase after a 101."""
     return TUNNEL if client.half_closes() and pod.half_closes() else LINKED_TUNNEL
 
 
 def after_end_of_client(phase: i64) -> i64:
-    """The phase of a tunnel once the client has ended its direction; the same where it had done so before."""
+    """Return the phase of a tunnel after the client has ended its direction; unchanged if it had ended before."""
     return CLIENT_ENDED if phase in {TUNNEL, CLIENT_ENDED} else OVER
 
 
 def after_end_of_pod(phase: i64) -> i64:
-    """The phase of a tunnel once the pod has ended its direction; the same where it had done so before."""
+    """Return the phase of a tunnel after the pod has ended its direction; unchanged if it had ended before."""
     return POD_ENDED if phase in {TUNNEL, POD_ENDED} else OVER

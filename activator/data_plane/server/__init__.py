@@ -1,1 +1,1 @@
-"""Listening sockets and client connections."""
+"""Listening sockets, and the connections of clients."""

@@ -1,11 +1,11 @@
-"""What every client connection has, whatever is spoken on it: its socket, its origin, and the ways in which it ends.
+"""The base of client connections, independent of the protocol: socket, origin, deadlines, and the ways to end.
 
 Rules
   1. A connection is in one phase of its life, along the table in closing.py: OPEN, then one of the ways to end.
-  2. What was written reaches the client if it takes it: a connection that closes lingers, as long as the client may
-     still be sending, and is cut off when it takes nothing of what is left.
-  3. Every deadline has a name: head, body, half-close, idle, and write once the connection closes. They share one entry
-     of the wheel, so that a later one only writes a number.
+  2. Written data reaches a client that reads it: a connection that closes lingers while the client may still be
+     sending, and is aborted if the client reads nothing of the rest.
+  3. Every deadline has a name: head, body, half-close, idle, and, after the connection closes, write. They share one
+     timer of the wheel, so that postponing one only writes a number.
 """
 
 from __future__ import annotations
@@ -43,48 +43,48 @@ from activator.runtime.transport import (
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection(RegisteredConnection):
-    """The base of both; `Http1Connection` becomes the other where the first bytes are that protocol's."""
+    """The base class of both protocols; an `Http1Connection` is replaced if the first bytes are those of HTTP/2."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry.turn)
-        # for as long as it lives
+        # For the whole life of the connection:
         self._registry = registry
         self._deadlines = Deadlines(self)
         self._phase: i64 = OPEN  # closing.py
-        self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
-        # while the socket is there
+        self._quiet_since_s: float = 0.0  # end of the last response, or of the last discarded data
+        # While the socket exists:
         self._origin: Origin | None = None
-        self.endpoints: Endpoints | None = None  # its addresses, from a PROXY protocol header or from the kernel
-        self._entry: bytes = b""  # the port of its own that it came to; empty: one of all revisions
-        # from its last answer on
+        self.endpoints: Endpoints | None = None  # from a PROXY protocol header, or from the kernel
+        self._entry: bytes = b""  # the dedicated port that it connected to; empty: a shared port
+        # From the last response on:
         self._closing: Closing | None = None
 
-    # --- what a subclass does ---
+    # --- implemented by subclasses ---
 
     def _update_reading(self) -> None:
-        """Read or not, as the connection's state has it; of one that lingers everything, to throw it away."""
+        """Pause or resume reading, as the state requires; a lingering connection reads and discards everything."""
         raise NotImplementedError
 
     def _client_gone(self) -> None:
-        """Report to every exchange that its client has gone."""
+        """Report the disconnected client to every exchange."""
         raise NotImplementedError
 
     def _is_busy(self) -> bool:
-        """True if something is being answered: the connection is not idle."""
+        """True if a request is being answered, so that the connection is not idle."""
         raise NotImplementedError
 
     def _head_late(self) -> None:
-        """The head of a request has not been completed in time."""
+        """Handle the head of a request that is not complete in time."""
 
     def _body_due(self, now_s: float) -> None:
-        """Judge how fast bodies come, and set the next time for that."""
+        """Check the rate of request bodies, and set the next time for that."""
         raise NotImplementedError
 
     def _half_close_due(self, now_s: float) -> None:
-        """Look whether a client that has ended its side is still there, and set the next time for that."""
+        """Check if a half-closed client still exists, and set the next time for that."""
 
     def _end_idle(self) -> None:
-        """No request has come for the idle timeout."""
+        """Close a connection that has had no request for the idle timeout."""
         self._close_in_order(False, False, True)
 
     # --- asyncio protocol ---
@@ -110,7 +110,7 @@ class ClientConnection(RegisteredConnection):
         super()._release()
         self._deadlines.connection = None
 
-    # --- its socket ---
+    # --- socket ---
 
     def write(self, data: bytes) -> None:
         writer = self._writer
@@ -134,26 +134,26 @@ class ClientConnection(RegisteredConnection):
         if sock is None:
             return 0
         try:
-            info: bytes = sock.getsockopt(6, 11, 1)  # IPPROTO_TCP, TCP_INFO: its first byte is the state
+            info: bytes = sock.getsockopt(6, 11, 1)  # IPPROTO_TCP, TCP_INFO: the first byte is the state
         except OSError:
             return unix_socket_state(self._transport)
         return info[0]
 
-    # --- its origin ---
+    # --- origin ---
 
     def client_ip_of(self, head: RequestHead) -> str:
-        return self._who().client_ip(head)
+        return self._origin_of_client().client_ip(head)
 
     def secure(self) -> bool:
-        return self._who().secure
+        return self._origin_of_client().secure
 
     def client_endpoints(self, head: RequestHead) -> Endpoints:
-        """Whence the request came and where it arrived, for pods that are told so with each connection."""
+        """Return the addresses of a request for pods that receive them with each connection."""
         known = self._known_endpoints()
-        client_ip = self._who().client_ip(head)
+        client_ip = self._origin_of_client().client_ip(head)
         if client_ip == known.client_ip:
             return known
-        return Endpoints(client_ip, 0, known.local_ip, known.local_port)  # as a proxy says: it names no port
+        return Endpoints(client_ip, 0, known.local_ip, known.local_port)  # a proxy reports no port
 
     def _known_endpoints(self) -> Endpoints:
         if self.endpoints is None:
@@ -164,8 +164,8 @@ class ClientConnection(RegisteredConnection):
             self.endpoints = Endpoints(names[0][0], names[0][1], names[1][0], names[1][1])
         return self.endpoints
 
-    def _who(self) -> Origin:
-        """The origin of the client; the kernel is asked once."""
+    def _origin_of_client(self) -> Origin:
+        """Return the origin of the client; the kernel is asked once."""
         origin = self._origin
         if origin is None:
             peer_ip = ""
@@ -176,19 +176,19 @@ class ClientConnection(RegisteredConnection):
                 peer = transport.get_extra_info("peername")
                 if isinstance(peer, tuple):
                     peer_ip = str(peer[0])
-                else:  # a Unix socket's is a string, and a connection that is gone has none
+                else:  # the peer of a Unix socket is a string; a closed connection has none
                     is_unix = is_unix_socket(transport)
                 secure = transport.get_extra_info("sslcontext") is not None
-            if self.endpoints is not None and self.endpoints.client_ip:  # a proxy has said it
+            if self.endpoints is not None and self.endpoints.client_ip:  # from a PROXY protocol header
                 peer_ip = self.endpoints.client_ip
                 is_unix = False
             origin = self._origin = self._registry.origins.of(peer_ip, secure, is_unix)
         return origin
 
-    # --- its deadlines ---
+    # --- deadlines ---
 
     def deadline_passed(self, now_s: float) -> None:
-        """One of them has, or might have."""
+        """Handle the timer: a deadline has passed, or may have passed."""
         if self._phase > LINGERING:
             self._closing_takes_long(now_s)
         elif self._phase == LINGERING:
@@ -197,7 +197,7 @@ class ClientConnection(RegisteredConnection):
             self._check_deadlines(now_s)
 
     def loop_paused(self, pause_s: float) -> None:
-        """The event loop did not run for so long: the client had no chance to do anything that was seen."""
+        """Extend the idle time by a pause of the event loop, in which nothing from the client was processed."""
         self._quiet_since_s += pause_s
 
     def _check_deadlines(self, now_s: float) -> None:
@@ -218,20 +218,20 @@ class ClientConnection(RegisteredConnection):
             self._arm(now_s)
 
     def _arm(self, now_s: float) -> None:
-        """Arm the earliest deadline of an open connection."""
+        """Set the timer to the earliest deadline of an open connection."""
         registry = self._registry
         earliest_s = self._deadlines.earliest_s()
         idle_from_s = now_s if earliest_s != NEVER or self._is_busy() else self._quiet_since_s
         registry.wheel.arm(self._deadlines, min(earliest_s, idle_from_s + registry.idle_s))
 
     def _arm_write(self, due_s: float) -> None:
-        """Arm the one deadline of a connection that closes: by then the client has taken some of the unsent bytes."""
+        """Set the timer of a closing connection; by `due_s` the client must have taken some of the unsent bytes."""
         self._registry.wheel.arm(self._deadlines, due_s)
 
-    # --- its end ---
+    # --- the end ---
 
     def _enter(self, phase: i64) -> bool:
-        """Go on to `phase`. False: there is no such step from here, an error for which the connection is cut off."""
+        """Move to `phase`; abort the connection and return False if the table has no such step."""
         if is_legal(self._phase, phase):
             self._phase = phase
             return True
@@ -259,34 +259,34 @@ class ClientConnection(RegisteredConnection):
         if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
             writer.abort()
 
-    def gives_up(self) -> bool:
+    def try_evict(self) -> bool:
         transport = self._transport
         closing = self._closing
         if transport is None or closing is None or self._phase == GIVEN_UP:
             return False
         if closing.is_whole and transport.get_write_buffer_size() > 0:
             return False
-        self.end_now()
+        self.force_evict()
         return True
 
-    def end_now(self) -> None:
+    def force_evict(self) -> None:
         transport = self._transport
         if transport is not None and self._phase != GIVEN_UP and self._enter(GIVEN_UP):
             self._registry.note_given_up(self)
             transport.abort()
 
-    def _close_in_order(self, linger: bool, eof_tells: bool, is_whole: bool) -> None:
-        """Let what was written reach the client; `linger` where it may still be sending.
+    def _close_in_order(self, linger: bool, must_signal_eof: bool, is_whole: bool) -> None:
+        """Close after all written data is sent; `linger` if the client may still be sending.
 
-        Over TLS the end cannot be signalled while we read on: where it must be (`eof_tells`), there is no lingering.
-        `is_whole` False: the last answer is cut short.
+        Over TLS the end cannot be signalled while reading continues; with `must_signal_eof` the connection therefore
+        does not linger. `is_whole` is False if the last response is cut short.
         """
         transport = self._transport
         writer = self._writer
         if transport is None or writer is None or self._phase != OPEN:
             return
         half_closes = transport.can_write_eof()
-        if not linger or (eof_tells and not half_closes):
+        if not linger or (must_signal_eof and not half_closes):
             self._close(is_whole)
         elif self._enter(LINGERING):
             if half_closes:
@@ -296,7 +296,7 @@ class ClientConnection(RegisteredConnection):
             self._judge_lingering(self._quiet_since_s)
 
     def _close(self, is_whole: bool) -> None:
-        # Over TLS the client's own end has to be read: otherwise our own takes until it times out.
+        # Over TLS the client's close_notify must be read; otherwise our own end takes until its timeout.
         self._reading.resume(SLOW_READER | UNPARSED)
         self._registry.note_paused(self, False)
         if self._enter(CLOSING) and self._writer is not None:
@@ -307,7 +307,7 @@ class ClientConnection(RegisteredConnection):
     def _begin_closing(self, is_whole: bool) -> Closing:
         closing = self._closing
         registry = self._registry
-        if closing is None or self not in registry.lingering:  # else its time goes on
+        if closing is None or self not in registry.lingering:  # otherwise its time continues
             now_s = registry.now()
             registry.note_lingering(self, now_s)
             if closing is None:
@@ -316,7 +316,7 @@ class ClientConnection(RegisteredConnection):
         return closing
 
     def _judge_lingering(self, now_s: float) -> None:
-        """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
+        """Keep reading while the client sends: a reset could destroy a response that it has not read yet."""
         closing = self._closing
         assert closing is not None
         until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
@@ -332,7 +332,7 @@ class ClientConnection(RegisteredConnection):
         closing = self._closing
         unsent = transport.get_write_buffer_size()
         if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
-            self._arm_write(now_s + closing.look_again_s())
+            self._arm_write(now_s + closing.recheck_s())
         elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
             self._close(True)  # TLS has its own way to end
         else:
@@ -341,19 +341,19 @@ class ClientConnection(RegisteredConnection):
             transport.abort()
 
     def _drain_closing(self) -> None:
-        """The program drains, and this connection is closing already: it gets less time."""
+        """Reduce the time of a connection that is already closing when the program drains."""
         now_s = self._registry.now()
         closing = self._closing
-        if self._phase == CLOSING:  # over TLS the client has to end its side, too; perhaps it does not
+        if self._phase == CLOSING:  # over TLS the client has to end its side, too, and may not do so
             if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
-                self.gives_up()
+                self.try_evict()
         elif self._phase == LINGERING and (
-            closing is not None and not closing.has_been_looked_at()
-        ):  # else it has been given time to take the answer
+            closing is not None and not closing.has_been_checked()
+        ):  # otherwise it has been given time to take the response
             self._judge_lingering(now_s)
 
     def _client_ended(self) -> None:
-        """The client has closed its side, and nothing more is answered: what was written is on its way."""
+        """Handle a client that has closed its side with no request pending; written data is still sent."""
         now_s = self._registry.now()
         if self._phase == OPEN:
             self._closing = Closing(now_s, True)
@@ -361,22 +361,22 @@ class ClientConnection(RegisteredConnection):
         elif self._phase == LINGERING:
             self._enter(CLOSING)
         if self._writer is not None:
-            self._writer.flush()  # an answer that ended in this very turn
+            self._writer.flush()  # a response may have ended in this turn
         self._arm_write(now_s + FLUSH_S)
 
 
 class Deadlines(Deadline):
-    """By when a client must have done what; NEVER: nothing of the kind is expected. Times are monotonic seconds.
+    """The deadlines of one connection, in monotonic seconds; NEVER: not set.
 
-    The entry of the wheel expires at the earliest of these times, or before: one that is cleared leaves it armed.
+    The timer expires at the earliest of them, or before: clearing one leaves it armed.
     """
 
     def __init__(self, connection: ClientConnection) -> None:
         super().__init__()
-        self.connection: ClientConnection | None = connection  # None once it is gone: no cycle is left
-        self.head_s: float = NEVER  # the head that has begun is complete
-        self.body_s: float = NEVER  # enough of the bodies has come
-        self.half_close_s: float = NEVER  # a client that has ended its side is looked at
+        self.connection: ClientConnection | None = connection  # None after its end, to avoid a reference cycle
+        self.head_s: float = NEVER  # the current request head must be complete
+        self.body_s: float = NEVER  # the rates of request bodies are checked
+        self.half_close_s: float = NEVER  # a half-closed client is checked
 
     def earliest_s(self) -> float:
         return min(self.head_s, self.body_s, self.half_close_s)

@@ -1,21 +1,21 @@
-"""One HTTP/1.1 connection of a client: bytes in, requests one after the other, answers in the same order.
+"""One HTTP/1.1 connection of a client: requests are read one after another, and answered in the same order.
 
 Rules
-  1. One request at a time: with the end of a request the parser pauses until the answer is complete. What a client
-     sends ahead waits unparsed, at most one read of it, since reading pauses too. A single read can hold ten thousand
-     requests: REQUESTS_PER_TURN_MAX of them are begun in one turn, and none while the client has much to take yet.
-  2. A client that ends its side behind a whole request is answered, as by HAProxy: `nc -N` and socat do that. A client
-     that has closed its socket looks the same until something is sent to it: then its kernel resets the connection. So
-     it is sent something without a meaning (`Http1Stream.probe`), and what a client that has gone asked for is dropped.
-     With `abort_on_half_close` (nginx's default), behind half a request, and over TLS, an end of file means that the
-     client has gone. While reading is paused no end of file arrives, so the listener looks at the socket's state once
-     a second.
-  3. An answer that begins before its request has ended closes the connection after it; what the client still sends is
-     read and thrown away for a moment, so that the answer is not destroyed by a reset.
-  4. After a 101 the connection is a tunnel: what is read is the request's body, whatever it is, and an end of file ends
-     that direction only, except over TLS.
-  5. A request begins when its client has taken enough of the answers before it. A connection that closes does not wait
-     for a client that takes nothing of what is left.
+  1. One request at a time: the parser pauses at the end of a request until its response is complete. Pipelined requests
+     stay unparsed, at most one read of them, because reading pauses, too. One read can contain ten thousand requests:
+     at most REQUESTS_PER_TURN_MAX of them begin in one turn, and none while the client has a backlog.
+  2. A client that closes its side after a whole request is answered, as by HAProxy: `nc -N` and socat do that. A client
+     that has closed its socket looks the same until something is sent to it, which its kernel answers with a reset. It
+     is therefore sent data without a meaning (`Http1Stream.probe`), and its requests are dropped after a reset. With
+     `abort_on_half_close` (the default of nginx), after a partial request, and over TLS, an end of file means that the
+     client has disconnected. While reading is paused no end of file arrives, so the sweep checks the socket's state
+     once per second.
+  3. A response that begins before its request has ended closes the connection after it; further data from the client is
+     read and discarded for a moment, so that a reset does not destroy the response.
+  4. After a 101 the connection is a tunnel: all data is the body of the request, and an end of file ends that direction
+     only, except over TLS.
+  5. A request begins when its client has taken enough of the responses before it. A connection that closes does not
+     wait for a client that reads nothing of the rest.
   6. A connection is in one phase of its life, along the table in closing.py: OPEN, then one of the ways to end.
 """
 
@@ -39,39 +39,39 @@ from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.reasons import Reason
 from activator.runtime.transport import Transport
 
-REQUESTS_PER_TURN_MAX: Final = 16  # the loop is given a turn after so many of one connection
-HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
-FIRST_REQUEST_GRACE_S: Final = 1.0  # from accept, in which a drain does not close a connection without a byte
-BODY_RATE_GRACE_S: Final = 5.0  # the rate of a request body is the mean over so long
-# A half-closed client is probed when its request has taken so long: one that is answered sooner sees nothing of it.
+REQUESTS_PER_TURN_MAX: Final = 16  # requests of one connection that begin in one turn
+HEAD_TIMEOUT_S: Final = 60.0  # from the first byte of a request head to its last
+FIRST_REQUEST_GRACE_S: Final = 1.0  # after accept, a drain does not close a connection without data for this time
+BODY_RATE_GRACE_S: Final = 5.0  # the rate of a request body is averaged over this time
+# A half-closed client is probed after its request has taken this long; faster responses are not affected.
 HALF_CLOSE_PROBE_S: Final = 0.1
 HALF_CLOSE_PROBE_AGAIN_S: Final = 10.0  # between two probes
-HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # from a probe to the look whether a reset has answered it: a round trip
-HALF_CLOSE_LOOK_S: Final = 1.0  # between two looks, since a round trip may be long
+HALF_CLOSE_FIRST_CHECK_S: Final = 0.02  # from a probe to the check for a reset: about a round trip
+HALF_CLOSE_CHECK_S: Final = 1.0  # between two checks, because a round trip may be long
 
 
 class Http1Connection(StreamOwner):
-    """A client's connection; it becomes an HTTP/2 one where the first bytes are that protocol's."""
+    """A client's connection; it is replaced by an HTTP/2 connection if the first bytes are the preface of HTTP/2."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._parser = RequestParser(_Sink(self), registry.limits)
-        self._is_first: bool = True  # no byte has been given to the parser yet
-        self._first_bytes: bytes = b""  # those so far, which may be the beginning of HTTP/2's preface
-        self._writing_paused: bool = False  # the client has much to take yet
-        # of the requests on it, each from its head to the end of its answer
+        self._is_first: bool = True  # no data has been parsed yet
+        self._first_bytes: bytes = b""  # may be the beginning of HTTP/2's preface
+        self._writing_paused: bool = False  # the client has a backlog
+        # The requests of the connection, each from its head to the end of its response:
         self._current: Http1Stream | None = None  # being answered
-        self._next: Http1Stream | None = None  # its head has just come
+        self._next: Http1Stream | None = None  # its head has just been parsed
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
         self._tunnel: Http1Stream | None = None
-        self._refusal: WireError | None = None  # to be answered when the current request is
+        self._refusal: WireError | None = None  # answered after the current request
         self._beginning: bool = False
-        # of the request that is arriving
-        self._body_read: int = 0  # bytes of its body, since their rate is measured
-        # behind its last request
-        self._half_closed: bool = False  # the client has ended its side behind a whole request
-        self._eof_read: bool = False  # the end of file was read, behind all other bytes
-        self._probe_due_s: float = 0.0  # when a client that has ended its side is sent something
+        # The request that is arriving:
+        self._body_read: int = 0  # bytes of its body since the last rate check
+        # After its last request:
+        self._half_closed: bool = False  # the client has closed its side after a whole request
+        self._eof_read: bool = False  # the end of file was read, after all other data
+        self._probe_due_s: float = 0.0  # when a half-closed client is probed
 
     # --- asyncio protocol ---
 
@@ -103,10 +103,10 @@ class Http1Connection(StreamOwner):
         error = self._parser.feed(data)
         if error is not None:
             self._parse_failed(error)
-        self._go_on(len(data))
+        self._advance(len(data))
 
     def _may_be_http2(self, data: bytes) -> None:
-        """Hand the connection over to HTTP/2 once its preface is complete; no request of HTTP/1.1 begins like that."""
+        """Hand the connection over to HTTP/2 once its preface is complete; no HTTP/1.1 request begins like that."""
         if len(data) < len(PREFACE):
             self._first_bytes = data
             return
@@ -126,7 +126,7 @@ class Http1Connection(StreamOwner):
             tunnel.request_ended = True
             tunnel.exchange.request_end([])
             if not tunnel.exchange.over:
-                return True  # the other direction stays open until it ends too
+                return True  # the other direction stays open until it ends, too
         if self._awaits_answers():
             self._eof_read = True
             self._half_close(self._registry.now())
@@ -153,14 +153,14 @@ class Http1Connection(StreamOwner):
         if self._current is not None:
             self._current.exchange.client_drained()
         else:
-            self._go_on(0)
+            self._advance(0)
 
     # --- reading ---
 
     def _begin_next(self) -> None:
-        """Begin the request that has come, and some of those behind it as long as each is answered at once."""
+        """Begin the next request, and further ones as long as each is answered at once."""
         if self._beginning:
-            return  # a request has been answered at once, within the loop that began it
+            return  # called by a request that was answered at once: the outer loop continues
         self._beginning = True
         begun = 0
         while self._current is None and not self._writing_paused and self._phase == OPEN:
@@ -183,8 +183,8 @@ class Http1Connection(StreamOwner):
             self._registry.proxy.count_refused(self._refusal.reason)
             self._answer_and_close(self._refusal.reason, self._refusal.detail)
 
-    def _go_on(self, count: int) -> None:
-        """Another `count` bytes have been parsed, or an answer has ended: see to what comes next."""
+    def _advance(self, count: int) -> None:
+        """Continue after `count` bytes have been parsed or a response has ended."""
         self._begin_next()
         if self._phase != OPEN:
             return
@@ -206,7 +206,7 @@ class Http1Connection(StreamOwner):
             error = self._parser.resume()
             if error is not None:
                 self._parse_failed(error)
-        self._go_on(0)
+        self._advance(0)
 
     def _parse_failed(self, error: WireError) -> None:
         stream = self._parsing
@@ -220,7 +220,7 @@ class Http1Connection(StreamOwner):
         stream.exchange.request_failed(error.reason, error.detail)
 
     def _watch(self, count: int) -> None:
-        """A request is there in part, after another `count` bytes: it may take its time, but not all time."""
+        """Set the deadlines of a partial request, after `count` more bytes."""
         deadlines = self._deadlines
         if self._parser.in_head:
             deadlines.body_s = NEVER
@@ -241,10 +241,10 @@ class Http1Connection(StreamOwner):
         self._body_read = 0
 
     def _body_due(self, now_s: float) -> None:
-        """Slower than the least rate is too slow, unless we do not wait for the client.
+        """Fail a request whose body is slower than the minimum rate, unless this side delays it.
 
-        That is so while we do not read, after the answer has begun (then it depends on the pod, too), and before a
-        100 (Continue) that was asked for.
+        It does so while reading is paused, after the response has begun (the pod may then cause the delay), and before
+        a 100 (Continue) that was requested.
         """
         stream = self._parsing
         took_s = BODY_RATE_GRACE_S + now_s - self._deadlines.body_s
@@ -266,7 +266,7 @@ class Http1Connection(StreamOwner):
         self._begin_next()
 
     def _update_reading(self) -> None:
-        """Read no more than can be parsed; of a connection that is being closed everything, to throw it away."""
+        """Read no more than can be parsed; a closing connection reads everything and discards it."""
         if self._transport is None or self._phase > LINGERING:
             return
         reading = self._reading
@@ -276,7 +276,7 @@ class Http1Connection(StreamOwner):
             reading.set(UNPARSED, self._parser.has_unparsed())
         self._registry.note_paused(self, reading.is_paused_by(SLOW_READER | UNPARSED))
 
-    # --- what the stream being answered asks for ---
+    # --- called by the current stream ---
 
     def pause_request(self, pause: bool) -> None:
         self._reading.set(SLOW_READER, pause)
@@ -286,7 +286,7 @@ class Http1Connection(StreamOwner):
 
     def stream_ended(self, stream: Http1Stream) -> None:
         if stream is self._next:
-            self._next = None  # refused while its body was read, before its turn: it is not begun any more
+            self._next = None  # refused while its body was read: it does not begin
         elif stream is self._current:
             self._current = None
         else:
@@ -296,7 +296,7 @@ class Http1Connection(StreamOwner):
             self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close, True)
             return
         self._quiet_since_s = stream.exchange.done_s
-        self._go_on(0)
+        self._advance(0)
 
     def stream_cut(self, stream: Http1Stream) -> None:
         if self._current is not stream:
@@ -307,7 +307,7 @@ class Http1Connection(StreamOwner):
         if stream.exchange.is_shed:
             self.abort(True)  # its memory is needed now
             return
-        # An orderly end lets the answers before it through, and by its framing the client sees that this one is cut.
+        # An orderly close delivers the responses before it; the framing shows the client that this one is cut.
         self._current = None
         self._drop_next()
         self._close_in_order(True, True, False)
@@ -321,7 +321,7 @@ class Http1Connection(StreamOwner):
         self._update_reading()
         if not self.half_closes():
             self._reading.keep_last_reads()
-        if self._eof_read:  # before the pod agreed: that was the end of the client's direction
+        if self._eof_read:  # before the pod agreed: it was the end of the client's direction
             self._half_closed = False
             self._deadlines.half_close_s = NEVER
             stream.request_ended = True
@@ -335,9 +335,9 @@ class Http1Connection(StreamOwner):
             self._current = None
             self._close_in_order(not stream.request_ended, True, True)
         else:
-            writer.write_eof()  # the connection closes when the client has ended its own side too
+            writer.write_eof()  # the connection closes after the client has closed its side, too
 
-    # --- the listener's side ---
+    # --- called by the listener ---
 
     def drain(self) -> None:
         if self._phase != OPEN:
@@ -346,7 +346,7 @@ class Http1Connection(StreamOwner):
             self._close_in_order(False, False, True)
 
     def _is_fresh(self) -> bool:
-        """True if it was accepted a moment ago, so that its first request may be on its way."""
+        """True if it was accepted a moment ago, so that its first request may still arrive."""
         return self._is_first and self._registry.now() - self._quiet_since_s < FIRST_REQUEST_GRACE_S
 
     def is_tunnel(self) -> bool:
@@ -372,19 +372,19 @@ class Http1Connection(StreamOwner):
     # --- within ---
 
     def _is_idle(self) -> bool:
-        """Nothing is being answered, and nothing that has come is left to be parsed."""
+        """True if no request is being answered and no data is left to be parsed."""
         return (
             self._current is None
             and self._next is None
-            and not self._parser.has_unparsed()  # else the next one is answered, as the last, within a turn
+            and not self._parser.has_unparsed()  # otherwise the next request begins within a turn
         )
 
     def _can_half_close(self) -> bool:
-        """An end of file need not mean that the client has gone."""
+        """True if an end of file need not mean that the client has disconnected."""
         return self._tunnel is None and self.half_closes() and not self._registry.abort_on_half_close
 
     def _awaits_answers(self) -> bool:
-        """The client has ended its side, but may still read: what it asked for has come whole."""
+        """True if a client that closes its side may still read a response: its request is complete."""
         first = self._next if self._current is None else self._current
         return self._phase == OPEN and self._can_half_close() and first is not None and first.request_ended
 
@@ -397,21 +397,21 @@ class Http1Connection(StreamOwner):
         self._arm(now_s)
 
     def _half_close_due(self, now_s: float) -> None:
-        """Send something, which the kernel of a client that has gone answers with a reset.
+        """Send a probe, which the kernel of a disconnected client answers with a reset.
 
-        No event reports the reset, since all has been read: the socket's state shows it.
+        No event reports the reset, because everything has been read; the socket's state shows it.
         """
         if self.socket_state() == TCP_CLOSE:
             self.peer_has_ended(True)
             return
         current = self._current
-        look_s = HALF_CLOSE_LOOK_S
+        check_s = HALF_CLOSE_CHECK_S
         if now_s >= self._probe_due_s:
             self._probe_due_s = now_s + HALF_CLOSE_PROBE_AGAIN_S
-            look_s = HALF_CLOSE_FIRST_LOOK_S
+            check_s = HALF_CLOSE_FIRST_CHECK_S
             if current is not None:
                 current.probe()
-        self._deadlines.half_close_s = now_s + look_s
+        self._deadlines.half_close_s = now_s + check_s
 
     def _is_busy(self) -> bool:
         return self._current is not None
@@ -420,7 +420,7 @@ class Http1Connection(StreamOwner):
         body = refusal_text(reason, detail)
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
         if reason is Reason.OVERLOADED:
-            headers.append((b"Retry-After", b"1"))  # connections come free all the time
+            headers.append((b"Retry-After", b"1"))  # connections become free all the time
         self.write(plain_response(reason.status, body, headers, True, False, False))
         self._close_in_order(True, True, True)  # over TLS at once: the client sees the end, and may take it
 
@@ -448,7 +448,7 @@ class Http1Connection(StreamOwner):
 
 
 class _Sink(RequestSink):
-    """Passes what the parser finds to the connection and the exchange of its stream."""
+    """The parser's sink, which forwards events to the connection and to the exchange of its stream."""
 
     def __init__(self, connection: Http1Connection) -> None:
         self._connection = connection
@@ -458,7 +458,7 @@ class _Sink(RequestSink):
         if connection._phase != OPEN:
             connection._parsing = None
             return
-        connection._who().stamp(head)
+        connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         stream = Http1Stream(connection, keep_alive, http_1_0, not head.has_body)
         stream.exchange = connection._registry.proxy.open_request(head, stream)
@@ -476,6 +476,6 @@ class _Sink(RequestSink):
         if stream is not None:
             connection._parsing = None
             connection._parser.pause()
-            connection._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
+            connection._reading.resume(SLOW_READER)  # it was paused for the body of this request, which is complete
             stream.request_ended = True
             stream.exchange.request_end(trailers)

@@ -1,9 +1,9 @@
-"""One request's half of an HTTP/1.1 client connection: the answer, framed and gathered.
+"""One request's half of an HTTP/1.1 client connection, which serializes and batches the response.
 
 Rules
-  1. What is sent in one turn is gathered and written with one call, at `flush` or at the end.
-  2. To HTTP/1.0 no interim response is sent, and a body of unknown length ends with the connection.
-  3. An answer to a request that has not ended is the connection's last: where the next request begins is unknown.
+  1. Data that is sent in one turn is written with one call, at `flush` or at the end.
+  2. HTTP/1.0 clients get no interim responses, and a body of unknown length ends with the connection.
+  3. A response to a request that has not ended is the connection's last, because the start of the next is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.server.client_connection import ClientConnection
 
-ZEROS_MAX: Final = 4  # of one chunk's size; Go refuses a size of more than 16 digits
+ZEROS_MAX: Final = 4  # in one chunk size; Go rejects sizes of more than 16 digits
 
 _CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, False)
 
@@ -28,23 +28,23 @@ class StreamOwner(ClientConnection):
     """The connection, as its streams see it."""
 
     def pause_request(self, pause: bool) -> None:
-        """Read no more for now, or go on."""
+        """Pause or resume reading."""
         raise NotImplementedError
 
     def stream_ended(self, stream: Http1Stream) -> None:
-        """The answer is complete."""
+        """Handle the end of a response."""
         raise NotImplementedError
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
-        """From here on what is read is this stream's, raw."""
+        """Pass all further data to this stream, unparsed."""
         raise NotImplementedError
 
     def end_tunnel(self, stream: Http1Stream) -> None:
-        """The pod has ended its side of the tunnel."""
+        """Handle a pod that has closed its side of the tunnel."""
         raise NotImplementedError
 
     def stream_cut(self, stream: Http1Stream) -> None:
-        """The answer has begun and will never be complete: close so that the client notices."""
+        """Close after a response that was cut short, in such a way that the client notices."""
         raise NotImplementedError
 
     def is_draining(self) -> bool:
@@ -62,17 +62,17 @@ class Http1Stream(ClientStream):
         self.close: bool = not keep_alive
         self.request_ended = request_ended
         self._chunked: bool = False
-        self.until_close: bool = False  # nothing but the end of the connection ends the body
+        self.until_close: bool = False  # only the end of the connection ends the body
         self._tunnel: bool = False
-        self.answered: bool = False  # the head of the final answer is written
-        self._continued: bool = False  # a 100 was
+        self.answered: bool = False  # the head of the final response is written
+        self._continued: bool = False  # a 100 (Continue) is written
         self._zeros: int = 0  # digits of the next chunk's size that have been sent
         self._out: list[bytes] = []
 
     def send_interim(self, head: ResponseHead) -> None:
         if head.status == 100:
             if self._continued:
-                return  # it was asked to go on before a pod was
+                return  # already sent before the request had a pod
             self._continued = True
         self._write_interim(head)
 
@@ -81,10 +81,10 @@ class Http1Stream(ClientStream):
             self._connection.write(interim_bytes(head))
 
     def probe(self) -> None:
-        """Send something without a meaning, where HTTP/1.1 has a place for it: a client that has gone is found out so.
+        """Send data without a meaning, if HTTP/1.1 has a place for it, to detect a disconnected client.
 
-        Before the answer that is a 100 (Continue), which clients skip (RFC 9110 15.2); between chunks, a leading zero
-        of the next one's size (RFC 9112 7.1). A body of known length has no such place.
+        Before the response, this is a 100 (Continue), which clients ignore (RFC 9110 15.2); between chunks, a leading
+        zero of the next size (RFC 9112 7.1). A body of known length has no such place.
         """
         if not self.answered:
             self._continued = True
@@ -99,7 +99,7 @@ class Http1Stream(ClientStream):
             self.send_interim(_CONTINUE)
 
     def awaits_continue(self) -> bool:
-        """The client waits for a 100 (Continue) before it sends the body, and has not got one (RFC 9110 10.1.1)."""
+        """True if the client waits for a 100 (Continue) before it sends the body, and got none (RFC 9110 10.1.1)."""
         return not self._continued and self.exchange.head.headers.get(b"expect") is not None
 
     def send_head(self, head: ResponseHead) -> None:

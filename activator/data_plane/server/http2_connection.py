@@ -1,16 +1,16 @@
-"""One HTTP/2 connection of a client: streams in, each a request of its own, answers in any order.
+"""One HTTP/2 connection of a client: each stream is a request, and responses are sent in any order.
 
 Rules
-  1. Requests that came in one read begin when all of it has been parsed, in their order: a short body is there by then.
-  2. What the codec leaves for another turn is parsed in one, and nothing is read meanwhile. Streams are bounded by
-     `limits.streams`, what a stream may have on its way by its window. What no window bounds, heads and answers to
-     PING and SETTINGS, is: from a client that has left UNTAKEN_BYTES_MAX untaken nothing is read.
-  3. The end of the connection, in whichever way, is the end of the clients of all its streams.
-  4. While there are streams, a look is taken every LOOK_S: at bodies that come too slowly, at answers that the client
-     takes nothing of, at a frame that does not end.
-  5. A drain announces the end, names the last stream when everything that was on its way has come (the answer to a PING
-     says so), and closes when the last stream has ended (RFC 9113 6.8).
-  6. A client that ends its side of the TCP connection has gone: it could not open windows any more.
+  1. Requests of one read begin, in their order, after all of it has been parsed; short bodies are complete by then.
+  2. If the codec leaves data for another turn, nothing is read before it is parsed. `limits.streams` bounds the
+     streams, and the window of a stream its data. Heads and replies to PING and SETTINGS have no window: a client that
+     leaves UNTAKEN_BYTES_MAX of them untaken is not read.
+  3. The end of the connection, in any way, disconnects the clients of all its streams.
+  4. While there are streams, a check runs every LOOK_S for slow request bodies, for responses that the client does not
+     take, and for a frame that does not end.
+  5. A drain announces the end, names the last stream after everything in flight has arrived (which the reply to a PING
+     shows), and closes after the last stream has ended (RFC 9113 6.8).
+  6. A client that closes its side of the TCP connection has disconnected, because it can open no windows any more.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.units import KIB
 
-LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
-FRAME_TIMEOUT_S: Final = 60.0  # of a frame that is there in part; DATA counts for the rate of its body instead
-UNTAKEN_BYTES_MAX: Final = 256 * KIB  # of heads and control frames: a client that takes no more is not read either
-DRAIN_PING_S: Final = 1.0  # after so long without an answer to PING the last stream is named
+CHECK_INTERVAL_S: Final = 5.0  # interval of the checks, and the time over which the rate of a body is averaged
+FRAME_TIMEOUT_S: Final = 60.0  # for a partial frame; DATA counts for the rate of its body instead
+UNTAKEN_BYTES_MAX: Final = 256 * KIB  # heads and control frames; a client with more of them unread is not read
+DRAIN_PING_S: Final = 1.0  # the last stream is named after this time without a reply to PING
 
 _DRAIN_PING: Final = b"draining"
 
 
 class Http2ClientConnection(ClientConnection):
-    """A client's connection, from its first byte or where `Http1Connection` has read the preface."""
+    """A client's connection, from its first byte, or after `Http1Connection` has read the preface."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
-        self._begun: list[Http2ClientStream] = []  # came in this read
-        self._frames_seen: i64 = 0  # at the last look
-        self._frame_since_s: float = 0.0  # the look that first found a part of a frame; 0.0: none has
+        self._begun: list[Http2ClientStream] = []  # received in this read
+        self._frames_seen: i64 = 0  # at the last check
+        self._frame_since_s: float = 0.0  # the check that first found a partial frame; 0.0: none
         self._announced_s: float = 0.0  # when the end was announced
         self._last_named: bool = False
-        self._ended: bool = False  # `client_gone` has been reported to all streams
+        self._ended: bool = False  # `client_gone` has been called for all streams
 
     # --- asyncio protocol ---
 
@@ -70,7 +70,7 @@ class Http2ClientConnection(ClientConnection):
             self._after(0.0)
 
     def take_over(self, transport: Transport, origin: Origin | None, data: bytes) -> None:
-        """The connection's first bytes are those of HTTP/2: go on with them, and all that follows."""
+        """Continue an accepted connection whose first bytes, `data`, are those of HTTP/2."""
         self._origin = origin
         self._start(transport)
         self.data_received(data)
@@ -95,7 +95,7 @@ class Http2ClientConnection(ClientConnection):
         if self._codec.needs_turn:
             self._reading.wait_for_turn()
 
-    # --- the registry's and the listener's side ---
+    # --- called by the registry and the listener ---
 
     def drain(self) -> None:
         if self._phase != OPEN:
@@ -138,29 +138,29 @@ class Http2ClientConnection(ClientConnection):
             registry.entered[self] = self._entry
         registry.http2_total += 1
         registry.http2_connections += 1
-        self._who().version = b"2.0"
+        self._origin_of_client().version = b"2.0"
         self._codec.start()
-        self._look_soon(self._quiet_since_s)
+        self._start_checks(self._quiet_since_s)
 
     def _new_writer(self, transport: Transport) -> BufferedWriter:
         return GatheringWriter(self.turn, transport, self._codec.flush)
 
     def _after(self, now_s: float) -> None:
-        """Begin the requests that were parsed, and end the connection if the codec has found an error."""
+        """Begin the parsed requests, and end the connection if the codec has found an error."""
         begun = self._begun
         if begun:
             self._begun = []
             for one in begun:
                 if not one.exchange.over:
                     one.exchange.begin()
-            self._look_soon(now_s)
+            self._start_checks(now_s)
         codec = self._codec
         error = codec.error
         if error is not None:
             if self._phase == OPEN:
                 self._registry.count_http2_error(error.code)
                 self._client_gone()
-                self._close_in_order(True, True, True)  # over TLS at once: its own end is the only one it has
+                self._close_in_order(True, True, True)  # over TLS at once, because only its own end signals it
         else:
             if codec.needs_turn:
                 self._parse_later()
@@ -192,7 +192,7 @@ class Http2ClientConnection(ClientConnection):
 
     def _release(self) -> None:
         self._registry.http2_connections -= 1
-        # One whose malformed head used up a budget has no user, and was never counted.
+        # A stream whose malformed head exhausted a budget has no user, and was never counted.
         self._registry.streams -= sum(one.user is not None for one in self._codec.streams.values())
         super()._release()
         self._codec.retire()
@@ -207,19 +207,19 @@ class Http2ClientConnection(ClientConnection):
         if not self._codec.streams:
             self._quiet_since_s = self._registry.now()
 
-    # --- its deadlines ---
+    # --- deadlines ---
 
     def _is_busy(self) -> bool:
         return len(self._codec.streams) > 0
 
-    def _look_soon(self, now_s: float) -> None:
-        """Look at the streams from now on, if that is not done already."""
+    def _start_checks(self, now_s: float) -> None:
+        """Start the periodic check of the streams if it is not running."""
         if self._deadlines.body_s == NEVER:
-            self._look_again(now_s)
+            self._schedule_check(now_s)
             self._arm(now_s)
 
-    def _look_again(self, now_s: float) -> None:
-        self._deadlines.body_s = now_s + min(LOOK_S, self._registry.idle_s)
+    def _schedule_check(self, now_s: float) -> None:
+        self._deadlines.body_s = now_s + min(CHECK_INTERVAL_S, self._registry.idle_s)
 
     def _body_due(self, now_s: float) -> None:
         self._deadlines.body_s = NEVER
@@ -231,11 +231,11 @@ class Http2ClientConnection(ClientConnection):
             for stream in list(codec.streams.values()):
                 user = stream.user
                 if isinstance(user, Http2ClientStream):
-                    if now_s - user.seen_s >= LOOK_S:
-                        self._look(user, now_s)
+                    if now_s - user.checked_s >= CHECK_INTERVAL_S:
+                        self._check_stream(user, now_s)
                 elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
                     codec.reset(stream, CANCEL)
-            self._look_again(now_s)
+            self._schedule_check(now_s)
 
     def _end_idle(self) -> None:
         self._name_last()
@@ -247,10 +247,10 @@ class Http2ClientConnection(ClientConnection):
         for stream in self._codec.streams.values():
             user = stream.user
             if isinstance(user, Http2ClientStream):
-                user.seen_s += pause_s
+                user.checked_s += pause_s
 
     def _is_stalled(self, now_s: float) -> bool:
-        """A frame, or a field section, is there in part, and has been for long."""
+        """True if a frame or field section has been incomplete for FRAME_TIMEOUT_S."""
         codec = self._codec
         if not codec.is_within_section() or codec.frames_total != self._frames_seen:
             self._frames_seen = codec.frames_total
@@ -258,41 +258,41 @@ class Http2ClientConnection(ClientConnection):
             return False
         return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
 
-    def _look(self, one: Http2ClientStream, now_s: float) -> None:
-        """Fail the request or reset the stream if its client sends too slowly, or takes nothing of the answer."""
+    def _check_stream(self, one: Http2ClientStream, now_s: float) -> None:
+        """Fail the request or reset the stream if its client sends too slowly or takes nothing of the response."""
         stream = one.stream
         if one.exchange.over:
-            # What is left is on its way to the client, and held by this stream alone.
-            if stream.sent_bytes > one.seen_sent:
-                one.seen_sent = stream.sent_bytes
-                one.seen_s = now_s
-            elif now_s - one.seen_s >= FLUSH_S:
+            # The rest is being sent to the client, and only this stream holds it.
+            if stream.sent_bytes > one.checked_sent:
+                one.checked_sent = stream.sent_bytes
+                one.checked_s = now_s
+            elif now_s - one.checked_s >= FLUSH_S:
                 self._codec.reset(stream, CANCEL)
             return
         rate = self._registry.body_rate
-        received = float(stream.received_bytes - one.seen_received)
+        received = float(stream.received_bytes - one.checked_received)
         late = (
             rate > 0
-            and received < rate * (now_s - one.seen_s)
+            and received < rate * (now_s - one.checked_s)
             and not (stream.remote_ended or one.waited or one.answered or one.awaits_continue())
         )
         one.waited = stream.paused
-        one.seen_received = stream.received_bytes
-        one.seen_sent = stream.sent_bytes
-        one.seen_s = now_s
+        one.checked_received = stream.received_bytes
+        one.checked_sent = stream.sent_bytes
+        one.checked_s = now_s
         if late:
             one.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
 
 class _Refused:
-    """The user of a stream whose request was refused at once, and answered so."""
+    """The user of a stream whose request was refused at once with a response."""
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s
 
 
 class _Events(ServerEvents):
-    """Passes what the codec finds to the connection and the exchanges of its streams."""
+    """The codec's events, forwarded to the connection and to the exchanges of its streams."""
 
     def __init__(self, connection: Http2ClientConnection) -> None:
         self._connection = connection
@@ -310,7 +310,7 @@ class _Events(ServerEvents):
         registry = connection._registry
         registry.streams += 1
         registry.http2_requests_total += 1
-        connection._who().stamp(head)
+        connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
         one.exchange = registry.proxy.open_request(head, one)
@@ -329,7 +329,7 @@ class _Events(ServerEvents):
         codec.send_response(stream, refusal_head(error.reason, body, 0), stream.head_request)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
-        connection._look_soon(registry.now())
+        connection._start_checks(registry.now())
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user
@@ -354,7 +354,7 @@ class _Events(ServerEvents):
             connection._registry.proxy.count_refused(Reason.BAD_REQUEST)
             return
         connection._stream_closed()
-        stream.user = None  # no cycle is left for the collector
+        stream.user = None  # avoid a reference cycle
         if not isinstance(user, Http2ClientStream):
             return
         if words:
@@ -367,7 +367,7 @@ class _Events(ServerEvents):
 
     def stream_closed(self, stream: Stream) -> None:
         self._connection._stream_closed()
-        stream.user = None  # no cycle is left for the collector
+        stream.user = None  # avoid a reference cycle
 
     def stream_full(self, stream: Stream) -> None:
         user = stream.user
@@ -380,10 +380,10 @@ class _Events(ServerEvents):
             user.exchange.client_drained()
 
     def peer_goes_away(self, last_id: i64, code: i64) -> None:
-        pass  # it opens no new streams; those that are there go on
+        pass  # it opens no new streams; existing ones continue
 
     def peer_settings(self) -> None:
-        pass  # the codec obeys them
+        pass  # the codec applies them
 
     def ping_answered(self, payload: bytes) -> None:
         if payload == _DRAIN_PING and self._connection._announced_s > 0.0:

@@ -1,9 +1,10 @@
-"""One request's half of an HTTP/2 client connection: its stream.
+"""One request's stream on an HTTP/2 client connection.
 
 Rules
-  1. A head without a body ends the stream with it; a short answer is one HEADERS and one DATA frame.
-  2. An answer that is complete before its request has ended resets the rest of it with NO_ERROR (RFC 9113 8.1).
-  3. An answer that can never be complete resets the stream; others on the connection go on.
+  1. A head without a body also ends the stream; a short response is one HEADERS and one DATA frame.
+  2. If a response is complete before its request has ended, the rest of the request is reset with NO_ERROR (RFC 9113
+     8.1).
+  3. A response that was cut short resets the stream; other streams of the connection continue.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, F
 
 
 class Http2ClientStream(ClientStream):
-    """A client's stream; its `exchange` is set by the connection at once."""
+    """A client's stream; the connection sets `exchange` at once."""
 
     exchange: Exchange
 
@@ -36,16 +37,16 @@ class Http2ClientStream(ClientStream):
         self.answered: bool = False
         self.tunnel: bool = False
         self._continued: bool = False
-        self.waited: bool = False  # the client had to wait with its body, since the connection last looked
-        # when the connection last looked
-        self.seen_received: i64 = 0
-        self.seen_sent: i64 = 0
-        self.seen_s: float = opened_s
+        self.waited: bool = False  # reading the body was paused since the last check
+        # Values at the last check of the connection:
+        self.checked_received: i64 = 0
+        self.checked_sent: i64 = 0
+        self.checked_s: float = opened_s
 
     def send_interim(self, head: ResponseHead) -> None:
         if head.status == 100:
             if self._continued:
-                return  # it was asked to go on before a pod was
+                return  # already sent before the request had a pod
             self._continued = self.waited = True
         self._codec.send_response(self.stream, head, False)
 
@@ -54,7 +55,7 @@ class Http2ClientStream(ClientStream):
             self.send_interim(_CONTINUE)
 
     def awaits_continue(self) -> bool:
-        """The client waits for a 100 (Continue) before it sends the body, and has not got one (RFC 9110 10.1.1)."""
+        """True if the client waits for a 100 (Continue) before it sends the body, and got none (RFC 9110 10.1.1)."""
         return not self._continued and self.exchange.head.headers.get(b"expect") is not None
 
     def send_head(self, head: ResponseHead) -> None:
@@ -63,10 +64,10 @@ class Http2ClientStream(ClientStream):
             self.tunnel = True
             self._codec.send_response(self.stream, head, False)
             if self.stream.remote_ended:
-                self.exchange.request_end([])  # the client has ended its side of the tunnel before it stood
+                self.exchange.request_end([])  # the client closed its side before the tunnel was established
             return
         if self.exchange.head.upgrade and 200 <= head.status < 300:
-            head.status = 502  # RFC 8441 5: any 2xx would say that the WebSocket is open, and the pod has not switched
+            head.status = 502  # RFC 8441 5: a 2xx would mean an open WebSocket, but the pod has not switched
         if not head.has_body:
             self.stream.wants_no_more = True
         self._codec.send_response(self.stream, head, not head.has_body)
@@ -84,7 +85,7 @@ class Http2ClientStream(ClientStream):
 
     def abort(self) -> None:
         if self.exchange.is_shed and len(self._codec.streams) == 1:
-            self._connection.abort(True)  # else what the connection has written stays until it times out
+            self._connection.abort(True)  # otherwise the written data stays in memory until it times out
             return
         self.flush()
         self._codec.reset(self.stream, CANCEL if self.tunnel else INTERNAL_ERROR)
@@ -100,7 +101,7 @@ class Http2ClientStream(ClientStream):
         return self.stream.sent_bytes
 
     def unsent_bytes(self) -> int:
-        # A share of what the connection itself holds, so that all its streams together count it once.
+        # A share of the connection's own bytes, so that all its streams together count them once.
         return self.stream.unsent_bytes + self._connection.unsent_bytes() // max(len(self._codec.streams), 1)
 
     def half_closes(self) -> bool:

@@ -1,4 +1,4 @@
-"""The listening sockets of one worker, and what has to be done for all client connections together."""
+"""The listening sockets of one worker, and the drain of its client connections."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.unix_sockets import remove_file, set_access
 
-REFUSING_S: Final = 1.0  # at the end of a drain, for clients to take the refusals of queued requests
-ACCEPTED_TURNS: Final = 3  # of the loop, from an accept to the connection (turn_accepting.py has a task between)
+REFUSING_S: Final = 1.0  # for clients to take the refusals of queued requests, at the end of a drain
+ACCEPTED_TURNS: Final = 3  # turns of the loop from an accept to the connection (turn_accepting.py has a task between)
 
 log = logging.getLogger("activator")
 
 
 class ListeningSocket:
-    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS.
+    """A bound socket, the address that was requested for it, and its certificate if it serves TLS.
 
     `is_shared`: other workers accept from the same queue.
     """
@@ -49,13 +49,13 @@ class ListeningSocket:
         self.socket = sock
         self.wanted = wanted
         self.certificate = certificate
-        self.address = address_of(sock)  # as bound
+        self.address = address_of(sock)  # the bound one
 
 
 def open_socket(wanted: str | Listener, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
     """Bind one listener of the configuration. Raises StartError.
 
-    Where one that is leaving has the address already, its socket and queue are shared: no client is refused meanwhile.
+    If a listener that is being closed has the address, its socket and queue are shared, so that no client is refused.
     """
     address = address_of_listener(wanted)
     certificate = ServerCertificate(wanted) if isinstance(wanted, Listener) and wanted.is_secure() else None
@@ -67,7 +67,7 @@ def open_socket(wanted: str | Listener, leaving: Iterable[ListeningSocket] = ())
 
 
 def apply_access(wanted: str | Listener) -> None:
-    """A reload may say anew who may connect. What cannot be set is told, and the socket serves as it is."""
+    """Apply the access mode of a reload; if that fails, log it and keep the socket as it is."""
     if isinstance(wanted, Listener):
         try:
             set_access(wanted.address, wanted.access())
@@ -76,9 +76,9 @@ def apply_access(wanted: str | Listener) -> None:
 
 
 class _Accepting:
-    """Connections of one listener until a request can come: the PROXY protocol first, then TLS, where it has them.
+    """The accepted connections of one listener before their first request: PROXY protocol first, then TLS.
 
-    They are accepted as bare ones, so that each counts at once.
+    They are accepted as plain connections, so that each counts at once.
     """
 
     def __init__(
@@ -94,13 +94,13 @@ class _Accepting:
         self._proxies = proxies
 
     def accepted(self) -> ProxyGreeting | Handshake:
-        """The protocol factory of `loop.create_server`."""
+        """Return the protocol of a new connection; the factory of `loop.create_server`."""
         if self._proxies is not None:
-            return ProxyGreeting(self._registry, self._proxies, self._introduced)
+            return ProxyGreeting(self._registry, self._proxies, self._header_received)
         return self._handshake(None)
 
-    def _introduced(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
-        """The client is known, and this has come behind the PROXY protocol's header."""
+    def _header_received(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
+        """Continue after the PROXY protocol header with the client's addresses; `rest` is the data after the header."""
         if self._certificate is not None:
             handshake = self._handshake(endpoints, rest)
             transport.set_protocol(handshake)
@@ -119,7 +119,7 @@ class _Accepting:
             self._loop,
             self._certificate.context,
             None,
-            FLUSH_S,  # what the client has not taken yet goes out in this time, too
+            FLUSH_S,  # data that the client has not taken yet is sent within this time, too
             partial(self._secured, endpoints),
             self._registry.handshake_begins,
             early,
@@ -142,20 +142,24 @@ class _Accepting:
 
 
 def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
-    """Who may say on whose behalf it connects; None: nobody."""
-    said = None if isinstance(wanted, str) else wanted.proxy_protocol
-    if said is None:
+    """Return the proxies that may send a PROXY protocol header on this listener; None if it takes no header."""
+    setting = None if isinstance(wanted, str) else wanted.proxy_protocol
+    if setting is None:
         return None
-    return TrustedProxies(said, False) if isinstance(said, list) else TrustedProxies(said.trusted, said.required)
+    return (
+        TrustedProxies(setting, False)
+        if isinstance(setting, list)
+        else TrustedProxies(setting.trusted, setting.required)
+    )
 
 
 class Server:
-    """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
+    """The server of one worker: it accepts on bound sockets until it drains; listeners may change while it serves."""
 
     def __init__(
         self, registry: ConnectionRegistry, start_task: Callable[[str, Coroutine[Any, Any, Any]], Any] | None = None
     ) -> None:
-        """`start_task` is needed for sockets that are shared."""
+        """`start_task` is required for shared sockets."""
         self._registry = registry
         self._start_task = start_task
         self._servers: dict[ListeningSocket, asyncio.Server | TurnAccepting] = {}
@@ -168,7 +172,7 @@ class Server:
         return list(self._servers)
 
     async def open(self, listener: ListeningSocket) -> None:
-        """Accept on this one too; nothing is accepted any more once it has begun to drain."""
+        """Accept on this listener, too; after the beginning of a drain, close it instead."""
         if self._closed:
             listener.socket.close()
             return
@@ -186,29 +190,29 @@ class Server:
         self._servers[listener] = await create(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
 
     def close(self, listener: ListeningSocket, is_left: bool = False) -> None:
-        """Accept no more here; what was accepted goes on. `is_left`: nobody else listens at its address."""
+        """Stop accepting; accepted connections continue. `is_left`: no other listener has its address."""
         if is_left:
             remove_file(listener.address)
         server = self._servers.pop(listener, None)
-        if server is not None:  # else a drain has closed it
+        if server is not None:  # otherwise a drain has closed it
             server.close()
 
     def look_at_certificates(self) -> None:
-        """Use new certificate files now rather than soon."""
+        """Reload certificate files at once instead of at the next periodic check."""
         for listener in self._servers:
             if listener.certificate is not None:
                 listener.certificate.look()
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float, refuse_queued: Callable[[], int]) -> bool:
-        """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut.
+        """Stop accepting and wait for responses in progress; return False if some were cut at the timeout.
 
-        `refuse_queued` answers the requests that are still queued then, and returns their number.
+        `refuse_queued` refuses the requests that are still queued at the timeout, and returns their number.
         """
         registry = self._registry
         self._closed = registry.draining = True
         for listener in self.sockets:
             self.close(listener, True)
-        for _ in range(ACCEPTED_TURNS):  # what has been accepted is a connection some turns later
+        for _ in range(ACCEPTED_TURNS):  # an accepted socket becomes a connection some turns later
             await pause(0.0)
         for connection in list(registry.connections):
             connection.drain()

@@ -1,10 +1,10 @@
-"""Which sockets a worker serves on: by its configuration and by what a cluster asks for, through any number of reloads.
+"""The set of sockets that a worker serves on, by its configuration and by its cluster, across reloads.
 
 Rules
-  1. What is wanted is settled at once (`plan`, then `change`); the loop's part follows, one change after the other.
-  2. A change that cannot be made whole is not begun: `plan` raises, and nothing is open that was not before.
-  3. New ones serve before old ones close, and an address that goes and comes back keeps its socket with its queue:
-     no client is refused at any moment.
+  1. The new set takes effect at once (`plan`, then `change`); the work of the loop follows, one change after another.
+  2. A change is applied completely or not at all: if `plan` raises, nothing has changed.
+  3. New sockets serve before old ones close, and an address that is removed and added again keeps its socket and queue,
+     so that no client is refused at any moment.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ log = logging.getLogger("activator")
 
 
 class ListenerChange(NamedTuple):
-    """What is to be served on from now on, and what no more."""
+    """The sockets to open and to close."""
 
     opened: list[ListeningSocket]
     leaving: list[ListeningSocket]
 
     def discard(self) -> None:
-        """The change is not to be made: close what `plan` has opened."""
+        """Close the sockets that `plan` has opened, because the change is not applied."""
         stays = {listener.address for listener in self.leaving}
         for listener in self.opened:
             if listener.address not in stays:
@@ -39,23 +39,23 @@ class ListenerChange(NamedTuple):
 
 
 class Listeners:
-    """Those of one worker; its server takes them over in `serve`."""
+    """The listeners of one worker; its server takes them over in `serve`."""
 
     def __init__(self, tasks: TaskGroupOwner) -> None:
         self._tasks = tasks
         self._server: Server | None = None
         self._wanted: list[ListeningSocket] = []
-        self._leaving: list[ListeningSocket] = []  # not wanted any more, and not closed yet
+        self._leaving: list[ListeningSocket] = []  # no longer wanted, and not closed yet
         self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()
 
     @property
     def addresses(self) -> list[str]:
-        """As bound, so that port 0 shows what it became."""
+        """The bound addresses, with the actual number for port 0."""
         return [listener.address for listener in self._wanted]
 
     def plan(self, wanted: list[str | Listener]) -> ListenerChange:
-        """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
+        """Open new sockets; call `change` or `discard` before the loop turns. Raises StartError."""
         staying = [one.wanted for one in self._wanted if one.wanted in wanted]
         leaving = [one for one in self._wanted if one.wanted not in wanted]
         opened: list[ListeningSocket] = []
@@ -67,7 +67,7 @@ class Listeners:
         return ListenerChange(opened, leaving)
 
     def change(self, change: ListenerChange) -> None:
-        """Make it so; certificates are looked at as well, since they may have been replaced before the reload."""
+        """Apply a change, and reload certificates, which may have been replaced before the reload."""
         self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
         for listener in change.opened:
             apply_access(listener.wanted)
@@ -81,14 +81,14 @@ class Listeners:
         server.look_at_certificates()
         if change.opened or change.leaving:
             self._leaving.extend(change.leaving)
-            self._tasks.start("listeners", self._exchange(server, change))
+            self._tasks.start("listeners", self._apply_change(server, change))
 
     async def serve(self, server: Server) -> None:
-        """Accept on what is wanted, from now on."""
+        """Start to accept on the current sockets."""
         self._server = server
-        await self._exchange(server, ListenerChange(list(self._wanted), []))
+        await self._apply_change(server, ListenerChange(list(self._wanted), []))
 
-    async def _exchange(self, server: Server, change: ListenerChange) -> None:
+    async def _apply_change(self, server: Server, change: ListenerChange) -> None:
         async with self._turn:
             for listener in change.opened:
                 await server.open(listener)
@@ -101,9 +101,9 @@ class Listeners:
                 watch = self._watches.pop(listener, None)
                 if watch is not None:
                     watch.cancel()
-        if server.sockets:  # else it has been drained
+        if server.sockets:  # otherwise it has been drained
             log.info("serving on %s", ", ".join(self.addresses))
 
     def _is_left(self, listener: ListeningSocket) -> bool:
-        """Nobody listens at its address any more."""
+        """True if no listener has its address any longer."""
         return listener.address not in self.addresses

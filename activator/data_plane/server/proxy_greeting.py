@@ -1,12 +1,12 @@
-"""A connection of a listener with the PROXY protocol, until its header has come (codec/proxy_protocol.py).
+"""A connection of a listener with the PROXY protocol, until its header has arrived (codec/proxy_protocol.py).
 
 Rules
-  1. Only who is trusted may say on whose behalf it connects, and it must say so: whether a header is there is never
-     guessed (section 2 of the specification). A client that is not trusted is served as itself, and what it sends is
-     its request: a header is no request and is refused as any malformed one. With `required` it is closed at once.
-  2. The header has PROXY_HEADER_TIMEOUT_S in all and a bounded size. Until then the connection counts as one in a
-     handshake does: of too many the oldest is closed.
-  3. What is wrong is closed without an answer: nobody knows what the other side would understand.
+  1. Only trusted peers may send a header, and they must: the presence of a header is never guessed (section 2 of the
+     specification). A client that is not trusted is served under its own address, and its data is parsed as a request:
+     a header is refused like any malformed request. With `required` its connection is closed at once.
+  2. The header has a bounded size and must arrive within PROXY_HEADER_TIMEOUT_S. Until then the connection counts as
+     one in a handshake: if there are too many, the oldest is closed.
+  3. Invalid headers close the connection without a response, because the protocol of the peer is unknown.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from activator.runtime.clock import Deadline
 from activator.runtime.transport import Transport, is_unix_socket
 
 PROXY_HEADER_TIMEOUT_S: Final = 5.0  # from the connection to the last byte of its PROXY protocol header
-UNIX_PEERS: Final = "unix"  # among trusted networks: whoever connects to a Unix socket
+UNIX_PEERS: Final = "unix"  # among trusted networks: all peers of a Unix socket
 
 log = logging.getLogger("activator")
 
 
 class TrustedProxies:
-    """Who may send a header on one listener."""
+    """The peers that may send a header on one listener."""
 
     def __init__(self, networks: Sequence[str], required: bool) -> None:
         self.required = required
@@ -37,9 +37,9 @@ class TrustedProxies:
         self._networks: list[Network] = [ipaddress.ip_network(one) for one in networks if one != UNIX_PEERS]
 
     def trusts(self, transport: Transport) -> bool:
-        """Whether this connection comes from one of them."""
+        """True if the connection comes from a trusted peer."""
         peer = transport.get_extra_info("peername")
-        if not isinstance(peer, tuple):  # a Unix socket's is a string; a connection that is gone has none
+        if not isinstance(peer, tuple):  # the peer of a Unix socket is a string; a closed connection has none
             return self._trusts_unix and is_unix_socket(transport)
         try:
             found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
@@ -50,20 +50,22 @@ class TrustedProxies:
 
 
 class ProxyGreeting(Deadline):
-    """An asyncio protocol by its methods. `on_introduced(transport, endpoints, rest)`: who the client is, if somebody
-    has said so, and what has come behind the header.
+    """The asyncio protocol of a connection until its header has arrived.
+
+    `on_header(transport, endpoints, rest)`: endpoints are the client's addresses, if a header contains them; `rest`
+    is the data after the header.
     """
 
     def __init__(
         self,
         registry: ConnectionRegistry,
         proxies: TrustedProxies,
-        on_introduced: Callable[[Transport, Endpoints | None, bytes], None],
+        on_header: Callable[[Transport, Endpoints | None, bytes], None],
     ) -> None:
         super().__init__()
         self._registry = registry
         self._proxies = proxies
-        self._on_introduced = on_introduced
+        self._on_header = on_header
         self._transport: Transport | None = None
         self._data = b""
 
@@ -74,7 +76,7 @@ class ProxyGreeting(Deadline):
         self._end()
 
     def expired(self, now_s: float) -> None:
-        self._refuse(f"it did not come within {PROXY_HEADER_TIMEOUT_S:g} s")
+        self._refuse(f"no header within {PROXY_HEADER_TIMEOUT_S:g} s")
 
     # --- asyncio protocol ---
 
@@ -84,9 +86,9 @@ class ProxyGreeting(Deadline):
             self._registry.handshake_begins(self)
             self._registry.wheel.arm(self, self._registry.now() + PROXY_HEADER_TIMEOUT_S)
         elif self._proxies.required:
-            self._refuse("it comes from no trusted proxy (`proxy_protocol.trusted`)")
+            self._refuse("the peer is not in `proxy_protocol.trusted`")
         else:
-            self._on_introduced(transport, None, b"")
+            self._on_header(transport, None, b"")
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
@@ -102,7 +104,7 @@ class ProxyGreeting(Deadline):
             return
         rest = self._data[found.size :]
         self._end()
-        self._on_introduced(transport, found.endpoints, rest)
+        self._on_header(transport, found.endpoints, rest)
 
     def eof_received(self) -> None:
         pass
@@ -121,7 +123,7 @@ class ProxyGreeting(Deadline):
     def _refuse(self, why: str) -> None:
         transport = self._transport
         if transport is not None:
-            log.warning("a connection from %s is refused: PROXY protocol: %s", _peer_of(transport), why)
+            log.warning("connection from %s closed: PROXY protocol: %s", _peer_of(transport), why)
         self.abort()
 
     def _end(self) -> None:

@@ -1,14 +1,14 @@
-"""The client connections of one worker, counted: which are admitted, which are answered "overloaded", which are
-evicted.
+"""The registry of one worker's client connections: it decides which are admitted, shed or evicted.
+
+Shed connections are answered with the reason "overloaded" and closed.
 
 Rules
   1. A connection counts from its acceptance, over TLS from the beginning of its handshake, until the loop has closed
-     it; except those that were shed (answered "overloaded"), and those that were evicted.
-  2. `admit` evicts before it sheds: lingering connections that have had their time are closed first, the oldest before
-     the others.
-  3. Of the connections that were shed at most SHED_MAX linger; of all connections, at most a share is in a handshake.
-     Beyond that the oldest is closed.
-  4. The registry counts; the connection itself closes, aborts or answers.
+     it. Shed and evicted connections do not count.
+  2. `admit` evicts before it sheds: it closes lingering connections that have had their time, the oldest first.
+  3. At most SHED_MAX shed connections linger, and at most a share of all connections is in a handshake. Above these
+     bounds the oldest is closed.
+  4. The registry counts; the connection itself closes, aborts or responds.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.transport import Transport
 
-STREAMS_MAX: Final = 128  # that a client may have open on one HTTP/2 connection
-SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
-TCP_CLOSE: Final = 7  # a state of the kernel's: nothing can be sent any more
-HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a handshake; then the oldest is closed
+STREAMS_MAX: Final = 128  # streams that a client may have open on one HTTP/2 connection
+SHED_MAX: Final = 32  # shed connections that linger; then the oldest is closed
+TCP_CLOSE: Final = 7  # kernel state: nothing can be sent any more
+HANDSHAKES_SHARE: Final = 0.5  # share of limits.connections that may be in a handshake; then the oldest is closed
 
 
 class OpeningConnection(Protocol):
-    """Accepted, and no request can come on it yet: TLS, or the PROXY protocol, comes first."""
+    """An accepted connection before its first request, during TLS or the PROXY protocol."""
 
     def abort(self) -> None:
         """Close it at once."""
@@ -46,43 +46,43 @@ class RegisteredConnection(Connection):
     """A client connection, as the registry and the listener see it."""
 
     def drain(self) -> None:
-        """Close now if nothing is being answered; otherwise the answer in progress is the last."""
+        """Close now if no request is being answered; otherwise the current response is the last."""
         raise NotImplementedError
 
     def abort(self, cut_body: bool) -> None:
-        """Close at once. `cut_body`: an end in order would make an answer look whole."""
+        """Close at once. `cut_body`: an orderly end would make a response look complete."""
         raise NotImplementedError
 
     def is_tunnel(self) -> bool:
         raise NotImplementedError
 
     def cut(self) -> None:
-        """The time of the tunnel is over."""
+        """End the tunnel at its time limit."""
         raise NotImplementedError
 
     def refuse_unsent(self) -> int:
-        """Refuse the requests whose bodies are still being received; return how many there are."""
+        """Refuse the requests whose bodies are still being received; return their number."""
         raise NotImplementedError
 
-    def gives_up(self) -> bool:
-        """Evict it, unless there is a whole answer that the client has not taken yet."""
+    def try_evict(self) -> bool:
+        """Evict it and return True, unless a complete response is still unsent."""
         raise NotImplementedError
 
-    def end_now(self) -> None:
-        """End it whatever is left to be taken; from now on it does not count any more."""
+    def force_evict(self) -> None:
+        """End it regardless of unsent data; it no longer counts."""
         raise NotImplementedError
 
     def socket_state(self) -> int:
-        """The kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 where it cannot be asked."""
+        """Return the kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 if it is unavailable."""
         raise NotImplementedError
 
     def peer_has_ended(self, closed: bool) -> None:
-        """Seen by looking at the socket: the peer has ended its side, or nothing can be sent any more (`closed`)."""
+        """Handle a state found by the sweep: the peer has closed its side, or nothing can be sent (`closed`)."""
         raise NotImplementedError
 
 
 class ConnectionRegistry:
-    """What all client connections of one worker share; `listener.py` looks after it."""
+    """The state that all client connections of one worker share."""
 
     def __init__(
         self,
@@ -105,50 +105,50 @@ class ConnectionRegistry:
         self.origins = origins
         self.turn = turn
         self.idle_s = idle_s  # idle timeout of a connection without a request
-        self.body_rate = body_rate  # bytes of a request body per second, at least
-        self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has gone
-        self.streams_max = streams_max  # of one HTTP/2 connection
+        self.body_rate = body_rate  # minimum rate of a request body, in bytes per second
+        self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has disconnected
+        self.streams_max = streams_max  # limit of one HTTP/2 connection
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
-        self.handshakes: dict[OpeningConnection, None] = {}  # accepted, and no request can come yet, oldest first
+        self.handshakes: dict[OpeningConnection, None] = {}  # accepted, before the first request; the oldest first
         self.connections_max: int = 0
         self.handshakes_max: int = 0
         self.limit_connections(connections_max)
-        # Of `connections`:
-        self.shed: dict[RegisteredConnection, None] = {}  # over the limit, answered "overloaded", oldest first
-        self.paused: dict[RegisteredConnection, None] = {}  # whose reading is paused
-        self.lingering: dict[RegisteredConnection, float] = {}  # answered for the last time, and since when
+        # Subsets of `connections`:
+        self.shed: dict[RegisteredConnection, None] = {}  # above the limit, refused as "overloaded"; the oldest first
+        self.paused: dict[RegisteredConnection, None] = {}  # reading is paused
+        self.lingering: dict[RegisteredConnection, float] = {}  # have sent their last response; value: when
         self.given_up: int = 0  # evicted, and not closed by the loop yet
-        # Since the program began:
+        # Since the start of the program:
         self.accepted_total: int = 0
         self.shed_total: int = 0
         self.handshakes_closed_total: int = 0
-        # Of ports that lead to one revision each:
-        self.entry_first: int = 0  # the first and the last of them; 0: there are none
+        # Dedicated ports, each of one revision:
+        self.entry_first: int = 0  # the lowest and the highest of them; 0: none
         self.entry_last: int = 0
-        self.leaving: set[bytes] = set()  # those whose clients do better without this program
-        self.entered: dict[RegisteredConnection, bytes] = {}  # HTTP/2 connections that came to one of them
-        # Of HTTP/2:
+        self.leaving: set[bytes] = set()  # dedicated ports whose clients should connect elsewhere
+        self.entered: dict[RegisteredConnection, bytes] = {}  # HTTP/2 connections of dedicated ports
+        # HTTP/2:
         self.http2_connections: int = 0  # open
         self.streams: int = 0  # open
         self.http2_total: int = 0
         self.http2_requests_total: int = 0
-        self.streams_reset_total: int = 0  # by clients …
-        self.streams_failed_total: int = 0  # … and by us, since what came on them was malformed
-        self.streams_refused_total: int = 0  # beyond `streams_max`
-        self.http2_errors: dict[str, int] = {}  # connections that ended for an error of the client's, by its code
+        self.streams_reset_total: int = 0  # by clients
+        self.streams_failed_total: int = 0  # by this side, because of malformed data
+        self.streams_refused_total: int = 0  # above `streams_max`
+        self.http2_errors: dict[str, int] = {}  # connections that ended because of a client's error, by error code
 
     def limit_connections(self, connections_max: int) -> None:
-        """How many there may be from now on. Those above a lower number stay; new ones are shed until it is kept."""
+        """Set the limit. Connections above a lower limit stay; new ones are shed until their number is below it."""
         self.connections_max = connections_max
         self.handshakes_max = max(int(connections_max * HANDSHAKES_SHARE), 1)
 
     # --- handshakes ---
 
     def handshake_begins(self, handshake: OpeningConnection) -> None:
-        """A connection of a listener with TLS or the PROXY protocol was accepted. It counts from now on.
+        """Count an accepted connection of a listener with TLS or the PROXY protocol.
 
-        Of too many the oldest is closed: an honest client needs milliseconds for its handshake.
+        Closes the oldest handshake if there are too many: a normal client needs milliseconds for one.
         """
         self.handshakes[handshake] = None
         if len(self.handshakes) > self.handshakes_max:
@@ -166,18 +166,18 @@ class ConnectionRegistry:
     # --- HTTP/2 ---
 
     def replace(self, connection: RegisteredConnection, other: RegisteredConnection) -> None:
-        """The same connection goes on as `other`, in another protocol."""
+        """Replace a connection by `other`, which continues it in another protocol."""
         self.connections.pop(connection, None)
         self.paused.pop(connection, None)
         self.connections[other] = None
 
     def count_http2_error(self, code: int) -> None:
-        """A connection ends for what the client did."""
+        """Count a connection that ends because of an error of the client."""
         name = code_name(code)
         self.http2_errors[name] = self.http2_errors.get(name, 0) + 1
 
     def count_stream_reset(self, by_client: bool) -> None:
-        """A stream is over before its end."""
+        """Count a stream that was reset."""
         if by_client:
             self.streams_reset_total += 1
         else:
@@ -186,15 +186,15 @@ class ConnectionRegistry:
     # --- connections ---
 
     def count(self) -> int:
-        """Descriptors that clients hold, except those of connections that were shed or evicted."""
+        """Return the number of descriptors that clients hold, without shed and evicted connections."""
         return len(self.connections) + len(self.handshakes) - self.given_up - len(self.shed)
 
     def is_full(self) -> bool:
-        """There are more than there may be."""
+        """True if there are more connections than allowed."""
         return self.count() > self.connections_max
 
     def admit(self, connection: RegisteredConnection) -> bool:
-        """Count a connection that was accepted. False: it is over the limit, also after `evict`, and is shed."""
+        """Count an accepted connection; return False if it is above the limit even after `evict`, and is shed."""
         self.accepted_total += 1
         self.connections[connection] = None
         if self.is_full():
@@ -203,44 +203,44 @@ class ConnectionRegistry:
             return True
         self.shed_total += 1
         if len(self.shed) >= SHED_MAX:
-            next(iter(self.shed)).end_now()
+            next(iter(self.shed)).force_evict()
         self.shed[connection] = None
         return False
 
     def evict(self) -> None:
-        """Close lingering connections that have had their time, until the limit is kept."""
+        """Close lingering connections that have had their time, until their number is within the limit."""
         oldest_s = self.now() - LINGER_SCARCE_S
         while self.lingering and self.is_full():
             connection = next(iter(self.lingering))
             if self.lingering[connection] > oldest_s:
                 break
             del self.lingering[connection]
-            connection.gives_up()
+            connection.try_evict()
 
     def is_scarce_for(self, connection: RegisteredConnection) -> bool:
-        """Connections are at their limit, or the program drains: this one gets less time to close."""
+        """True if this connection gets less time to close: connections are at their limit, or the program drains."""
         return self.draining or connection in self.shed or self.is_full()
 
     def note_paused(self, connection: RegisteredConnection, is_paused: bool) -> None:
-        """It is not read at the moment, so that its end would go unnoticed; or it is read again."""
+        """Record if the connection is not read at the moment, so that its end would go unnoticed."""
         if is_paused:
             self.paused[connection] = None
         else:
             self.paused.pop(connection, None)
 
     def note_lingering(self, connection: RegisteredConnection, since_s: float) -> None:
-        """It has been answered for the last time."""
+        """Record that the connection has sent its last response."""
         self.lingering[connection] = since_s
 
     def note_given_up(self, connection: RegisteredConnection) -> None:
-        """It was evicted, and does not count any more."""
+        """Record that the connection was evicted and no longer counts."""
         self.shed.pop(connection, None)
         self.given_up += 1
 
-    # --- ports of their own ---
+    # --- dedicated ports ---
 
     def entry_at(self, transport: Transport) -> bytes:
-        """What says the revision of a connection that was accepted: its port. Empty: each request says it."""
+        """Return the dedicated port of an accepted connection; empty if each request determines its revision."""
         if self.entry_last == 0:
             return b""
         name = transport.get_extra_info("sockname")
@@ -250,11 +250,11 @@ class ConnectionRegistry:
         return entry_of(port) if self.entry_first <= port <= self.entry_last else b""
 
     def is_left(self, entry: bytes) -> bool:
-        """Whether connections that came in this way are to end after the answer in progress."""
+        """True if connections of this port must end after the current response."""
         return self.draining or (len(entry) > 0 and entry in self.leaving)
 
     def forget(self, connection: RegisteredConnection, was_given_up: bool) -> None:
-        """The loop has closed it."""
+        """Remove a connection that the loop has closed."""
         self.connections.pop(connection, None)
         self.paused.pop(connection, None)
         self.lingering.pop(connection, None)

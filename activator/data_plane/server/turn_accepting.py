@@ -1,8 +1,8 @@
-"""A listening socket that several workers share, from which each of them accepts one connection in a turn of its loop.
+"""A listening socket shared by several workers, from which each accepts one connection per turn of its loop.
 
-An event loop accepts all that waits, as fast as it can. Of a socket of its own that is right; of a shared one the
-worker that wakes first would have all connections of a burst, and the others none. With one in a turn the others get
-theirs meanwhile, and a worker that is busy, whose turns are long, gets fewer.
+An event loop accepts all waiting connections as fast as it can. With a shared socket, the worker that wakes first would
+get all connections of a burst. With one accept per turn, the other workers get some in between, and a busy worker with
+long turns gets fewer.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-ACCEPT_RETRY_S: Final = 0.1  # after an accept that failed for want of descriptors or memory
+ACCEPT_RETRY_S: Final = 0.1  # after an accept that failed for lack of descriptors or memory
 
 log = logging.getLogger("activator")
 
 
 class TurnAccepting:
-    """From its making until `close`, which closes the socket. `start_task` owns the end of each accept."""
+    """The acceptor of one shared socket, which `close` closes. `start_task` runs the second half of each accept."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class TurnAccepting:
         self._start_task = start_task
         self._closed = False
         sock.setblocking(False)
-        self._go_on()
+        self._listen()
 
     def close(self) -> None:
         if not self._closed:
@@ -42,7 +42,7 @@ class TurnAccepting:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
 
-    def _go_on(self) -> None:
+    def _listen(self) -> None:
         if not self._closed:
             self._loop.add_reader(self._socket.fileno(), self._accept)
 
@@ -50,11 +50,11 @@ class TurnAccepting:
         try:
             connection, _ = self._socket.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return  # another worker was faster, or the client has gone
+            return  # another worker was faster, or the client has disconnected
         except OSError as error:
-            log.error("a connection cannot be accepted, tried again in %g s: %s", ACCEPT_RETRY_S, error.strerror)
+            log.error("cannot accept connections: %s; next attempt in %g s", error.strerror, ACCEPT_RETRY_S)
             self._loop.remove_reader(self._socket.fileno())
-            self._loop.call_later(ACCEPT_RETRY_S, self._go_on)
+            self._loop.call_later(ACCEPT_RETRY_S, self._listen)
             return
         connection.setblocking(False)
         self._start_task("accept", self._loop.connect_accepted_socket(self._factory, connection))

@@ -1,1 +1,1 @@
-"""Admission: which requests get a slot of a pod at once, which wait in line, which are rejected."""
+"""Admission: which requests get a slot of a pod at once, which wait in the queue, and which are rejected."""

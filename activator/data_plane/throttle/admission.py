@@ -1,10 +1,10 @@
-"""Which requests may wait, where in line, and for how long: by a revision's rules, and by what a request asks for.
+"""Admission to a revision's queue: whether a request may wait, at which position, and for how long.
 
 Rules
-  1. For a request that is granted a slot at once, only the exempting rules are looked at.
-  2. What a client sends decides about its own place only, within what the revision's configuration allows.
-  3. An exempting rule looks at the path as it was sent; one with `..` or an encoded dot, slash or backslash in it,
-     which the pod may read as another path, is not exempted.
+  1. If a slot is free, only exempting rules are evaluated.
+  2. The header fields of a client affect the position of its own request only, within the bounds of the configuration.
+  3. Exempting rules match the path as it was sent. A path with `..`, or with an encoded dot, slash or backslash, is not
+     exempted, because the pod may interpret it as another path.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PRIORITY: Final = re.compile(rb"[-+]?[0-9]{1,9}")
 
 
 class _Rule:
-    """One entry of `queue.rules`, as bytes."""
+    """One entry of `queue.rules`, with its strings as bytes."""
 
     def __init__(self, spec: RuleSpec) -> None:
         self.path_prefix: bytes = spec.path_prefix.encode()
@@ -45,7 +45,7 @@ class _Rule:
 
 
 class RequestClassifier:
-    """The rules and headers of one revision."""
+    """The classifier of one revision's requests, by its rules and by header fields."""
 
     def __init__(self, spec: RevisionSpec) -> None:
         self.exempts: bool = any(rule.exempt for rule in spec.queue_rules)
@@ -59,12 +59,12 @@ class RequestClassifier:
         self._timeout_max_s: float | None = spec.request_timeout_max_s
 
     def is_exempt(self, head: RequestHead) -> bool:
-        """Whether the first rule that matches lets the request pass even when every pod is full."""
+        """True if the first rule that matches exempts the request from the limits of the pods."""
         rule = self._rule_for(head)
         return rule is not None and rule.exempt and _AMBIGUOUS.search(_path_of(head)) is None
 
     def sort(self, waiter: Waiter, head: RequestHead) -> str:
-        """Write the waiter's place into it. What is wrong with the request, or an empty string."""
+        """Set the waiter's level, share, charge and limits; return an error text, "" if its fields are valid."""
         waiter.level = self._level_of(head)
         if self._share_header:
             waiter.share = head.received(self._share_header) or b""
@@ -76,7 +76,7 @@ class RequestClassifier:
         return self._read_limits(waiter, head)
 
     def timeout_s(self, waiter: Waiter, usual_s: float) -> float:
-        """How long the waiter may stand in line from its arrival, where others may `usual_s`."""
+        """Return how long the waiter may wait from its arrival, in seconds; `usual_s` is the limit of the revision."""
         own_s = waiter.own_timeout_s
         if own_s != NEVER:
             most_s = self._timeout_max_s
@@ -98,7 +98,7 @@ class RequestClassifier:
         if text is None:
             return self._default_level
         if len(text) == 1 and 48 <= text[0] < 48 + PRIORITY_LEVELS:
-            return text[0] - 48  # the usual value, without the slower way
+            return text[0] - 48  # the common case, without a regular expression
         if _PRIORITY.fullmatch(text) is None:
             return self._default_level
         return min(max(int(text), 0), PRIORITY_LEVELS - 1)
@@ -120,12 +120,12 @@ class RequestClassifier:
 
 
 class Admission:
-    """The admission of one revision. `detail` is the text that goes with the reason that was returned last."""
+    """The admission of one revision. `detail` explains the reason that was returned last."""
 
     def __init__(self, spec: RevisionSpec, forecast: Forecast) -> None:
         self._forecast = forecast
         self._classifier: RequestClassifier | None = None
-        self.exempts: bool = False  # some rule exempts
+        self.exempts: bool = False  # a rule exempts requests
         self.predicts: bool = False
         self.detail: str = ""
         self._slots_max: int = 0
@@ -139,7 +139,7 @@ class Admission:
         self._slots_max = spec.max_scale * spec.container_concurrency
 
     def is_exempt(self, waiter: Waiter) -> bool:
-        """Whether a rule lets the request pass even when every pod is full."""
+        """True if a rule exempts the request from the limits of the pods; the result is stored in the waiter."""
         classifier = self._classifier
         head = waiter.request()
         if classifier is not None and head is not None:
@@ -147,7 +147,7 @@ class Admission:
         return waiter.exempt
 
     def sort(self, waiter: Waiter) -> Reason | None:
-        """Find the waiter's place in line; a reason when its headers make no sense."""
+        """Classify the waiter; return BAD_REQUEST if its header fields are invalid."""
         classifier = self._classifier
         head = None if classifier is None else waiter.request()
         if classifier is not None and head is not None:
@@ -158,26 +158,26 @@ class Admission:
         return None
 
     def limit_s(self, waiter: Waiter, usual_s: float) -> float:
-        """How long the waiter may stand in line from its arrival, where others may `usual_s`."""
+        """Return how long the waiter may wait from its arrival, in seconds; `usual_s` is the limit of the revision."""
         if self._classifier is None:
             return min(usual_s, waiter.own_deadline_s)
         return self._classifier.timeout_s(waiter, usual_s)
 
     def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
-        """A reason when the waiter could not be granted in time even in the best case.
+        """Return DEADLINE_TOO_SHORT if the waiter cannot be granted a slot in time even in the best case.
 
-        How many slots there can ever be follows from max_scale; where that is not known, no request is refused.
+        The largest possible number of slots follows from max_scale. If that is unlimited, no request is rejected.
         """
         slots = max(self._slots_max, capacity) if self._slots_max else 0
         best_s = self._forecast.best_case_s(line.ahead_of(waiter), slots, now_s)
         if best_s <= limit_s - (now_s - waiter.asked_s):
             return None
-        self.detail = f"at best in {best_s:.1f} s, wanted within {limit_s:g} s"
+        self.detail = f"a slot in {best_s:.1f} s at best, required within {limit_s:g} s"
         return Reason.DEADLINE_TOO_SHORT
 
 
 def make_classifier(spec: RevisionSpec) -> RequestClassifier | None:
-    """Return the classifier of a revision; None if a request's place does not depend on what it asks for."""
+    """Return the classifier of a revision; None if the position of a request never depends on its head."""
     if spec.discipline.name == "fifo" and not spec.queue_rules and not spec.request_timeout:
         return None
     return RequestClassifier(spec)

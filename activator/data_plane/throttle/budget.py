@@ -1,21 +1,24 @@
-"""Two allowances: what requests may hold, and the retries that a revision may cost its pods.
+"""Two budgets: for requests and bytes that are held, and for retries.
 
-Of the first kind there is one object per worker, one per revision and one for all temporary files, of the second one
-per revision; each is read and written by one event loop only, and its counters are the metrics.
+There is one HeldBudget per worker, one per revision and one for all temporary files, and one RetryBudget per revision.
+Only one event loop reads and writes each of them. Their counters are exported as metrics.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-RETRY_BUDGET_MAX: Final = 100.0  # requests of one revision that may be sent twice, when none was for a while …
-RETRY_BUDGET_SHARE: Final = 0.2  # … and of all further ones
+RETRY_BUDGET_MAX: Final = 100.0  # retries available after a period without any
+RETRY_BUDGET_SHARE: Final = 0.2  # retries that each further request adds
 
 NO_LIMIT: Final = 1 << 62
 
 
 class HeldBudget:
-    """Requests that wait for a slot, and bytes of bodies that are held: for them, to be sent again, or in buffers."""
+    """The number of waiting requests and of held bytes, with their bounds.
+
+    Bytes are held for waiting requests, for retries, and in buffers.
+    """
 
     def __init__(self, bytes_max: int = NO_LIMIT, requests_max: int = NO_LIMIT) -> None:
         self.bytes_max = bytes_max
@@ -24,21 +27,21 @@ class HeldBudget:
         self.held_requests: int = 0
 
     def take(self, count: int) -> bool:
-        """Account for `count` more bytes; False, and nothing taken, when they would exceed the bound."""
+        """Account for `count` more bytes; return False and take nothing if they exceed the bound."""
         if self.held_bytes + count > self.bytes_max:
             return False
         self.held_bytes += count
         return True
 
     def take_spare(self, count: int) -> bool:
-        """The same for bytes that could be left with their sender: they may not use the second half of the budget."""
+        """Account for `count` bytes that could stay with their sender; they may use only half of the budget."""
         if self.held_bytes + count > self.bytes_max // 2:
             return False
         self.held_bytes += count
         return True
 
     def has_spare(self) -> bool:
-        """Whether less than half of the budget is used."""
+        """True if at most half of the budget is used."""
         return self.held_bytes <= self.bytes_max // 2
 
     def give_back(self, count: int) -> None:
@@ -46,7 +49,7 @@ class HeldBudget:
         assert self.held_bytes >= 0
 
     def is_full(self) -> bool:
-        """Whether one more request may not wait."""
+        """True if no further request may wait."""
         return self.held_requests >= self.requests_max
 
     def request_waits(self) -> None:
@@ -58,10 +61,10 @@ class HeldBudget:
 
 
 class RetryBudget:
-    """How many requests may be sent twice: a share of all requests, so that a pod that ends every connection under
-    every request does not see its load doubled.
+    """The retries that are allowed: a share of all requests.
 
-    Computed when a retry is asked for; a request itself costs nothing.
+    The bound keeps a pod that closes the connection of every request from receiving twice its load. The budget is
+    computed at each retry, so requests that are not retried cost nothing.
     """
 
     def __init__(self) -> None:
@@ -69,7 +72,7 @@ class RetryBudget:
         self._requests_seen: int = 0
 
     def spend(self, requests_total: int) -> bool:
-        """One retry, after so many requests in all; False when the budget is used up."""
+        """Spend one retry after `requests_total` requests; return False if the budget is exhausted."""
         earned = (requests_total - self._requests_seen) * RETRY_BUDGET_SHARE
         self._requests_seen = requests_total
         self.left = min(self.left + earned, RETRY_BUDGET_MAX)

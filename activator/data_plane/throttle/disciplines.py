@@ -1,19 +1,19 @@
-"""The lines of waiters by discipline: `fifo`, `priority` and `fair`.
+"""The orders in which waiters are granted slots: the disciplines `fifo`, `priority` and `fair`.
 
-A request of level n goes ahead of requests of level 0 that arrived up to n x ageing before it: the priority line is
-ordered by (arrival time - level x ageing). That order never changes while requests wait, so ageing needs no work. The
-bound: a request of level n is never overtaken by one that arrives more than (highest level - n) x ageing after it.
+Priority: a request of level n precedes requests of level 0 that arrived up to n x ageing before it: waiters are ordered
+by (arrival time - level x ageing). This order does not change while requests wait, so ageing costs nothing. Bound: a
+request of level n is never overtaken by one that arrives more than (highest level - n) x ageing after it.
 
-The fair line is a deficit round-robin: the keys that have requests waiting take turns; in its turn a key may spend
-quantum x weight, and a request costs its charge. What a key leaves over it keeps for its next turn, unless none of its
-requests waits any more. The quantum is the largest charge there is, so the key whose turn it is can be served: a step
-never searches.
+Fair: a deficit round-robin between the keys that have waiting requests. In its turn a key may spend quantum x weight,
+and a request costs its charge. A key keeps an unspent remainder for its next turn, unless none of its requests waits
+any longer. The quantum is the largest possible charge, so a key can always be served in its turn, and a step never
+needs a search.
 
-Rules of the fair line
-  1. A slot is always one slot; the charge only says how soon its key's next request follows.
-  2. A key exists while a request of it waits. At most `keys_max` exist at a time, the weighted ones always; the
-     requests of all others share one key.
-  3. A request that comes back gets its charge back; if no other request of its key waits, it is the key's turn.
+Rules of `fair`
+  1. Every request takes one slot; its charge only determines how soon the next request of its key follows.
+  2. A key exists while one of its requests waits. At most `keys_max` keys exist at a time; those with weights always
+     have a place, and all keys beyond the bound share one.
+  3. A request that rejoins is refunded its charge; if no other request of its key waits, the key has the next turn.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
 
-FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
+FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; further keys share one
 
 
 class FifoLine(WaitingLine):
-    """First come, first served."""
+    """The discipline `fifo`: waiters in order of arrival."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class FifoLine(WaitingLine):
 
 
 def by_arrival(waiters: list[Waiter]) -> list[Waiter]:
-    """In order of arrival."""
+    """Return the waiters in order of arrival."""
     return sorted(waiters, key=arrival_of)
 
 
@@ -70,7 +70,7 @@ def arrival_of(waiter: Waiter) -> int:
 
 
 class Level(Lane):
-    """The requests of one level, and how far they are ahead of those of level 0."""
+    """The requests of one level, and their advantage over level 0 in seconds."""
 
     def __init__(self, line: WaitingLine, ahead_s: float) -> None:
         super().__init__(line)
@@ -78,7 +78,7 @@ class Level(Lane):
 
 
 class PriorityLine(WaitingLine):
-    """`levels` lanes; a waiter's level is 0 … levels - 1. Each step looks at one waiter per level at most."""
+    """The discipline `priority`, for levels from 0 to `levels` - 1. Each step inspects at most one waiter per level."""
 
     def __init__(self, levels: int, ageing_s: float) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class PriorityLine(WaitingLine):
             waiter = lane.first()
             assert waiter is not None
             at_s = waiter.asked_s - lane.ahead_s
-            if chosen is None or at_s <= chosen_at_s:  # of equals the higher level goes first
+            if chosen is None or at_s <= chosen_at_s:  # at equal times the higher level goes first
                 chosen = waiter
                 chosen_at_s = at_s
         return chosen
@@ -132,7 +132,7 @@ class PriorityLine(WaitingLine):
 
 
 class KeyLane(Lane):
-    """The requests of one key, and its place in the round."""
+    """The requests of one key, and the position of the key in the round."""
 
     def __init__(self, line: WaitingLine, key: bytes, weight: int, shared: bool) -> None:
         super().__init__(line)
@@ -140,13 +140,13 @@ class KeyLane(Lane):
         self.weight = weight
         self.shared = shared
         self.deficit: int = 0
-        self.in_turn: bool = False  # it has been given its quantum for this turn
+        self.in_turn: bool = False  # it has received its quantum for this turn
         self.round_next: KeyLane | None = None
         self.round_prev: KeyLane | None = None
 
 
 class FairLine(WaitingLine):
-    """`weights`: of the keys whose weight is not 1; `charge_max`: the largest charge that a request has."""
+    """The discipline `fair`. `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge."""
 
     def __init__(self, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
         super().__init__()
@@ -156,12 +156,12 @@ class FairLine(WaitingLine):
         self._plain_keys: int = 0
         self._lanes: dict[bytes, KeyLane] = {}
         self._shared: KeyLane = KeyLane(self, b"", 1, True)
-        self._turn: KeyLane | None = None  # the first of the round
+        self._turn: KeyLane | None = None  # the head of the round
         self._last: KeyLane | None = None
 
     @property
     def keys(self) -> int:
-        """Keys that have requests waiting, the shared one included."""
+        """The number of keys that have waiting requests, including the shared one."""
         return len(self._lanes) + (1 if self._shared.length else 0)
 
     def first(self) -> Waiter | None:
@@ -182,7 +182,7 @@ class FairLine(WaitingLine):
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
-            waiter.charge = self._quantum  # given by rules that have changed since
+            waiter.charge = self._quantum  # classified by rules that have changed since
         lane = self._lane_of(waiter.share)
         if lane.length == 0:
             self._append(lane)
@@ -291,7 +291,7 @@ class FairLine(WaitingLine):
 
 
 def make_line(spec: RevisionSpec) -> WaitingLine:
-    """Return an empty line of the discipline that the revision has."""
+    """Return an empty queue for the discipline of the revision."""
     discipline = spec.discipline
     if discipline.name == "priority":
         return PriorityLine(PRIORITY_LEVELS, discipline.ageing_s)

@@ -1,6 +1,6 @@
-"""Many requests through a throttler, and many leases, in one call each, for the benchmarks: their cost to the proxy.
+"""Loops over a throttler and over leases, called once per benchmark to measure their cost to the proxy.
 
-The proxy is compiled, and so is this: calls from Python into compiled code would cost more than their work.
+This module is compiled as the proxy is: calls from Python into compiled code would cost more than the measured work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lb.table import TrackerTable
 
 
 def cycle_with_lease(table: TrackerTable, times: i64) -> i64:
-    """Pick, capture in a lease, reserve, and release by the lease, so many times; return how many picks found a pod.
+    """Pick, reserve and release by a lease `times` times; return how many picks found a pod.
 
     lb/drill.py does the same without leases.
     """
@@ -33,7 +33,7 @@ def cycle_with_lease(table: TrackerTable, times: i64) -> i64:
 
 
 class DrilledWaiter(Waiter):
-    """A waiter that hands its lease to the drill."""
+    """A waiter that stores its lease in the drill."""
 
     def __init__(self, drill: Drill, head: RequestHead | None) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class DrilledWaiter(Waiter):
 
 
 class Drill:
-    """`lease` and `waiter` of the last grant."""
+    """A benchmark loop around one throttler; `lease` and `waiter` are those of the last grant."""
 
     def __init__(self, throttler: RevisionThrottler) -> None:
         self.throttler = throttler
@@ -61,7 +61,7 @@ class Drill:
         self.refused: int = 0
 
     def pass_through(self, times: i64) -> i64:
-        """Acquire and release so many times, with room; how many were granted."""
+        """Acquire and release a free slot `times` times; return how many acquisitions succeeded."""
         throttler = self.throttler
         waiter = DrilledWaiter(self, None)
         found: i64 = 0
@@ -74,7 +74,7 @@ class Drill:
         return found
 
     def count(self, times: i64, histograms: bool) -> i64:
-        """What the proxy counts of so many warm requests that are answered."""
+        """Update the counters as the proxy does for `times` warm requests."""
         throttler = self.throttler
         arrived_s = 1.0
         for _ in range(times):
@@ -92,7 +92,7 @@ class Drill:
         return times
 
     def line_up(self, heads: list[RequestHead], count: int) -> list[DrilledWaiter]:
-        """So many more in line, with these heads in turn."""
+        """Enqueue `count` waiters, which use `heads` in turn."""
         waiters = [DrilledWaiter(self, heads[number % len(heads)]) for number in range(count)]
         for waiter in waiters:
             assert self.throttler.try_acquire(waiter, 1.0) is None
@@ -100,7 +100,7 @@ class Drill:
         return waiters
 
     def hand_over(self, times: i64) -> i64:
-        """Release the one slot so many times, each time to the first in line; how many hand-overs there were."""
+        """Release the only slot `times` times, each time to the first waiter; return the number of handovers."""
         throttler = self.throttler
         found: i64 = 0
         while times > 0:

@@ -1,19 +1,19 @@
-"""Bodies that are held: pieces that a pod has yet to get, and bytes that their reader is not ready for.
+"""Buffers for request and response bodies.
 
-`HeldBody` keeps body pieces of one request that no pod has yet, or that may have to be sent once more. They count
-against the worker's budget for as long as they are here, and against their revision's once it is known.
+`HeldBody` keeps the pieces of one request's body that no pod has received yet, or that may have to be sent again. They
+count against the worker's budget, and against that of the revision once it is known.
 
-`BodyBuffer` keeps bytes that their reader is not ready for: in memory up to a bound, beyond that in an unnamed
-temporary file.
+`BodyBuffer` keeps bytes that their reader is not ready for: in memory up to a bound, beyond it in an unnamed temporary
+file.
 
 Rules of the buffer
-  1. First in, first out. While the file holds anything, what comes is added to the file.
-  2. `has_room` reserves what one more read can bring, so that no budget is ever exceeded: who gets False pauses the
-     writer. What comes all the same, because it was on its way, was reserved before.
-  3. Buffers take only what leaves half of a budget free: bodies of requests that wait for a slot need the rest, and a
-     request whose body finds no place is refused, where a buffer without room only makes its writer wait.
-  4. The file has no name: it ends with the buffer, or with the program. Reads and writes go to the page cache, at most
-     one read of a connection in a turn.
+  1. First in, first out. While the file is not empty, new data is appended to it.
+  2. `has_room` reserves space for one more read, so that no budget is exceeded; a caller that gets False pauses the
+     writer. Data that still arrives after that was reserved before.
+  3. Buffers may use only half of a budget. The rest is for the bodies of requests that wait for a slot: such a request
+     is refused if its body finds no room, whereas a full buffer only makes its writer wait.
+  4. The file has no name, so it is deleted with the buffer or with the process. Reads and writes go to the page cache,
+     at most the size of one connection read per turn.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from typing import Final
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.runtime.units import KIB
 
-# Each piece is an object, of which budgets count only the bytes: one of two bytes takes 56. So many in a row, each
-# smaller than this, are joined to one; then all take less than twice what is counted.
+# Budgets count only bytes, but each piece is an object: one of 2 bytes takes 56. SMALL_PIECES_MAX consecutive pieces
+# below SMALL_PIECE_BYTES are joined, so that memory use stays below twice the counted bytes.
 SMALL_PIECE_BYTES: Final = 512
 SMALL_PIECES_MAX: Final = 64
 
-READ_MAX_BYTES: Final = 256 * KIB  # of a connection, in one read: the loop's buffer has 256,000 bytes
+READ_MAX_BYTES: Final = 256 * KIB  # the largest read of a connection: the loop's buffer has 256,000 bytes
 
 _REVISION: Final = "for this revision"
 
 
 class HeldBody:
-    """Pieces in the order they came; `size` in bytes."""
+    """The held pieces of a body, in order; `size` in bytes."""
 
     def __init__(self, budget: HeldBudget) -> None:
         self._budget = budget
         self._of_revision: HeldBudget | None = None
-        self.refused_for: str = ""  # whose budget was used up, where it was not the worker's
+        self.refused_for: str = ""  # the exhausted budget, unless it is the worker's
         self.pieces: list[bytes] = []
         self.size: int = 0
         self._small: int = 0  # how many of the last pieces are small
 
     def append(self, data: bytes) -> bool:
-        """Keep a piece; False, and nothing kept, where the budget does not allow it."""
+        """Append a piece; return False and keep nothing if a budget does not allow it."""
         if not self._budget.take(len(data)):
             return False
         of_revision = self._of_revision
@@ -66,7 +66,7 @@ class HeldBody:
         return True
 
     def replace(self, start: int, end: int, data: bytes) -> bool:
-        """Other bytes in the place of some, before the revision is known; False where the budget does not allow it."""
+        """Replace a range of bytes before the revision is known; return False if the budget is exhausted."""
         more = len(data) - (end - start)
         if more > 0 and not self._budget.take(more):
             return False
@@ -79,7 +79,7 @@ class HeldBody:
         return True
 
     def assign(self, of_revision: HeldBudget) -> bool:
-        """The revision is known; False where its budget does not allow what is here. To be called once."""
+        """Charge the body to the budget of its revision; return False if that does not allow it. Call it once."""
         if not of_revision.take(self.size):
             self.refused_for = _REVISION
             return False
@@ -87,7 +87,7 @@ class HeldBody:
         return True
 
     def move(self, of_revision: HeldBudget) -> bool:
-        """Another revision's from now on; False, and nothing changed, where its budget does not allow it."""
+        """Move the body to the budget of another revision; return False and change nothing if that is exhausted."""
         if not of_revision.take(self.size):
             return False
         if self._of_revision is not None:
@@ -96,7 +96,7 @@ class HeldBody:
         return True
 
     def drop(self) -> None:
-        """Keep nothing any more; to be called once."""
+        """Release all pieces; call it once."""
         self._budget.give_back(self.size)
         if self._of_revision is not None:
             self._of_revision.give_back(self.size)
@@ -119,47 +119,47 @@ class BodyBuffer:
         self._of_revision = of_revision
         self._of_files = of_files
         self._pieces: deque[bytes] = deque()
-        self._small: int = 0  # how many of the last ones are small, at the most
-        self._memory: int = 0  # bytes in `pieces` …
-        self._memory_reserved: int = 0  # … and as the budgets have it
-        self._file: int = -1  # its descriptor; -1: none
-        self._read: int = 0  # of the file: what lies before has been taken …
-        self._written: int = 0  # … and what lies before this has been added
+        self._small: int = 0  # upper bound of how many of the last pieces are small
+        self._memory: int = 0  # bytes in `_pieces`
+        self._memory_reserved: int = 0  # bytes taken from the budgets for them
+        self._file: int = -1  # file descriptor; -1: none
+        self._read: int = 0  # offset of the first byte of the file that was not taken
+        self._written: int = 0  # offset after the last byte that was written
         self._file_reserved: int = 0
-        self._file_failed: bool = False  # no space is left on the device, say: no more is written there
-        self._behind: bytes = b""  # what could not be written then, behind what the file holds
-        self._is_whole: bool = False  # nothing more will be added
+        self._file_failed: bool = False  # for example, no space left on the device; no more is written
+        self._behind: bytes = b""  # data that could not be written, after the content of the file
+        self._is_whole: bool = False  # no more data will be appended
 
     @property
     def size(self) -> int:
-        """Bytes that are here."""
+        """The number of buffered bytes."""
         return self._memory + self._written - self._read + len(self._behind)
 
     def in_memory(self) -> bytes | None:
-        """Return what is here, which stays; None if a part of it is in a file."""
+        """Return the buffered bytes without removing them; None if a part of them is in a file."""
         return None if self._written > self._read or self._behind else b"".join(self._pieces)
 
     def has_room(self) -> bool:
-        """Whether one more read can be kept; what it may bring is reserved then."""
+        """True if the data of one more read can be kept; space for it is reserved then."""
         if self._written == self._read and self._memory < self._memory_max and self._reserve_memory():
             return True
         return self._written + READ_MAX_BYTES <= self._file_max and not self._file_failed and self._reserve_file()
 
     def append(self, data: bytes) -> None:
-        """Keep what has come, behind what is here. There must have been room for it."""
+        """Append `data`; `has_room` must have returned True before."""
         in_file = self._written > self._read
         if (in_file or self._memory + len(data) > self._memory_reserved) and self._file_max > 0:
             if not self._file_failed and self._append_to_file(data):
                 return
             if in_file:
-                self._behind += data  # one read: there is no room from here on
+                self._behind += data  # at most one read: `has_room` is False from now on
                 return
         self._add(data)
 
     def take(self, bytes_max: int) -> bytes:
-        """What comes next: some `bytes_max` bytes, fewer at the end; empty where nothing is here.
+        """Remove and return about `bytes_max` bytes, fewer at the end; b"" if the buffer is empty.
 
-        Raises OSError where the file cannot be read.
+        Raises OSError if the file cannot be read.
         """
         pieces = self._pieces
         if not pieces:
@@ -179,7 +179,7 @@ class BodyBuffer:
         return data
 
     def move(self, of_revision: HeldBudget) -> bool:
-        """Another revision's from now on; False, and nothing changed, where its budget does not allow it."""
+        """Move the buffer to the budget of another revision; return False and change nothing if that is exhausted."""
         if not of_revision.take(self._memory_reserved):
             return False
         self._of_revision.give_back(self._memory_reserved)
@@ -187,13 +187,13 @@ class BodyBuffer:
         return True
 
     def ended(self) -> None:
-        """Nothing more will be added: give back what was reserved for it."""
+        """Release the reservation for further data, because no more will be appended."""
         self._is_whole = True
         self._trim_memory()
         self._give_back_file(max(self._file_reserved - self._written, 0))
 
     def drop(self) -> None:
-        """Keep nothing any more."""
+        """Discard everything and release the budgets."""
         self._pieces.clear()
         self._behind = b""
         self._memory = 0
@@ -273,13 +273,13 @@ class BodyBuffer:
             os.ftruncate(self._file, 0)
             self._read = self._written = 0
             self._give_back_file(self._file_reserved)
-            if self._behind:  # from here on memory may be used again: what comes is to stay behind this
+            if self._behind:  # memory may be used again, after this data
                 self._add(self._behind)
                 self._behind = b""
         return data
 
 
 def _unnamed_file() -> int:
-    """The descriptor of a new temporary file, in the directory that TMPDIR names."""
+    """Return the descriptor of a new temporary file in the directory that TMPDIR names."""
     with tempfile.TemporaryFile(buffering=0) as file:
         return os.dup(file.fileno())

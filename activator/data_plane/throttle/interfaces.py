@@ -1,6 +1,6 @@
-"""Interfaces that a throttler calls: to report what happens, and to share its slots with other members.
+"""Interfaces that a throttler calls: to report events, and to share its slots with other members.
 
-`data_plane/plane.py` hands in `SlotEvents` that post messages; ownership/ implements `SlotSource` and `LineObserver`.
+`data_plane/plane.py` passes in `SlotEvents` that post messages; ownership/ implements `SlotSource` and `SlotLender`.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from lb.tracker import PodTracker
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SlotEvents:
-    """The reports of a throttler, all about the revision `key`; `epoch` is the pod's (lb/tracker.py)."""
+    """The receiver of a throttler's reports about the revision `key`. `epoch`: of the pod (lb/tracker.py)."""
 
     def activated(self, key: str) -> None:
-        """The first request after a silence."""
+        """Handle the first request after an idle period."""
         raise NotImplementedError
 
     def wanted(self, key: str) -> None:
-        """A line has formed: requests wait and no slot is free."""
+        """Handle a queue that forms: requests wait, and no slot is free."""
         raise NotImplementedError
 
     def drained(self, key: str, slot: int, generation: int) -> None:
-        """The last request of a draining slot has ended."""
+        """Handle the end of the last request of a draining slot."""
         raise NotImplementedError
 
     def departed(self, key: str, identity: str) -> None:
-        """The last request at a pod of a removed revision has ended; nothing more is reported of its slot."""
+        """Handle the end of the last request at a pod of a removed revision; its slot causes no more reports."""
         raise NotImplementedError
 
     def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
-        """The one request that a recovering pod was tried with has ended."""
+        """Handle the end of the trial request of a recovering pod."""
         raise NotImplementedError
 
     def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
-        """A pod did not take a connection (dead), or was silent, or broke one; `reason`: the value of a `Reason`."""
+        """Handle a pod that refused a connection (dead), was silent, or broke one; `reason`: a `Reason` value."""
         raise NotImplementedError
 
     def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
-        """A pod that takes one request has been given it; or it is over there, or has failed there."""
+        """Handle the request of a single-use pod: its grant, its end (`is_over`), or its failure."""
 
     def suspected(self, key: str, identity: str) -> None:
-        """Another member has found that a pod takes no connections, and reports it: the pod is suspected here, too."""
+        """Handle another member's report that a pod accepts no connections; the pod is suspected here, too."""
 
     def served(self, key: str, identity: str, epoch: int) -> None:
-        """A pod that was silent or broke a connection has answered a request."""
+        """Handle the response of a pod that had been silent or had broken a connection."""
         raise NotImplementedError
 
     def failed(self, key: str, error: Exception) -> None:
-        """A waiter raised when it was granted a slot or refused one: a defect of ours; the line goes on."""
+        """Handle an exception (a defect) of a waiter that was granted or refused a slot; others are not affected."""
         raise NotImplementedError
 
 
@@ -61,81 +61,81 @@ class SlotEvents:
 class SlotSource:
     """The source of a revision's slots while another member owns the revision.
 
-    A throttler without a source grants what its table has room for. With one, the table has the whole revision's limits
-    and only this member's requests, so it grants nothing by itself: each slot comes from the source and goes back to
-    it.
+    A throttler without a source grants the free slots of its table. With a source, the table has the limits of the
+    whole revision but only this member's requests, so the throttler grants nothing by itself: each slot comes from the
+    source and is returned to it.
     """
 
     def take(self, waiter: Waiter) -> PodTracker | None:
-        """The pod of a slot that is here and idle; None: the waiter must wait."""
+        """Return the pod of a lent slot that is idle; None if the waiter must wait."""
         raise NotImplementedError
 
     def opened(self, lease: Lease) -> None:
-        """The lease has what `take` returned last."""
+        """Attach the lease to the slot that `take` returned last."""
         raise NotImplementedError
 
     def joined(self, waiter: Waiter) -> None:
-        """The waiter stands in line."""
+        """Handle a waiter that has joined the queue."""
         raise NotImplementedError
 
-    def left(self, waiter: Waiter) -> None:
-        """It does not any more, and was not granted a slot."""
+    def cancelled(self, waiter: Waiter) -> None:
+        """Handle a waiter that has left the queue without a slot."""
         raise NotImplementedError
 
-    def line_left(self) -> None:
-        """Nobody that stood in line does any more."""
+    def queue_cleared(self) -> None:
+        """Handle the removal of all waiters from the queue."""
         raise NotImplementedError
 
     def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
-        """A lease was released, with this outcome (`RevisionThrottler.release`)."""
+        """Handle the release of a lease, with the outcome passed to `RevisionThrottler.release`."""
         raise NotImplementedError
 
     def trial_over(self, lease: Lease) -> None:
-        """It does not keep other trials of its pod any more."""
+        """Handle a lease that no longer bars other trials of its pod."""
         raise NotImplementedError
 
     def suspected(self, lease: Lease) -> None:
-        """Its pod takes no connections."""
+        """Handle a lease whose pod accepts no connections."""
         raise NotImplementedError
 
     def table_replaced(self) -> None:
-        """The throttler has another table: pods that were known are other objects there."""
+        """Handle the replacement of the throttler's table; pods are other objects there."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class LineObserver:
-    """The owner's lending, which ends when a line forms."""
+class SlotLender:
+    """The lender of the owner's slots, which recalls them when a queue forms."""
 
-    def line_formed(self) -> None:
-        """The first one stands in line."""
+    def queue_formed(self) -> None:
+        """Handle the first waiter of a queue."""
         raise NotImplementedError
 
     def pod_placed(self, tracker: PodTracker) -> None:
-        """A pod has a slot of the table, and nothing more has been granted of it yet."""
+        """Handle a pod that has been placed in a slot of the table, before any grant."""
         raise NotImplementedError
 
     def table_replaced(self) -> None:
-        """The throttler has another table, and nothing has been granted of it yet."""
+        """Handle the replacement of the throttler's table, before any grant."""
         raise NotImplementedError
 
     def lent(self) -> int:
-        """Slots of the table that other members have."""
+        """Return the number of slots that other members have."""
         raise NotImplementedError
 
     def lent_of(self) -> dict[PodTracker, int]:
-        """The same by pod."""
+        """Return the number of slots that other members have, by pod."""
         raise NotImplementedError
 
     def waiting(self) -> int:
-        """Requests in the line that wait at other members."""
+        """Return the number of queued requests that wait at other members."""
         raise NotImplementedError
 
 
 @final
 class Sharing:
-    """How the members of a group share the slots of one revision; ownership/ sets it."""
+    """The roles of this member in sharing the slots of one revision; set by ownership/."""
 
     def __init__(self) -> None:
-        self.source: SlotSource | None = None  # the source of the slots where another member owns the revision
-        self.lending: LineObserver | None = None  # set where this member owns it and there are others
+        self.source: SlotSource | None = None  # set if another member owns the revision
+        self.lending: SlotLender | None = None  # set if this member owns it and there are others

@@ -1,12 +1,11 @@
 """The queue of one revision: which requests may wait for a slot, in which order, and for how long.
 
 Rules
-  1. It grants nothing. The throttler (revision.py) takes the first waiter out and reserves its slot.
-  2. No request joins a line that is `queue_depth` long, or a process that holds as many requests as it may. A request
-     that is tried again on another pod is let back in: at most as many as are in flight come on top.
-  3. A waiter that leaves the line without a slot is taken out by its owner, or is rejected: in this turn, or in one of
-     the next (rejection.py).
-  4. A line at a revision without capacity waits for a start from zero, and the queue records that start.
+  1. It grants nothing. The throttler (revision.py) removes the first waiter and reserves a slot for it.
+  2. No request joins a queue of `queue_depth` requests, or a process that holds the maximum of requests. A request that
+     is retried at another pod is always let in, so the bound may be exceeded by the number of requests in flight.
+  3. A waiter that leaves without a slot is removed by its owner or rejected, now or in a later turn (rejection.py).
+  4. Requests that wait for a revision without capacity wait for a start from zero; the queue records that start.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from activator.runtime.reasons import Reason
 from lb.table import TrackerTable
 from lb.tracker import PodTracker
 
-ARRIVAL_STEP: Final = 1 << 20  # between two arrivals: a new owner of the line finds a place for those it knows late
+ARRIVAL_STEP: Final = 1 << 20  # between two arrivals, so that a new owner can insert waiters that it learns of later
 
 POSITIONS_AGE_S: Final = 0.5
 
-# A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
-# own timeout begins a moment after the request arrived, and ends in a last look that takes a moment.
+# A request that waits for a start that times out must be rejected because of the start, not of the queue. The start's
+# timeout begins shortly after the arrival of the request, and ends with a last check that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
 
 
 class Positions:
-    """The positions of a line's waiters.
+    """A cache of the positions of the waiters of one queue.
 
-    A line does not know how many stand before one of its waiters; to count them costs a walk. So the arrivals of a line
-    are read at most every POSITIONS_AGE_S, and each question costs a search among them: 10,000 clients that ask all the
-    time cost one walk in that time. By arrival: with priorities or fair shares others may be served first.
+    Counting the waiters before one of them takes a walk over the queue. The arrival numbers are therefore read at most
+    every POSITIONS_AGE_S, and each query is a binary search: 10,000 polling clients cost one walk per period. Positions
+    are by arrival; with priorities or fair shares other requests may be served first.
     """
 
     def __init__(self) -> None:
@@ -53,10 +52,10 @@ class Positions:
         self._read_s: float = 0.0
 
     def of(self, line: WaitingLine, waiter: Waiter, now_s: float) -> int:
-        """Return where the waiter stands; 1: it is the next.
+        """Return the position of the waiter; 1 means that it is next.
 
-        Waiters that have left since the line was read may still be counted; one that has come since is taken as the
-        last, as it is when it joins.
+        Waiters that have left since the last read may still be counted. A waiter that has joined since is counted as
+        the last.
         """
         if now_s - self._read_s >= POSITIONS_AGE_S or len(self._arrivals) == 0:
             self._arrivals = [one.arrival for one in line.waiters()]
@@ -67,12 +66,12 @@ class Positions:
         return min(bisect_left(arrivals, waiter.arrival) + 1, max(line.length, 1))
 
 
-class Onlookers:
-    """The observers of the progress of one revision; made for the first of them."""
+class StartObservers:
+    """The state for clients that watch the progress of one revision; created on first use."""
 
     def __init__(self) -> None:
-        self.ticket: Waiter | None = None  # waits for a start in the place of others (filters/start_ticket.py)
-        self.output: tuple[str, ...] = ()  # what its program has written since its start began, to be shown there
+        self.ticket: Waiter | None = None  # waits for a start on behalf of clients (filters/start_ticket.py)
+        self.output: tuple[str, ...] = ()  # output of the program since the start began
         self.positions = Positions()
 
 
@@ -81,7 +80,7 @@ class RevisionQueue:
     """The waiting requests of one revision.
 
     `process` counts the waiting requests of all revisions; `refusals_per_turn_max` bounds how many waiters are rejected
-    in one turn of the loop; `failed(error)` is called when a waiter raised as it was rejected.
+    in one turn of the loop; `failed(error)` is called when a waiter raises while it is rejected.
     """
 
     def __init__(
@@ -100,11 +99,11 @@ class RevisionQueue:
         self.line: WaitingLine = make_line(spec)
         self.forecast = Forecast()
         self.admission = Admission(spec, self.forecast)
-        self.failure: str | None = None  # why the revision cannot start, while it cannot
+        self.failure: str | None = None  # why the revision cannot start; None if it can
         self.removed: bool = False
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
-        self.start: Start | None = None  # from zero, while requests wait for it
-        self.arrivals: int = 0  # the number of the last one
+        self.start: Start | None = None  # the start from zero that requests wait for
+        self.arrivals: int = 0  # the arrival number of the last request
         self._spec = spec
         self._key: str = spec.key
         self._table = table
@@ -114,13 +113,13 @@ class RevisionQueue:
         self._now = now
         self._process = process
         self._refusals = Refusals(now, defer, process.request_left, failed, refusals_per_turn_max)
-        self._onlookers: Onlookers | None = None  # where there are any
+        self._start_observers: StartObservers | None = None  # created on first use
         self._asked_s: float = 0.0
 
     # --- a request and its place ---
 
     def arrive(self, waiter: Waiter, now_s: float) -> None:
-        """Give a waiter its place in the order of arrival."""
+        """Assign an arrival number and time to a waiter."""
         self.arrivals += ARRIVAL_STEP
         waiter.arrival = self.arrivals
         if now_s > self._asked_s:
@@ -128,7 +127,7 @@ class RevisionQueue:
         waiter.asked_s = self._asked_s
 
     def enqueue(self, waiter: Waiter) -> Reason | None:
-        """Add the waiter to the line; return a reason (and set `admission.detail`) if it is rejected instead."""
+        """Add the waiter to the queue; return a reason (and set `admission.detail`) if it is rejected instead."""
         refusal = self.refusal()
         if refusal is None:
             if self.line.length >= self._spec.queue_depth:
@@ -148,33 +147,33 @@ class RevisionQueue:
         return None
 
     def refusal_detail(self) -> str:
-        """Return the text that goes with the reason that `enqueue` gave last, or `requeue` of the throttler."""
+        """Return the explanation of the last reason that `enqueue`, or `requeue` of the throttler, returned."""
         return self.admission.detail
 
     def rejoin(self, waiter: Waiter) -> None:
-        """Add the waiter to the line again, in its old place."""
+        """Add the waiter to the queue at its former position."""
         self.line.rejoin(waiter)
         self._joined(waiter)
 
     def cancel(self, waiter: Waiter) -> None:
-        """Take the waiter out for its owner: its client has gone. Harmless for one that does not wait."""
+        """Remove the waiter for its owner, because its client has disconnected. No effect if it does not wait."""
         if waiter.in_line:
             self._leave(waiter)
             self._process.request_left()
 
     def overdue(self, waiter: Waiter) -> None:
-        """Reject a waiter whose time in line is up: its place is free at once."""
+        """Reject a waiter that has reached its time limit, and free its position at once."""
         lane = waiter.lane
-        if lane is not None and lane.line is self.line:  # else it is about to be granted or rejected already
+        if lane is not None and lane.line is self.line:  # otherwise it is already being granted or rejected
             self.refuse(waiter, Reason.QUEUE_TIMEOUT)
 
     def refuse(self, waiter: Waiter, reason: Reason) -> None:
-        """Reject a waiter that stands in line, in this turn or in one of the next."""
+        """Reject a waiter of this queue, in this turn or a later one."""
         self._leave(waiter)
         self._refusals.reject(waiter, reason, "")
 
     def refusal(self) -> Reason | None:
-        """Return why no request may wait at all; None if requests may."""
+        """Return the reason why no request may wait; None if requests may."""
         self.admission.detail = ""
         if self.removed:
             return Reason.REVISION_REMOVED
@@ -184,32 +183,32 @@ class RevisionQueue:
         return None
 
     def take(self, waiter: Waiter, now_s: float) -> None:
-        """Take out the first in line, which is granted a slot."""
+        """Remove the first waiter, which is granted a slot."""
         line = self.line
         line.take(waiter)
         self._process.request_left()
         self.forecast.start_ended(now_s)
         if line.length == 0:
-            self.forecast.line_ended(now_s)
+            self.forecast.queue_emptied(now_s)
 
     # --- the revision ---
 
     def fail(self, cause: str, retry_s: float = 0.0) -> None:
-        """Reject all requests that wait with the cause, and new ones until the throttler's `recover`.
+        """Reject all waiting requests with the cause, and new ones until the throttler's `recover`.
 
-        `retry_s` is the time of the next attempt to start; 0: it is not known.
+        `retry_s` is the time of the next start attempt; 0: unknown.
         """
         self.take_over_failure(cause, retry_s)
         self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
     def take_over_failure(self, cause: str, retry_s: float) -> None:
-        """Set why the revision cannot start; empty: it can. No request is rejected by this."""
+        """Set why the revision cannot start; "" if it can. Rejects no request."""
         self.failure = cause or None
         self.forecast.not_before_s = retry_s
 
     def pod_placed(self, tracker: PodTracker | None = None) -> None:
-        """Note that there is a pod, ready or not."""
+        """Record that a pod exists, whether it is ready or not."""
         lending = self._sharing.lending
         if lending is not None and tracker is not None:
             lending.pod_placed(tracker)
@@ -218,28 +217,28 @@ class RevisionQueue:
             start.placed_s = self._now()
 
     def pod_ready(self) -> None:
-        """Note that there is a pod that may be picked."""
+        """Record that a pod is ready."""
         self.was_ready = True
         start = self.start
         if start is not None:
             start.ready_s = self._now()
             self._counters.cold_starts_total += 1
-            self.start = None  # the requests that waited for it keep it
+            self.start = None  # the requests that waited for it keep a reference
 
     def remove(self) -> None:
-        """Reject the whole line at once: the revision is gone."""
+        """Reject all waiting requests, because the revision was removed."""
         self.removed = True
         self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
 
     def drain(self) -> int:
-        """Reject all requests that wait here, since the program ends. Return how many there are."""
+        """Reject all waiting requests, because the program ends; return their number."""
         count = self.line.length
         if count:
             self._refuse_all(Reason.DRAINING, "")
         return count
 
     def reconfigure(self, spec: RevisionSpec) -> None:
-        """Apply new limits, rules or another discipline; all waiters stay in line and keep their arrival."""
+        """Apply new limits, rules or another discipline; all waiters stay in the queue and keep their arrival."""
         old = self._spec
         self._spec = spec
         self.admission.configure(spec)
@@ -253,28 +252,28 @@ class RevisionQueue:
             self.line.join(waiter)
 
     def move(self, table: TrackerTable) -> None:
-        """Wait for the slots of another table, which is in place of one that broke."""
+        """Wait for the slots of another table, which replaces a corrupt one."""
         self._table = table
 
     # --- with other members (ownership/) ---
 
     def must_wait(self) -> None:
-        """Report a line: the owner has no slot for the waiter that stands in it."""
+        """Report a queue: the owner has no slot for a waiter of it."""
         self._events.wanted(self._key)
 
     def take_lent(self, waiter: Waiter, now_s: float) -> None:
-        """Take out a waiter that the owner has granted a slot, wherever it stands in line."""
+        """Remove a waiter, at any position, that the owner has granted a slot."""
         self._take_out(waiter)
         self._process.request_left()
         self.forecast.start_ended(now_s)
 
     def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
-        """Reject a waiter that stands in line, as the owner has decided."""
+        """Reject a waiter, as the owner has decided."""
         self._take_out(waiter)
         self._refusals.reject(waiter, reason, detail)
 
     def line_up(self, waiters: list[Waiter]) -> None:
-        """Give the line this order, by their `line_number`; `waiters` must be all that wait."""
+        """Reorder the queue by `line_number`. `waiters` must be all waiters, sorted by it."""
         for waiter in waiters:
             self.line.leave(waiter)
         for waiter in waiters:
@@ -283,7 +282,7 @@ class RevisionQueue:
         if waiters:
             self.arrivals = max(self.arrivals, waiters[-1].arrival)
 
-    # --- what others ask ---
+    # --- queries ---
 
     def waiting(self) -> int:
         """Return how many requests of this member wait."""
@@ -291,15 +290,15 @@ class RevisionQueue:
         return self.line.length - (0 if lending is None else lending.waiting())
 
     @property
-    def onlookers(self) -> Onlookers:
-        """The observers of the revision's progress."""
-        onlookers = self._onlookers
-        if onlookers is None:
-            onlookers = self._onlookers = Onlookers()
-        return onlookers
+    def start_observers(self) -> StartObservers:
+        """The state for clients that watch the progress of the revision."""
+        start_observers = self._start_observers
+        if start_observers is None:
+            start_observers = self._start_observers = StartObservers()
+        return start_observers
 
     def queue_timeout_s(self) -> float:
-        """Return how long a request without a timeout of its own may wait, in seconds from its arrival."""
+        """Return how long a request without its own timeout may wait, in seconds from its arrival."""
         if self._spec.queue_timeout_s is not None:
             return self._spec.queue_timeout_s
         return QUEUE_TIMEOUT_S if self.was_ready else self._spec.startup_timeout_s + _STARTUP_SLACK_S
@@ -309,19 +308,19 @@ class RevisionQueue:
         return self.admission.limit_s(waiter, self.queue_timeout_s())
 
     def start_progress(self, now_s: float) -> tuple[float, float]:
-        """Return how long the start has taken so far, and how long the last one took, in seconds; 0.0: not known."""
+        """Return the duration of the current start so far, and that of the last one, in seconds; 0.0: unknown."""
         return self.forecast.start_progress(now_s)
 
     def position_of(self, waiter: Waiter) -> int:
-        """Return where the waiter stands in line, by arrival; 1: it is the next."""
-        return self.onlookers.positions.of(self.line, waiter, self._now())
+        """Return the position of the waiter by arrival; 1 means that it is next."""
+        return self.start_observers.positions.of(self.line, waiter, self._now())
 
     def expected_s(self, position: int) -> int:
-        """Return how long the waiter at this place has to wait still, in seconds, by the line's past."""
+        """Return how long the waiter at `position` is expected to wait, in seconds."""
         return self.forecast.retry_after_s(max(position - 1, 0), self._now())
 
     def retry_after_s(self) -> int:
-        """Return when to come again: after the line as it is now, or the start that it waits for."""
+        """Return after how many seconds to retry: when the current queue is served, or the start has ended."""
         return self.forecast.retry_after_s(self.line.length, self._now())
 
     # --- within ---
@@ -329,25 +328,25 @@ class RevisionQueue:
     def _joined(self, waiter: Waiter) -> None:
         self._process.request_waits()
         if self._table.capacity == 0:
-            self.forecast.start_wanted(self._now())
+            self.forecast.start_requested(self._now())
             if self.start is None and not self.was_ready:
-                self._start_wanted()
+                self._request_start()
         sharing = self._sharing
         if self.line.length == 1:
-            self.forecast.line_formed(self._now())
+            self.forecast.queue_formed(self._now())
             if sharing.source is None and not waiter.is_remote:
                 self._events.wanted(self._key)
             if sharing.lending is not None:
-                sharing.lending.line_formed()
+                sharing.lending.queue_formed()
         if sharing.source is not None:
             sharing.source.joined(waiter)
 
     def _leave(self, waiter: Waiter) -> None:
         if self._take_out(waiter) and self._sharing.source is not None:
-            self._sharing.source.left(waiter)
+            self._sharing.source.cancelled(waiter)
 
     def _take_out(self, waiter: Waiter) -> bool:
-        """Take the waiter out of the line that it stands in; return False if that is a line that is rejected."""
+        """Remove the waiter; return False if it was in an earlier queue, which is being rejected."""
         lane = waiter.lane
         assert lane is not None
         line = lane.line
@@ -355,24 +354,24 @@ class RevisionQueue:
         if line is not self.line:
             return False
         if line.length == 0:
-            self._line_ended()
+            self._queue_emptied()
         return True
 
-    def _line_ended(self) -> None:
-        self.forecast.line_ended(self._now())
+    def _queue_emptied(self) -> None:
+        self.forecast.queue_emptied(self._now())
         if self._table.capacity == 0:
-            self.forecast.start_given_up()
+            self.forecast.start_abandoned()
             self.start = None
 
-    def _start_wanted(self) -> None:
+    def _request_start(self) -> None:
         self.start = Start(self._now())
         if self._table.used > 0:
-            self.pod_placed()  # on its way already
+            self.pod_placed()  # being started already
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
         line = self.line
         self.line = make_line(self._spec)
         if self._sharing.source is not None:
-            self._sharing.source.line_left()
-        self._line_ended()
+            self._sharing.source.queue_cleared()
+        self._queue_emptied()
         self._refusals.reject_all(line, reason, detail)

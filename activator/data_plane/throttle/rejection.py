@@ -1,8 +1,8 @@
-"""Rejecting waiters, a bounded number in each turn of the loop.
+"""The rejection of waiters, a bounded number in each turn of the loop.
 
-An answer costs a write to a socket: ten thousand at once would stop the loop for all other requests. A waiter that is
-rejected in a later turn has left the line already: it holds no place, and if its client leaves meanwhile nothing is
-sent.
+A refusal costs a write to a socket; ten thousand at once would block the loop for all other requests. A waiter that is
+rejected in a later turn has already left the queue: it has no position, and if its client disconnects before then,
+nothing is sent.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from activator.runtime.reasons import Reason
 
 REFUSING_PER_TURN_S: Final = 0.005  # how long one turn may take to reject waiters
 
-_LOOK_AT_CLOCK_EVERY: Final = 16
+_CHECK_CLOCK_EVERY: Final = 16
 
 
 class RejectionBatch:
-    """A line whose waiters are all rejected with the same reason."""
+    """Waiters that are all rejected with the same reason."""
 
     def __init__(self, line: WaitingLine, reason: Reason, detail: str) -> None:
         self.line = line
@@ -31,7 +31,10 @@ class RejectionBatch:
 
 
 class Refusals:
-    """Of one revision. `left()` is called for each waiter that is no longer held, `failed(error)` when one raised."""
+    """The pending rejections of one revision.
+
+    `left()` is called for each waiter that is no longer held, `failed(error)` if a waiter raises.
+    """
 
     def __init__(
         self,
@@ -48,24 +51,24 @@ class Refusals:
         self._per_turn_max = per_turn_max
         self._waiting: deque[RejectionBatch] = deque()
         self._sent: int = 0  # in this turn
-        self._until_s: float = 0.0  # when this turn has taken long enough
+        self._until_s: float = 0.0  # the time at which this turn must end
         self._deferred: bool = False
         self._sending: bool = False
 
     @property
     def length(self) -> int:
-        """Waiters that are still to be rejected."""
+        """The number of waiters still to be rejected."""
         return sum(batch.line.length for batch in self._waiting)
 
     def reject(self, waiter: Waiter, reason: Reason, detail: str) -> None:
-        """A waiter that has been taken out of its line."""
+        """Reject a waiter that has been removed from its queue."""
         if not self._waiting or self._waiting[-1].reason is not reason or self._waiting[-1].detail != detail:
             self._waiting.append(RejectionBatch(FifoLine(), reason, detail))
         self._waiting[-1].line.join(waiter)
         self._send_some()
 
     def reject_all(self, line: WaitingLine, reason: Reason, detail: str) -> None:
-        """A whole line, which no request joins any more."""
+        """Reject all waiters of a queue that no request joins any longer."""
         if line.length:
             self._waiting.append(RejectionBatch(line, reason, detail))
             self._send_some()
@@ -77,7 +80,7 @@ class Refusals:
             self._until_s = self._now() + REFUSING_PER_TURN_S
             self._defer(self._next_turn)
         if self._sending:
-            return  # a rejected waiter has caused this; the loop that rejected it goes on
+            return  # called by a rejected waiter: the outer loop continues
         self._sending = True
         while self._waiting and self._sent < self._per_turn_max:
             batch = self._waiting[0]
@@ -86,7 +89,7 @@ class Refusals:
                 self._waiting.popleft()
                 continue
             self._sent += 1
-            if self._sent % _LOOK_AT_CLOCK_EVERY == 0 and self._now() >= self._until_s:
+            if self._sent % _CHECK_CLOCK_EVERY == 0 and self._now() >= self._until_s:
                 self._sent = self._per_turn_max
             batch.line.leave(waiter)
             self._left()

@@ -1,23 +1,23 @@
-"""The throttler of one revision: which request gets which slot.
+"""The throttler of one revision, which grants slots of pods to requests.
 
-The queue (queue.py) decides which requests wait and which is next, the verdicts (verdict.py) judge pods by how their
-requests end. This module reserves slots, hands them over and takes them back.
+The queue (queue.py) decides which requests wait and which is next; the verdicts (verdict.py) judge pods by the outcome
+of their requests. This module reserves slots, hands them over and releases them.
 
-Invariants (the auditor and the property tests check them)
+Invariants (checked by the auditor and by property tests)
   1. No grant is made to a pod with in_flight >= limit.
-  2. The first in line never waits while a pod that may be picked has room.
+  2. The first waiter never waits while a pod that may be picked has a free slot.
   3. Every lease is released exactly once; every waiter ends exactly once.
   4. No request joins a queue beyond its bounds (queue.py).
-Requests that a rule exempts are outside of 1 and 2, and are counted apart.
+Requests that a rule exempts are not subject to 1 and 2, and are counted separately.
 
 Rules
-  - Everything here is plain `def` on one event loop: between the pick and the reservation nothing else can run.
-  - New requests never overtake: while any request waits, `try_acquire` gives nothing. The line's discipline says which
-    is next.
-  - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
-  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is granted or rejected loses
-    its own slot; no other is affected. The same holds for a policy that raises when it is asked for a waiter's pod.
-  - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
+  - Everything here is plain `def` on one event loop: nothing else can run between the pick and the reservation.
+  - New requests never overtake: while any request waits, `try_acquire` grants nothing. The discipline of the queue
+    selects the next waiter.
+  - Handovers loop instead of recursing: if a grant fails at once and is released, the running loop uses the slot.
+  - One turn of the loop grants and rejects a bounded number of waiters. A waiter that raises when it is granted or
+    rejected loses its own slot only. The same holds for a policy that raises while it picks the pod of a waiter.
+  - This module does not change the structure of tables. It reports what requests show about pods to the state worker.
 """
 
 from __future__ import annotations
@@ -39,11 +39,10 @@ from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
 
 
 class RevisionThrottler:
-    """Grants slots of `table` to waiters.
+    """The grants, the queue and the open leases of one revision.
 
-    `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one pump makes,
-    `refusals_per_turn_max` how many waiters are rejected in one turn; `process` counts the waiting requests of all
-    revisions.
+    `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds the handovers of one pump,
+    `refusals_per_turn_max` the rejections of one turn; `process` counts the waiting requests of all revisions.
     """
 
     def __init__(
@@ -62,11 +61,11 @@ class RevisionThrottler:
         errors = Errors(spec.key, events, counters)
         self.spec = spec
         self.key: str = spec.key
-        self.common_name: str = spec.key  # what members know it by: another one after it was dropped and came back
-        self.incarnation: int = 0  # a number that no other throttler of this data plane has
+        self.common_name: str = spec.key  # its name among the members; changes if it is added again
+        self.incarnation: int = 0  # unique among the throttlers of this data plane
         self.table = table
-        self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
-        self.filters: object | None = None  # its FilterChain (data_plane/filters/), if it has any
+        self.affinity: Affinity | None = None  # the key of requests, if the policy uses one
+        self.filters: object | None = None  # a FilterChain (data_plane/filters/), if it has any
         self.counters = counters
         self.sharing = sharing
         self.queue = RevisionQueue(
@@ -83,16 +82,16 @@ class RevisionThrottler:
         )
         self.verdicts = PodVerdicts(spec.key, table, sharing, events, now, spec.is_once)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
-        self.leases = Leases()  # every open lease
+        self.leases = Leases()  # all open leases
         self.retry_budget = RetryBudget()
-        self.active: bool = False  # has carried something since its load was last reported
+        self.active: bool = False  # had activity since its load was last reported
         self.gathering: int = 0  # requests whose bodies are received before they ask for a slot
-        self.delivering: int = 0  # requests that pods have answered, and whose clients have yet to take the rest
+        self.delivering: int = 0  # requests whose pods have finished and whose clients still receive the response
         self._errors = errors
         self._now = now
         self._defer = defer
         self._events = events
-        self._is_once: bool = spec.is_once  # a pod takes one request in its life
+        self._is_once: bool = spec.is_once  # each pod takes one request in its life
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
         self._pump_deferred: bool = False
@@ -101,7 +100,7 @@ class RevisionThrottler:
     # --- asking for a slot ---
 
     def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
-        """Return a lease of a slot that is free now; None: the request must wait (`queue.enqueue`)."""
+        """Return a lease of a slot that is free now; None if the request must wait (`queue.enqueue`)."""
         queue = self.queue
         queue.arrive(waiter, now_s)
         if not self.active:
@@ -120,26 +119,26 @@ class RevisionThrottler:
         return self._reserve(waiter, tracker, now_s)
 
     def join(self, waiter: Waiter, now_s: float) -> Reason | None:
-        """Add a waiter to the line that asks for no slot now; return a reason if it is rejected instead."""
+        """Enqueue a waiter without trying to acquire a slot; return a reason if it is rejected instead."""
         self.queue.arrive(waiter, now_s)
         self.activate()
         return self.queue.enqueue(waiter)
 
     def body_expected(self) -> None:
-        """Count a request that asks for a slot when its body is here: a revision at zero may start meanwhile."""
+        """Count a request whose body is gathered before it asks for a slot; the revision may start during that."""
         self.gathering += 1
         self.activate()
 
     def activate(self) -> None:
-        """Report that the revision carries something, once after each silence."""
+        """Report activity of the revision, once after each idle period."""
         if not self.active:
             self.active = True
             self._events.activated(self.key)
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
-        """Add a request to the line again, in its old place: it `failed` for `reason` and is tried on another pod.
+        """Enqueue a request at its former position: it `failed` for `reason` and is retried at another pod.
 
-        No bound rejects it. Where no other pod has room, the same one will do.
+        No bound rejects it. If no other pod has a free slot, the same pod is used again.
         """
         queue = self.queue
         refusal = queue.refusal()
@@ -153,7 +152,7 @@ class RevisionThrottler:
         if waiter.exempt and self.sharing.source is None:
             try:
                 lease = self._acquire_exempt(waiter, self._now())
-            except Exception as error:  # of a policy: it ends this request, before it has joined anything
+            except Exception as error:  # a policy raised: the request ends before it has joined the queue
                 self._errors.raised(error)
                 return Reason.INTERNAL
             if lease is not None:
@@ -166,13 +165,13 @@ class RevisionThrottler:
     # --- giving a slot back ---
 
     def release(self, lease: Lease, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """Free the slot: the request is over at the pod, after `latency_s`; 0.0: not measured. Once per lease."""
+        """Release a lease, once: the request has ended at the pod after `latency_s`; 0.0: not measured."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
         self.leases.close(lease)
         if lease.bars_trials:
             self.verdicts.end_trial(lease)
-        observed_latency_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
+        observed_latency_s = latency_s if succeeded else -latency_s  # the convention of the policies' `on_release`
         outcome = self.table.release(lease.tracker, lease.generation, observed_latency_s)
         if outcome == DRAINED:
             if self.queue.removed:
@@ -205,23 +204,23 @@ class RevisionThrottler:
     # --- what requests show about pods (verdict.py) ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """Judge a request that failed at the pod."""
+        """Judge the pod by a request that failed there."""
         self.verdicts.pod_failed(lease, reason)
 
     def trial_answered(self, lease: Lease) -> None:
-        """Judge a pod on trial: the head of an answer has come."""
+        """Judge a pod on trial by the response head that has arrived."""
         if self.verdicts.trial_answered(lease):
             self.pump()
 
     def trial_takes_long(self, lease: Lease) -> None:
-        """Let the next request be another trial of the pod: it may be this one that is slow."""
+        """Allow another trial of the pod, because this request may itself be slow."""
         if self.verdicts.trial_takes_long(lease):
             self.pump()
 
-    # --- handing over ---
+    # --- handovers ---
 
     def pump(self) -> None:
-        """Grant free slots to the line, in its order, at most `grants_per_turn_max` before the loop turns."""
+        """Grant free slots to waiters in the order of the queue, at most `grants_per_turn_max` per turn of the loop."""
         if self.queue.line.length != 0:
             self._pump_from(self._now())
 
@@ -236,13 +235,13 @@ class RevisionThrottler:
                 waiter = queue.line.first()
                 if waiter is None:
                     return
-                if grants >= self._grants_per_turn_max:  # before the pick: a policy remembers whose turn it was
+                if grants >= self._grants_per_turn_max:  # before the pick, which may advance the state of a policy
                     self._pump_soon()
                     return
                 grants += 1
                 try:
                     tracker = self._pick_for(waiter, now_s)
-                except Exception as error:  # of a policy: it ends only the request that it was asked for
+                except Exception as error:  # a policy raised: only this request ends
                     self._errors.raised(error)
                     queue.refuse(waiter, Reason.INTERNAL)
                     continue
@@ -255,45 +254,45 @@ class RevisionThrottler:
             self._pumping = False
 
     def recover(self) -> None:
-        """Let new requests wait again; those that waited at the failure are rejected all the same."""
+        """Let new requests wait again; those that waited at the time of the failure are still rejected."""
         self.queue.take_over_failure("", 0.0)
         self.pump()
 
     def remove(self) -> None:
-        """Reject all requests that wait: the revision is gone. Running requests end in their own time."""
+        """Reject all waiting requests, because the revision was removed. Running requests may end normally."""
         self.verdicts.clear()
         self.queue.remove()
 
     def revoke(self, lease: Lease, reason: Reason, detail: str) -> None:
-        """End the request that holds this slot."""
+        """Revoke a lease, which ends its request."""
         try:
             lease.holder.revoked(reason, detail)
         except Exception as error:
             self._errors.raised(error)
-        if not lease.released:  # a defect of its holder: the release is late, if it comes
+        if not lease.released:  # a defect of the holder: the release will be late, or missing
             leave_pod(lease)
 
-    def forsaken(self) -> list[Lease]:
-        """Return the open leases whose holders have forgotten them: no request is at the pod or on its way there."""
+    def unserved_leases(self) -> list[Lease]:
+        """Return the open leases whose holders no longer use them: no request is at the pod or on its way there."""
         return [lease for lease in self.leases if not lease.holder.is_served(lease)]
 
     def reclaim(self) -> None:
-        """Take the slots of such leases back; a holder that is still there is called (`revoked`)."""
-        for lease in self.forsaken():
+        """Release all leases that their holders no longer use; a holder that still exists gets `revoked`."""
+        for lease in self.unserved_leases():
             if not lease.released:
                 lease.holder.revoked(Reason.INTERNAL, "")
             if not lease.released:
                 self.release(lease, 0.0, False)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
-        """Apply new limits, rules or another discipline to a live revision."""
+        """Apply new limits, rules or another discipline to the revision."""
         self.spec = spec
         self._is_once = self.verdicts.is_once = spec.is_once
         self.held.bytes_max = spec.queue_bytes or NO_LIMIT
         self.queue.reconfigure(spec)
 
     def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
-        """Use another table in place of one that broke; it counts each of the leases already, in its new home."""
+        """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `homes`."""
         for lease, tracker in zip(leases, homes):
             self.leases.move(lease, tracker)
         self.verdicts.move(table)
@@ -320,33 +319,33 @@ class RevisionThrottler:
         return lease
 
     def grant_lent(self, source: SlotSource, waiter: Waiter, tracker: PodTracker) -> None:
-        """Hand the waiter, which stands in line, a slot of this pod that the owner has granted."""
+        """Grant the waiter, which is in the queue, a slot of this pod that the owner has granted."""
         now_s = self._now()
         self.queue.take_lent(waiter, now_s)
         lease = self._reserve(waiter, tracker, now_s)
-        source.opened(lease)  # first: the request may end in the next line
+        source.opened(lease)  # first, because `_grant` may end the request
         self._grant(waiter, lease)
 
     def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
-        """Count a slot that a member has had from a former owner, whatever the limit."""
+        """Count a slot that a member has from a former owner, regardless of the limit."""
         lease = Lease(tracker, self._now())
         self.table.reserve(tracker)
         if self._is_once and tracker.state != DRAINING:
             self.table.suspect(tracker, FOREVER)
         if tracker.state == DRAINING:
-            self.table.drain(tracker)  # for the limit of the newer pod at its address
+            self.table.drain(tracker)  # adjusts the limit of the newer pod at this address
         self.leases.open(lease, holder)
         return lease
 
     def rejoin(self, waiter: Waiter) -> Reason | None:
-        """Add a waiter of another member to the line again, at the place that its `arrival` gives; as `requeue`."""
+        """Enqueue a waiter of another member at the position given by its `arrival`, like `requeue`."""
         refusal = self.queue.refusal()
         if refusal is None:
             self.queue.rejoin(waiter)
             self.pump()
         return refusal
 
-    # --- what others ask ---
+    # --- queries ---
 
     def in_flight(self) -> int:
         """Return how many requests of this member are at pods."""
@@ -354,11 +353,11 @@ class RevisionThrottler:
         return int(self.table.in_flight) - (0 if lending is None else lending.lent())
 
     def has_requests(self) -> bool:
-        """True if a lease is open, or a request has been counted that has not ended."""
+        """True if a lease is open, or a counted request has not ended."""
         return self.leases.count != 0 or self.counters.has_requests()
 
     def is_stuck(self) -> bool:
-        """True if a request waits that could go, and nothing is about to look: that must not be."""
+        """True if a request waits although a slot is free and no pump is pending: a violated invariant."""
         line = self.queue.line
         if line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False
@@ -383,20 +382,20 @@ class RevisionThrottler:
         self.leases.open(lease, waiter)
         self.counters.granted_total += 1
         if self._is_once:
-            self._take(tracker, waiter)
+            self._mark_used(tracker, waiter)
         return lease
 
-    def _take(self, tracker: PodTracker, waiter: Waiter) -> None:
-        """Keep all further requests from a pod that takes one in its life, whatever becomes of this one.
+    def _mark_used(self, tracker: PodTracker, waiter: Waiter) -> None:
+        """Exclude a single-use pod from further picks, regardless of the outcome of this request.
 
-        Where another member has the slot, that member reports it: it may give the slot back without having used it.
+        For a slot of another member, that member reports the use: it may return the slot unused.
         """
         self.table.suspect(tracker, FOREVER)
         if not waiter.is_remote:
             self._events.taken(self.key, tracker.identity, False, "")
 
     def _acquire_exempt(self, waiter: Waiter, now_s: float) -> Lease | None:
-        """Return a lease whatever the line and the limits; None only if no pod could take the request at all."""
+        """Return a lease regardless of the queue and of limits; None only if no pod could take the request at all."""
         queue = self.queue
         if queue.failure is not None:
             return None
@@ -433,10 +432,10 @@ class RevisionThrottler:
 
 
 def least_loaded(table: TrackerTable) -> PodTracker | None:
-    """The ready pod with the least load for its limit; None where no pod is ready.
+    """Return the ready pod with the lowest load relative to its limit; None if no pod is ready.
 
-    Walks the table: some nanoseconds a slot, and only for exempted requests that find every pod full. A pod that is
-    being tried, suspected or not ours to use (limit 0) is left out.
+    Walks the table, at some nanoseconds per slot, but only for exempted requests that find every pod full. Pods that
+    are on trial, suspected or not usable by this member (limit 0) are skipped.
     """
     best: PodTracker | None = None
     for tracker in table.slots[: table.length]:

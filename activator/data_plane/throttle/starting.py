@@ -1,6 +1,6 @@
-"""One start from zero: from the first request that waits for it to the first pod that is ready.
+"""One start from zero, from the first request that waits for it to the first ready pod.
 
-The requests that wait for it keep it, so that each part of their wait is known afterwards.
+The requests that wait for it keep a reference, so that the phases of their wait are known afterwards.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ PHASES: Final[tuple[str, ...]] = ("start", "ready", "queue", "connect", "first_b
 
 
 class ColdPhases(NamedTuple):
-    """Where the time of one request went, in seconds; together they are all of it, from arrival to first byte."""
+    """The time of one request from its arrival to its first byte, split into phases, in seconds."""
 
-    start_s: float  # until there was a pod
-    ready_s: float  # until it was ready
-    queue_s: float  # until this request had its turn, attempts on pods that failed it included
+    start_s: float  # until a pod existed
+    ready_s: float  # until the pod was ready
+    queue_s: float  # until this request had a slot, including failed attempts
     connect_s: float
     first_byte_s: float
 
 
 @final
 class Start:
-    """Times are monotonic seconds; 0.0: has not happened."""
+    """The times of one start, in monotonic seconds; 0.0: not yet."""
 
     def __init__(self, wanted_s: float) -> None:
         self.wanted_s = wanted_s
@@ -30,7 +30,7 @@ class Start:
         self.ready_s: float = 0.0
 
     def phases(self, arrived_s: float, granted_s: float, connected_s: float, first_byte_s: float) -> ColdPhases:
-        """Of a request that was answered. Parts that were over before it arrived count as 0."""
+        """Return the phases of a request that received a response. Phases that ended before its arrival are 0."""
         ready_s = _between(arrived_s, self.ready_s, granted_s) if self.ready_s > 0.0 else granted_s
         placed_s = _between(arrived_s, self.placed_s, ready_s) if self.placed_s > 0.0 else ready_s
         return ColdPhases(
@@ -45,7 +45,7 @@ class Start:
 def server_timing(
     start: Start | None, arrived_s: float, granted_s: float, connected_s: float, first_byte_s: float
 ) -> bytes:
-    """The value of the header Server-Timing (W3C): the phases in milliseconds; those of a start where there was one."""
+    """Return the value of Server-Timing (W3C), in milliseconds; with the phases of the start if there was one."""
     waited = f"queue;dur={1000.0 * (granted_s - arrived_s):.3f}"
     if start is not None:
         phases = start.phases(arrived_s, granted_s, connected_s, first_byte_s)

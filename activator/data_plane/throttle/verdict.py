@@ -1,22 +1,22 @@
-"""Passive health checks: what the end of a request shows about its pod. It is judged here and nowhere else.
+"""Passive health checks: what the end of a request shows about its pod. Only this module judges it.
 
-| what happened                                   | of a pod in service        | of one on trial             |
+| event                                           | pod in service             | pod on trial                |
 |-------------------------------------------------|----------------------------|-----------------------------|
-| the head of an answer came                      |                            | passed, at once             |
-| a dial was refused                              | dead                       | dead                        |
-| a dial was silent, or TLS failed                | unreached: a strike        | unreached: failed           |
-| the pod closed under a request                  | a strike                   | failed                      |
+| the head of a response arrived                  |                            | passed, at once             |
+| a connection was refused                        | dead                       | dead                        |
+| a connection timed out, or TLS failed           | unreached: a strike        | unreached: failed           |
+| the pod closed during a request                 | a strike                   | failed                      |
 | no first byte in time, and the pod had the time | a strike                   | failed                      |
-| no answer in all, bytes that are no answer      | nothing                    | failed                      |
-| the client left, was too slow, sent nonsense    | nothing                    | nothing                     |
-| we ended it (drain, shutdown, a defect)         | nothing                    | nothing                     |
+| total timeout, or a malformed response          | nothing                    | failed                      |
+| the client left, was slow or sent bad data      | nothing                    | nothing                     |
+| ended by the activator (drain, shutdown, bug)   | nothing                    | nothing                     |
 
 Rules
-  1. A trial asks whether the pod answers. The head of the response shows it; how long the rest takes (a WebSocket or a
-     stream may take hours) does not count.
-  2. An end that shows "nothing" gives the trial back: the next request is the next trial.
-  3. Of a pod on trial only its trials count, and dials, which are made now: requests from before its quarantine show
-     only what the pod was then.
+  1. A trial tests whether the pod responds. The head of the response is the evidence; how long the rest takes (hours,
+     for a WebSocket or a stream) does not count.
+  2. An end that shows "nothing" frees the trial: the next request is the next trial.
+  3. For a pod on trial, only its trials and new connections count: requests that began before its quarantine show only
+     its former state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from activator.runtime.reasons import Reason, Verdict
 from lb.table import TrackerTable
 from lb.tracker import READY, RECOVERING, PodTracker
 
-SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
+SUSPECT_S: Final = 1.0  # how long a pod may be excluded from picks until the state worker decides
 
 
 def verdict_of(reason: Reason, on_trial: bool) -> Verdict:
@@ -44,14 +44,14 @@ def verdict_of(reason: Reason, on_trial: bool) -> Verdict:
 class PodVerdicts:
     """The verdicts on the pods of one revision: trials, strikes and suspicion.
 
-    They take a pod out of the picks for a moment at most; the state worker decides, by these reports.
+    They exclude a pod from picks only briefly; the state worker decides, based on these reports.
     """
 
     def __init__(
         self, key: str, table: TrackerTable, sharing: Sharing, events: SlotEvents, now: Now, is_once: bool
     ) -> None:
-        self.is_once = is_once  # a pod takes one request in its life
-        self.struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
+        self.is_once = is_once  # each pod takes one request in its life
+        self.struck: dict[PodTracker, int] = {}  # pods with strikes, with their generation at the time
         self._key = key
         self._table = table
         self._sharing = sharing
@@ -61,23 +61,23 @@ class PodVerdicts:
     # --- requests and their pods ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """Judge a request that failed at the pod, and report it where it is about the pod."""
+        """Judge a request that failed at the pod, and report it if it concerns the pod."""
         tracker = lease.tracker
         if self.is_once and verdict_of(reason, False) != Verdict.NOTHING:
             self._events.taken(self._key, lease.identity, False, reason.value)
         if not _is_in_service(lease):
             return
-        on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed meanwhile
+        on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed in the meantime
         verdict = verdict_of(reason, on_trial)
-        if verdict == Verdict.NOTHING or self.is_once:  # that one pod is gone all the same
+        if verdict == Verdict.NOTHING or self.is_once:  # a single-use pod has ended anyway
             return
         if verdict == Verdict.STRUCK and on_trial:
             self._trial_ended(lease, False)
             return
         if verdict == Verdict.STRUCK and tracker.state == RECOVERING:
-            return  # it is about the pod as it was before
+            return  # evidence about the pod before its quarantine
         if verdict != Verdict.STRUCK:
-            self._table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
+            self._table.suspect(tracker, self._now() + SUSPECT_S)  # excluded from picks within this turn
             source = self._sharing.source
             if source is not None:
                 source.suspected(lease)
@@ -86,15 +86,15 @@ class PodVerdicts:
         self._events.refused(self._key, lease.identity, tracker.epoch, verdict == Verdict.DEAD, reason.value)
 
     def trial_answered(self, lease: Lease) -> bool:
-        """Judge a pod on trial by the head of an answer; return True if it has passed, and may have room now."""
+        """Judge a pod on trial by a response head; return True if it has passed, and may have a free slot now."""
         if _is_in_service(lease) and lease.tracker.state == RECOVERING:
             self._trial_ended(lease, True)
             return True
-        lease.trial = False  # another one has passed or failed meanwhile
+        lease.trial = False  # another trial has passed or failed in the meantime
         return False
 
     def trial_takes_long(self, lease: Lease) -> bool:
-        """Let the next request be another trial: this one may be slow itself. Return True if it kept others away."""
+        """Allow another trial, because this request may itself be slow; return True if it barred other trials."""
         if not lease.bars_trials:
             return False
         self.end_trial(lease)
@@ -109,31 +109,31 @@ class PodVerdicts:
             source.trial_over(lease)
 
     def served(self, lease: Lease) -> None:
-        """Report a pod with strikes that has served a request."""
+        """Report a successful request at a pod with strikes."""
         if self.struck[lease.tracker] == lease.generation:
             del self.struck[lease.tracker]
             self._events.served(self._key, lease.identity, lease.tracker.epoch)
 
     def suspect(self, lease: Lease) -> None:
-        """Suspect a pod that takes no connections, as the member reports that has this slot of it."""
+        """Suspect a pod that accepts no connections, as reported by the member that has this slot of it."""
         tracker = lease.tracker
         if _is_in_service(lease):
             self._table.suspect(tracker, self._now() + SUSPECT_S)
             self._events.suspected(self._key, lease.identity)
 
-    # --- pods that come and go ---
+    # --- pods ---
 
     def pod_left(self, tracker: PodTracker) -> None:
-        """Forget the strikes of a pod whose slot is free."""
+        """Drop the strikes of a pod whose slot is free."""
         if self.struck:
             self.struck.pop(tracker, None)
 
     def clear(self) -> None:
-        """Forget all strikes: the revision is removed."""
+        """Drop all strikes, because the revision was removed."""
         self.struck.clear()
 
     def move(self, table: TrackerTable) -> None:
-        """Judge the pods of another table, which is in place of one that broke; strikes stay with their pods."""
+        """Judge the pods of another table, which replaces a corrupt one; strikes stay with their pods."""
         struck: dict[PodTracker, int] = {}
         for old, generation in self.struck.items():
             new = table.find_identity(old.identity) if old.generation == generation else None
@@ -152,9 +152,9 @@ class PodVerdicts:
 
 
 def _is_in_service(lease: Lease) -> bool:
-    """True if the pod is still where the lease was granted, and requests are sent to it.
+    """True if the pod still has the slot of the lease, and is sent requests.
 
-    The end of a request is no evidence about a pod that leaves, has moved, or is out of service already.
+    The end of a request is no evidence about a pod that drains, has moved, or is already out of service.
     """
     tracker = lease.tracker
     return tracker.generation == lease.generation and (tracker.state == READY or tracker.state == RECOVERING)

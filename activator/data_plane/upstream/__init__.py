@@ -1,1 +1,1 @@
-"""Connections to pods: a pool per pod, dials within a window, identity checks."""
+"""Connections to pods: one pool per pod, a dial window, and identity checks."""

@@ -1,9 +1,9 @@
-"""The connections of a pod over TLS that may speak either version of HTTP: ALPN says which, on its first connection.
+"""The connections over TLS of a pod that may speak either HTTP version; ALPN on the first connection decides.
 
 Rules
-  1. It is an HTTP/2 pool until a pod agrees on HTTP/1.1. Then the connection, and the exchanges that wait, are handed
-     over to an HTTP/1.1 pool, which is the one in use from then on (`PodPool.in_use`).
-  2. What a pod has agreed on holds until it leaves, or until its address changes: then the tracker gets a new pool.
+  1. The pool is an HTTP/2 pool until the pod negotiates HTTP/1.1. Then the connection and the waiting exchanges are
+     handed over to an HTTP/1.1 pool, which is used from then on (`PodPool.in_use`).
+  2. The negotiated version applies until the pod is removed or its address changes; then its tracker gets a new pool.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from activator.runtime.reasons import Reason
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class AlpnPool(Http2Pool):
-    """The pool of a pod whose protocol is not known before it has been asked."""
+    """The pool of a pod whose protocol is unknown until the first connection."""
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         address = self._address.http1

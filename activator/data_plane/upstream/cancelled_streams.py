@@ -1,7 +1,7 @@
 """The cancelled requests of one HTTP/2 connection to a pod, until the pod has processed their resets.
 
-A slot that is free before that could be granted to a request on another connection, which reaches the pod before the
-reset. So SETTINGS are sent behind it, whose acknowledgement confirms all that was written before.
+If a slot were released earlier, it could be granted to a request on another connection that reaches the pod before the
+reset. A SETTINGS frame is therefore sent after the reset; its acknowledgement confirms all frames before it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from activator.codec.http2.client import Http2Client
 from activator.data_plane.exchange import PodUser
 from activator.runtime.reasons import Reason
 
-UNCONFIRMED_MAX: Final = 1_000  # cancelled requests of one connection that wait for the next acknowledgement
+UNCONFIRMED_MAX: Final = 1_000  # per connection, waiting for the next acknowledgement
 
 
 class CancelledStreams:
-    """If the pod confirms nothing, the deadline of each exchange ends it."""
+    """The cancelled requests of one connection. If the pod confirms nothing, the deadline of each exchange ends it."""
 
     def __init__(self, codec: Http2Client) -> None:
         self._codec = codec
-        self._confirmed_next: list[PodUser] = []  # those that the acknowledgement under way confirms
-        self._confirmed_later: list[PodUser] = []  # those that were reset after it was asked for
+        self._confirmed_next: list[PodUser] = []  # confirmed by the pending acknowledgement
+        self._confirmed_later: list[PodUser] = []  # reset after the pending SETTINGS were sent
 
     def add(self, cancelled: PodUser) -> None:
-        """Its stream has just been reset."""
+        """Add a request whose stream has just been reset."""
         if self._codec.unacknowledged == 0:
             self._confirmed_next.append(cancelled)
             self._codec.ask_for_order()
@@ -32,7 +32,7 @@ class CancelledStreams:
             self._confirmed_later.append(cancelled)
 
     def acknowledged(self) -> None:
-        """End the streams that were reset before the last SETTINGS: the pod has acknowledged it."""
+        """End the requests whose streams were reset before the SETTINGS that the pod has acknowledged."""
         if self._codec.unacknowledged > 0:
             return
         confirmed = self._confirmed_next
@@ -42,13 +42,13 @@ class CancelledStreams:
         end_all(confirmed)
 
     def take(self) -> list[PodUser]:
-        """Return all that wait, for `end_all`; none waits from now on."""
+        """Remove and return all waiting requests, to be passed to `end_all`."""
         waiting = [*self._confirmed_next, *self._confirmed_later]
         self._confirmed_next, self._confirmed_later = [], []
         return waiting
 
 
 def end_all(cancelled: list[PodUser]) -> None:
-    """Report to each that its stream is over."""
+    """Report the end of its stream to each request."""
     for one in cancelled:
         one.pod_failed(Reason.POD_CLOSED, "", False)

@@ -1,13 +1,13 @@
-"""Opening one connection to a pod, with a deadline.
+"""The opening of one connection to a pod, with a deadline.
 
 Rules
   1. The loop opens the socket and alone owns it from then on (runtime/handshake.py, rule 1). A socket that was
-     connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn, its
-     descriptor was closed twice, the second time when its number was already used again.
-  2. A dial ends exactly once: in `opened`, or in one call of `on_failed`, or in `abandon`.
-  3. Giving up is cancelling the loop's attempt, which closes the socket, though only in a later turn: a connection that
-     is made until then is refused here. After `opened` nothing is cancelled any more: it belongs to the pool.
-  4. The time limit for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
+     connected directly and then passed to the loop had two owners for one turn: if the pod reset it in that turn, its
+     descriptor was closed twice, the second time after its number had been reused.
+  2. A dial ends exactly once: in `opened`, in one call of `on_failed`, or in `abandon`.
+  3. Giving up cancels the loop's attempt, which closes the socket, but only in a later turn; a connection established
+     before then is aborted. After `opened` the connection belongs to the pool, and nothing is cancelled.
+  4. The connect deadline ends when the connection is established; a TLS handshake has its own time limit.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = logging.getLogger("activator.upstream")
 NO_LIMIT: Final = 1 << 30
 _POOLS_ASKED_MAX: Final = 1_000
 
-FULL_QUEUE_STEP_S: Final = 0.001  # between two attempts at a Unix socket whose queue is full, …
-FULL_QUEUE_STEP_MAX_S: Final = 0.02  # … doubled up to this
+FULL_QUEUE_STEP_S: Final = 0.001  # between two attempts at a Unix socket with a full queue, doubled up to the following
+FULL_QUEUE_STEP_MAX_S: Final = 0.02  # upper bound of that delay
 
-# These say that no process listens there, as against faults of this machine (descriptors, ports) or silence.
+# No process listens there. Other errors are faults of this machine (descriptors, ports) or timeouts.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
 _DEAD_FILE: Final = frozenset(
     {errno.ENOENT, errno.ENOTDIR, errno.ENOTSOCK, errno.EACCES, errno.EPERM, errno.EPROTOTYPE}
@@ -48,11 +48,11 @@ _DEAD_FILE: Final = frozenset(
 
 
 class PodAddress:
-    """Where a pod is, and how to talk to it: in the clear, or over TLS with this context and server name.
+    """The address of a pod and how to connect to it: in plain text, or over TLS with this context and server name.
 
-    `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py). `alpn`: the protocol that it must
-    agree on over TLS; empty: whichever. `http1`: how to talk to it in HTTP/1.1, where it may agree on that instead.
-    `proxy_protocol`: the version of the header that connections begin with; empty: none.
+    `lenient`: accept response heads of old servers (codec/http1/lenient.py). `alpn`: the protocol that must be
+    negotiated over TLS; empty: any. `http1`: the settings for HTTP/1.1, which the pod may negotiate instead.
+    `proxy_protocol`: the version of the header that begins each connection; empty: none.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PodAddress:
         http1: PodAddress | None = None,
         proxy_protocol: str = "",
     ) -> None:
-        self.host = host  # an IP address, names are resolved by discovery; or the path of a Unix socket, with port 0
+        self.host = host  # an IP address (discovery resolves names), or the path of a Unix socket, with port 0
         self.port = port
         self.tls = tls
         self.is_unix: bool = host.startswith("/")
@@ -75,21 +75,19 @@ class PodAddress:
         self.alpn = alpn
         self.http1 = http1
         self.proxy_protocol = proxy_protocol
-        self.shown: str = join_address(host, port)  # for people
+        self.shown: str = join_address(host, port)  # for log lines
         self.authority: bytes = b"localhost" if self.is_unix else self.shown.encode()
-        self.told: bool = False  # why TLS fails has been logged, since it last went well
+        self.is_failure_logged: bool = False  # a TLS failure has been logged since the last successful handshake
 
-    def tell(self, error: Exception) -> None:
-        """One line in the log, not one for each request."""
-        if not self.told:
-            self.told = True
-            log.warning("no TLS with the pod at %s: %s", self.shown, error)
+    def log_tls_failure(self, error: Exception) -> None:
+        """Log a TLS failure, once until a handshake succeeds."""
+        if not self.is_failure_logged:
+            self.is_failure_logged = True
+            log.warning("TLS handshake with the pod at %s failed: %s", self.shown, error)
 
 
 class DialContext:
-    """What all dials of a worker need: the loop, the wheel, an owner for the one short task of each, and the turn's end
-    for what the connections write.
-    """
+    """The resources that all dials of a worker share: loop, timing wheel, task owner and write batcher."""
 
     def __init__(
         self,
@@ -99,31 +97,31 @@ class DialContext:
         turn: WriteBatcher,
         connections_max: int = NO_LIMIT,
     ) -> None:
-        self.connections_max = connections_max  # to all pods; beyond it idle ones are closed
+        self.connections_max = connections_max  # to all pods; above it idle ones are closed
         self.connections: int = 0  # open, or being opened
-        self.pools: dict[ConnectionOwner, None] = {}  # of the pods that are there, the one asked last at the end
+        self.pools: dict[ConnectionOwner, None] = {}  # all open pools; the one asked last is at the end
         self.loop = loop
         self.turn = turn
         self.wheel = wheel
         self.start_task = start_task
 
     def close_idle_if_full(self) -> None:
-        """Before a dial: where there are as many connections as may be, close one that is idle, of whichever pod.
+        """Close an idle connection of any pod if the number of connections is at its limit before a dial.
 
-        Requests in flight are never more than clients, so there is one. A bounded number of pools is asked.
+        There is one, because requests in flight are never more than clients. A bounded number of pools is asked.
         """
         if self.connections < self.connections_max:
             return
         for pool in list(itertools.islice(self.pools, _POOLS_ASKED_MAX)):
-            self.pools[pool] = self.pools.pop(pool)  # others are asked first next time
+            self.pools[pool] = self.pools.pop(pool)  # the next call starts with other pools
             if pool.close_idle_one():
                 return
 
 
 class Dial(Deadline):
-    """One attempt; an asyncio protocol by its methods, until the connection stands and becomes its own protocol.
+    """One connection attempt; an asyncio protocol by its methods, until the connection replaces it.
 
-    The caller of `start` calls `opened` when the connection's `connection_made` has been called.
+    The caller of `start` calls `opened` after the `connection_made` of the connection.
     """
 
     def __init__(
@@ -141,23 +139,23 @@ class Dial(Deadline):
         self._attempt: Any = None  # the task that opens the socket
         self._handshake: Handshake | None = None
         self._over: bool = False
-        self.http1: Transport | None = None  # it has failed since the pod has agreed on HTTP/1.1, on this connection …
-        self.bare: Transport | None = None  # … and the one beneath it: whoever is told has them
+        self.http1: Transport | None = None  # set if the handshake failed because the pod negotiated HTTP/1.1
+        self.bare: Transport | None = None  # its plain transport; `on_failed` takes both over
 
     def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
-        """Begin; nothing is called before this returns."""
+        """Begin to connect; no callback is called before this returns."""
         self.started_s = now_s
         self._address = address
         self._context.wheel.arm(self, now_s + timeout_s)
         self._attempt = self._context.start_task("dial", self._connect(address))
 
     def opened(self) -> None:
-        """The connection is the pool's."""
+        """End the dial successfully: the pool owns the connection now."""
         self._over = True
         self._context.wheel.cancel(self)
 
     def abandon(self) -> None:
-        """The connection is not wanted any more."""
+        """End the dial, because the connection is no longer needed."""
         if not self._over:
             self._give_up()
 
@@ -182,13 +180,13 @@ class Dial(Deadline):
                 address.server_name,
                 TLS_SHUTDOWN_TIMEOUT_S,
                 self._secured,
-                self._stands,
+                self._connected,
             )
             transport.set_protocol(handshake)
             handshake.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        pass  # of a connection that was refused above
+        pass  # only after an abort in `connection_made`
 
     def eof_received(self) -> None:
         pass
@@ -214,8 +212,9 @@ class Dial(Deadline):
             raise
 
     async def _connect_to_file(self, path: str) -> None:
-        """Where the queue of a Unix socket is full the kernel does not repeat what it has dropped: we do, until the
-        deadline. Raises OSError.
+        """Connect to a Unix socket, and retry until the deadline while its queue is full. Raises OSError.
+
+        Unlike a SYN, an attempt that finds the queue full is not repeated by the kernel.
         """
         wait_s = FULL_QUEUE_STEP_S
         while True:
@@ -226,12 +225,12 @@ class Dial(Deadline):
                 await pause(wait_s)
                 wait_s = min(wait_s * 2.0, FULL_QUEUE_STEP_MAX_S)
 
-    def _stands(self, handshake: Handshake) -> None:
-        """The bare connection stands: the handshake has a time limit of its own."""
+    def _connected(self, handshake: Handshake) -> None:
+        """End the connect deadline: the connection is established, and the TLS handshake has its own time limit."""
         self._context.wheel.cancel(self)
 
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
-        self._handshake = None  # it refers to the dial: no cycle is left for the collector
+        self._handshake = None  # the handshake refers to the dial: avoid a reference cycle
         address = self._address
         assert address is not None
         if transport is not None and not self._over and not _agrees(transport, address.alpn):
@@ -240,18 +239,18 @@ class Dial(Deadline):
                 self.bare = handshake.bare
                 self._fail_with(Reason.TLS_FAILED)
                 return
-            error = ConnectionError(f"it does not speak {address.alpn} (ALPN)")
+            error = ConnectionError(f"the pod did not negotiate {address.alpn} (ALPN)")
             transport.abort()
             transport = None
         if self._over:
             if transport is not None:
-                transport.abort()  # given up in the moment in which it was ready
+                transport.abort()  # given up just before the handshake ended
         elif transport is None:
             if error is not None:
-                address.tell(error)
+                address.log_tls_failure(error)
             self._fail_with(Reason.TLS_FAILED)
         else:
-            address.told = False
+            address.is_failure_logged = False
             transport.set_protocol(self.connection)
             keep_last_reads(handshake.bare)
             self.connection.bare = handshake.bare
@@ -262,8 +261,8 @@ class Dial(Deadline):
             self._fail_with(Reason.CONNECT_FAILED)
             return
         if not self._over:
-            # This machine's fault: descriptors or ports are used up. The log itself bounds how often it is said.
-            log.error("no connection to a pod can be opened: %s", error)
+            # A fault of this machine: descriptors or ports are exhausted. The logger limits the rate of repeated lines.
+            log.error("cannot open connections to pods: %s", error)
         self._fail_with(Reason.INTERNAL)
 
     def _is_file(self) -> bool:
@@ -280,9 +279,9 @@ class Dial(Deadline):
         if self._handshake is not None and self._handshake.stands():
             self._handshake.abort()
         elif self._attempt is not None:
-            self._attempt.cancel()  # no effect once it has ended
+            self._attempt.cancel()  # no effect after its end
 
 
 def _agrees(transport: Transport, alpn: str) -> bool:
-    """The pod has agreed on this protocol."""
+    """True if the pod has negotiated this protocol."""
     return not alpn or transport.get_extra_info("ssl_object").selected_alpn_protocol() == alpn

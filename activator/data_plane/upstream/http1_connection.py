@@ -1,14 +1,14 @@
-"""One HTTP/1.1 connection to a pod: one request at a time, kept alive in between.
+"""One HTTP/1.1 connection to a pod, which carries one request at a time and is kept alive.
 
 Rules
-  1. A response that is complete is handed over after the parser has returned, never from inside it: the hand-over may
-     put the next request on this very connection.
-  2. A byte that was not asked for closes the connection.
-  3. A response that is complete before its request has been sent ends the connection: otherwise the pod could take the
-     rest as slowly as it pleases, and nothing else could be sent meanwhile.
-  4. `abort` takes effect at once; what the transport reports later is ignored.
-  5. What a pod sends is parsed in turns, as what a client sends (runtime/reading.py). The end of the connection is
-     judged when all that came before it has been parsed.
+  1. A complete response is reported after the parser has returned, never from within it, because the next request may
+     be sent on this connection at once.
+  2. Unsolicited data closes the connection.
+  3. A response that is complete before its request has been sent ends the connection: the pod could read the rest as
+     slowly as it likes, and no other request could be sent during that time.
+  4. `abort` takes effect at once; later events of the transport are ignored.
+  5. Data from a pod is parsed in turns, like data from a client (runtime/reading.py). The end of the connection is
+     handled after all data before it has been parsed.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _NO_BODY_EXPECTED: Final = frozenset({b"GET", b"HEAD"})
 
 
 class Http1PodStream(PodStream):
-    """The requests of one connection, one after the other."""
+    """The requests of one connection, one after another."""
 
     def __init__(self, connection: Http1PodConnection) -> None:
         self._connection = connection
         self.reused = False
-        # per request
+        # Per request:
         self._chunked: bool = False
-        self.last: bool = False  # the connection is not to carry another request
+        self.last: bool = False  # the connection must not carry another request
         self.request_ended: bool = True
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         self._chunked = head.has_body and head.content_length < 0
-        # Servers are known that do not look for such a body, and would take it for the next request.
+        # Some servers ignore such a body and would parse it as the next request.
         self.last = head.has_body and head.method in _NO_BODY_EXPECTED
         self.request_ended = not head.has_body
         writer = self._connection._writer
@@ -85,7 +85,7 @@ class Http1PodStream(PodStream):
         if not (waits and self.request_ended):
             self.last = True
             if self.half_closes() and connection.tunnelling():
-                writer.write_eof()  # behind what the client has sent
+                writer.write_eof()  # after what the client has sent
             elif self.half_closes():
                 writer.write_eof_now()
             else:
@@ -120,12 +120,12 @@ class Http1PodConnection(PooledConnection):
     ) -> None:
         super().__init__(owner, now, turn, authority)
         self._parser: ResponseParser = LenientResponseParser(_Sink(self)) if lenient else ResponseParser(_Sink(self))
-        self._stream: Http1PodStream | None = Http1PodStream(self)  # None once it is lost: no cycle is left
+        self._stream: Http1PodStream | None = Http1PodStream(self)  # None after the loss: avoid a reference cycle
         self.exchange: PodUser | None = None
         self.reused: bool = False  # it has carried an exchange before
         self._trailers: Headers = []
-        self._blocked: bool = False  # much of what was written is still to be sent
-        self.outlives_close: bool = False  # the pod may compute on after we have closed, and keeps its slot
+        self._blocked: bool = False  # the write buffer is above its high-water mark
+        self.outlives_close: bool = False  # the pod may still work after the close, and keeps its slot
 
     # --- the pool's side ---
 
@@ -142,12 +142,12 @@ class Http1PodConnection(PooledConnection):
     def cut(self) -> None:
         self.exchange = None
         if not self.is_closed:
-            self._gone()
+            self._mark_closed()
             if self._writer is not None:
                 self._writer.cut()
 
     def is_usable(self) -> bool:
-        """True if nothing was received that forbids another request."""
+        """True if the pod has sent nothing that prevents another request."""
         transport = self._transport
         return not self.is_closed and transport is not None and not transport.is_closing()
 
@@ -158,7 +158,7 @@ class Http1PodConnection(PooledConnection):
         return self._parser.tunnelling
 
     def finish(self) -> None:
-        """A tunnel has ended both ways."""
+        """Close a tunnel whose both directions have ended."""
         self.exchange = None
         if self._writer is not None and self.half_closes():
             self._writer.shut()
@@ -183,10 +183,10 @@ class Http1PodConnection(PooledConnection):
         self._fed(exchange, self._parser.feed(data))
 
     def _fed(self, exchange: PodUser, error: WireError | None) -> None:
-        """End the exchange if its response is complete or broken; otherwise flush it to the client."""
+        """End the exchange if its response is complete or malformed; otherwise flush it to the client."""
         parser = self._parser
         if parser.complete:
-            self._complete()  # what may follow it spoils the connection, not the response
+            self._complete()  # data after it spoils the connection, not the response
         elif error is not None:
             self._break(error.reason, error.detail, False)
         else:
@@ -212,13 +212,13 @@ class Http1PodConnection(PooledConnection):
         exchange = self.exchange
         if self._parser.tunnelling and exchange is not None and not self.is_closed:
             exchange.response_end([])
-            return not self.is_closed  # the other direction stays open until it ends too
+            return not self.is_closed  # the other direction stays open until it ends, too
         if exchange is not None and not self.is_closed:
-            self._ended(True)  # now: the transport closes only when the pod has taken all of the request
+            self._ended(True)  # now, because the transport closes only after the pod has read all of the request
         return None  # the transport closes, and `connection_lost` follows
 
     def _read_last(self) -> None:
-        """Deliver what the pod sent before a write failed; of a tunnel, the end of its direction behind it."""
+        """Deliver what the pod sent before a write failed; for a tunnel, also the end of its direction."""
         self._parse_all()
         before = self.exchange
         if self.is_closed or before is None:
@@ -229,7 +229,7 @@ class Http1PodConnection(PooledConnection):
         exchange = self.exchange
         if has_data and exchange is not None and self._parser.tunnelling:
             self.exchange = None
-            self._gone()
+            self._mark_closed()
             exchange.response_end([])
 
     def _lost(self, error: Exception | None) -> None:
@@ -237,11 +237,11 @@ class Http1PodConnection(PooledConnection):
         if self.is_closed:
             return
         if self.outlives_close and isinstance(error, TimeoutError):
-            self.exchange = None  # our own time for the end of TLS is over, which is no failure of the pod
+            self.exchange = None  # this side's timeout for the TLS shutdown, not a failure of the pod
         if self.exchange is None:
-            self._gone()
+            self._mark_closed()
             return
-        self._transport = None  # closed already
+        self._transport = None  # it is closed
         self._writer = None
         self._ended(error is None)
 
@@ -251,7 +251,7 @@ class Http1PodConnection(PooledConnection):
         self._stream = None
 
     def _ended(self, orderly: bool) -> None:
-        """The pod sends no more."""
+        """Handle the end of the pod's data."""
         untouched = self.reused and not self._parser.started
         if orderly:
             truncated = self._parser.feed_eof()
@@ -281,7 +281,7 @@ class Http1PodConnection(PooledConnection):
         trailers = self._trailers
         self._trailers = []
         if stream.request_ended and not self._blocked:
-            self._reading.resume(SLOW_READER)  # the client of this answer was slow; that of the next one need not be
+            self._reading.resume(SLOW_READER)  # the next client may read at another speed
             self._owner.finished(self, self._may_be_reused(stream))
         else:
             self.cut()
@@ -294,7 +294,7 @@ class Http1PodConnection(PooledConnection):
 
     @property
     def keep_alive_s(self) -> float:
-        """Return for how many seconds the pod keeps an idle connection, by its last response; below 0: not stated."""
+        """Seconds for which the pod keeps an idle connection, by its last response; below 0: not stated."""
         return self._parser.keep_alive_s
 
     def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
@@ -305,7 +305,7 @@ class Http1PodConnection(PooledConnection):
 
 
 class _Sink(ResponseSink):
-    """Hands what the parser finds to the exchange that the connection serves."""
+    """The parser's sink, which forwards events to the exchange that the connection serves."""
 
     def __init__(self, connection: Http1PodConnection) -> None:
         self._connection = connection

@@ -1,9 +1,9 @@
-"""The HTTP/1.1 connections of one pod identity: each carries one exchange at a time.
+"""The HTTP/1.1 connections of one pod identity; each carries one exchange at a time.
 
 Rules
-  1. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
-     second before the pod would close them where it says when (`Keep-Alive: timeout=`).
-  2. A kept connection skips exchanges that want a fresh one.
+  1. The most recently used idle connection is used next, so that the others can expire: after POD_IDLE_S, or one second
+     before the pod would close them if it announces that (`Keep-Alive: timeout=`).
+  2. Exchanges that need a new connection are not given a kept one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from activator.runtime.clock import Now
 from activator.runtime.last_reads import keep_last_reads
 from activator.runtime.transport import Transport
 
-POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
+POD_IDLE_S: Final = 4.0  # idle limit of a pooled connection; below the 5 s of common servers
 
-_CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
+_CLOSING_S: Final = 1.0  # a request sent within this time before the pod closes may cross its FIN
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http1Pool(PodPool):
-    """Of a pod that is spoken with in HTTP/1.1."""
+    """The pool of a pod that speaks HTTP/1.1."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Http1Pool(PodPool):
     ) -> None:
         super().__init__(context, now, address, connect_timeout_s, naming)
         self._idle: list[Http1PodConnection] = []  # the longest idle first
-        self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
+        self._idle_max_s: float = POD_IDLE_S  # lower if the pod announces that it closes connections sooner
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
@@ -62,7 +62,7 @@ class Http1Pool(PodPool):
         return None
 
     def adopt(self, transport: Transport, bare: Transport | None) -> None:
-        """A connection that was dialled elsewhere, over TLS, and carries nothing yet."""
+        """Add an unused TLS connection that another pool has dialled."""
         self._context.connections += 1
         self.window.dialled()
         connection = self._new_connection()
@@ -87,13 +87,13 @@ class Http1Pool(PodPool):
         if connection.keep_alive_s >= 0.0:
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
         if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
-            connection.reused = True  # for an exchange that waits as for one that comes later
+            connection.reused = True  # it counts as kept for waiting exchanges, too
             self._next(connection)
         else:
             connection.close()
 
     def cut(self, connection: PooledConnection) -> None:
-        """Where one is cut under a request, the idle ones may be closed as well: their ends have not been read yet."""
+        """Close the idle connections after one was cut during a request; the pod may have closed them, too."""
         self._close_idle()
 
     # --- within ---
@@ -103,7 +103,7 @@ class Http1Pool(PodPool):
         return Http1PodConnection(self, self._now, self._context.turn, address.authority, address.lenient)
 
     def _next(self, connection: PooledConnection) -> None:
-        """Give the connection to the exchange that has waited longest, or park it."""
+        """Give the connection to the exchange that has waited longest, or keep it idle."""
         assert isinstance(connection, Http1PodConnection)
         for exchange, fresh in self._waiting.items():
             if fresh and connection.reused:
@@ -115,7 +115,7 @@ class Http1Pool(PodPool):
             connection.close()
             return
         if connection.fresh:
-            connection.fresh = False  # no answer is expected on it
+            connection.fresh = False  # no response is pending on it
             self.window.answered()
         self._idle.append(connection)
         if len(self._idle) == 1:
@@ -139,7 +139,7 @@ class Http1Pool(PodPool):
         if self._idle:
             self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
 
-    def _gone(self, connection: PooledConnection) -> None:
+    def _remove_connection(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http1PodConnection)
         if connection in self._idle:
             self._idle.remove(connection)

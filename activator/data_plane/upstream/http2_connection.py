@@ -1,13 +1,13 @@
-"""One HTTP/2 connection to a pod: the streams of many clients, as many at a time as the pod allows.
+"""One HTTP/2 connection to a pod, which carries streams of many clients, up to the limit of the pod.
 
 Rules
-  1. A stream is one exchange. It ends in `response_end`, `pod_failed` or `pod_refused`, or by the exchange's own
-     `abort`, which resets the stream and nothing else.
-  2. What the pod has provably not processed may be sent to another one whatever its method (`pod_refused`): a stream
-     with REFUSED_STREAM, or above the last one that GOAWAY names (RFC 9113 8.7). A stream that ends with the
-     connection, before a byte of an answer, is `untouched` as on a kept HTTP/1.1 connection.
-  3. A connection that is going away serves its streams to their ends, and gets no new one.
-  4. A pod that answers the preface with anything but SETTINGS does not speak HTTP/2: that is what the client is told.
+  1. A stream is one exchange. It ends in `response_end`, `pod_failed` or `pod_refused`, or by `abort` of the exchange,
+     which resets this stream only.
+  2. Requests that the pod has provably not processed may be sent to another pod, whatever the method (`pod_refused`):
+     streams with REFUSED_STREAM, and those above the last stream of a GOAWAY (RFC 9113 8.7). A stream that ends with
+     the connection before a byte of a response is `untouched`, as on a kept HTTP/1.1 connection.
+  3. A connection after GOAWAY serves its streams to their ends, and gets no new ones.
+  4. A pod that answers the preface with anything but SETTINGS does not speak HTTP/2; this is the detail of the refusal.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Http2PodConnection(Http2StreamOwner):
         self.secure = secure
         self.codec = Http2Client(_Events(self))
         self.promised = 0
-        self._served: bool = False  # it has been given to an exchange before
-        self.streams_before_settings: int = 1  # it carries so many before the pod's SETTINGS
-        self.is_ready: bool = False  # the pool has it among those with room
+        self._served: bool = False  # it has served an exchange before
+        self.streams_before_settings: int = 1  # the limit before the pod's SETTINGS
+        self.is_ready: bool = False  # it is in the pool's list of connections with room
         self.idle_since_s: float = 0.0
         self._refused: list[Http2PodStream] = []
         self._unsettled: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
-        self._touched: list[Http2PodStream] = []  # their exchanges are flushed when all of the read has been parsed
+        self._touched: list[Http2PodStream] = []  # their exchanges are flushed after the whole read is parsed
         self._received_s: float = 0.0  # the time of the read that is being handled
         self._cancelled = CancelledStreams(self.codec)
 
@@ -63,7 +63,7 @@ class Http2PodConnection(Http2StreamOwner):
         return stream
 
     def room(self) -> int:
-        """Return how many exchanges it can take now."""
+        """Return how many further exchanges the connection can take now."""
         transport = self._transport
         if self.is_closed or self.retiring or transport is None or transport.is_closing():
             return 0
@@ -73,14 +73,14 @@ class Http2PodConnection(Http2StreamOwner):
         return max(room - self.promised, 0)
 
     def is_idle(self) -> bool:
-        """True if it carries nothing."""
+        """True if the connection carries no exchange."""
         return not self.codec.streams and self.promised == 0
 
     def close(self) -> None:
         if not self.is_closed:
-            self._gone()
+            self._mark_closed()
             if self._transport is not None:
-                self.codec.fail(NO_ERROR, "")  # a GOAWAY, as 5.4.1 wants it
+                self.codec.fail(NO_ERROR, "")  # sends a GOAWAY (RFC 9113 5.4.1)
             self._leave()
 
     def cut(self) -> None:
@@ -110,7 +110,7 @@ class Http2PodConnection(Http2StreamOwner):
             stream.exchange = None
             if exchange is not None:
                 exchange.pod_refused(Reason.POD_CLOSED, "")
-        self.room_changed()  # their places were not used
+        self.room_changed()  # their reserved streams were not used
 
     # --- asyncio protocol ---
 
@@ -142,7 +142,7 @@ class Http2PodConnection(Http2StreamOwner):
         return True
 
     def _after(self) -> None:
-        """Flush what was parsed to the clients, and end the connection if the codec has found an error."""
+        """Flush parsed data to the clients, and end the connection if the codec has found an error."""
         self._received_s = 0.0
         touched = self._touched
         if touched:
@@ -206,7 +206,7 @@ class Http2PodConnection(Http2StreamOwner):
             self._writer.touch()
 
     def touched(self, user: Http2PodStream, exchange: PodUser) -> None:
-        """Something has come for it in this read."""
+        """Record that the exchange has received something in this read."""
         if not user.touched:
             user.touched = True
             exchange.read_s = self._received_s
@@ -221,13 +221,13 @@ class Http2PodConnection(Http2StreamOwner):
         self.room_changed()
 
     def _ended(self) -> None:
-        """End all unanswered exchanges: the pod sends no more."""
+        """Fail all exchanges without a complete response: the pod has closed the connection."""
         if self.codec.streams:
             self._owner.cut(self)
         if not self.codec.is_settled() and self.codec.streams:
             self._owner.wrong_protocol(self, NOT_HTTP2)
             self._fail_all(
-                Reason.POD_CLOSED, "the pod closed the connection before it answered in HTTP/2", False, False
+                Reason.POD_CLOSED, "the pod closed the connection before it sent SETTINGS (HTTP/2)", False, False
             )
         else:
             self._fail_all(Reason.POD_CLOSED, "", True, False)
@@ -244,7 +244,7 @@ class Http2PodConnection(Http2StreamOwner):
                 self.promised -= 1
                 users.append(unsettled)
         self._unsettled = []
-        self._gone()
+        self._mark_closed()
         if in_order:
             self._leave()
         elif self._writer is not None:
@@ -263,13 +263,13 @@ class Http2PodConnection(Http2StreamOwner):
             self._owner.room_changed(self)
 
     def _stream_over(self) -> None:
-        """One has ended: there is room for another, or the connection may close."""
+        """Report the end of a stream to the pool: there is room for another one, or the connection may close."""
         if not self.is_closed:
             self._owner.finished(self, not self.codec.going_away)
 
 
 class _Events(ClientEvents):
-    """Passes what the codec finds to the connection and the exchanges of its streams."""
+    """The codec's events, forwarded to the connection and to the exchanges of its streams."""
 
     def __init__(self, connection: Http2PodConnection) -> None:
         self._connection = connection
@@ -315,10 +315,10 @@ class _Events(ClientEvents):
                     user.exchange = None
                 exchange.response_end(trailers)
             if not user.tunnel and not stream.local_ended and not stream.is_closed:
-                self._connection.codec.reset(stream, NO_ERROR)  # the answer is complete: what is left has no reader
+                self._connection.codec.reset(stream, NO_ERROR)  # nothing reads the rest of the request
 
     def stream_failed(self, stream: Stream, error: WireError) -> None:
-        pass  # bodies of answers have no bound
+        pass  # response bodies are not bounded
 
     def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
         user = stream.user
@@ -332,13 +332,13 @@ class _Events(ClientEvents):
                 elif code == REFUSED_STREAM and not user.answered:
                     exchange.pod_refused(Reason.POD_CLOSED, "the pod refused the stream (REFUSED_STREAM)")
                 elif code == HTTP_1_1_REQUIRED:
-                    exchange.pod_failed(Reason.BAD_RESPONSE, "the pod wants HTTP/1.1 for this request", False)
+                    exchange.pod_failed(Reason.BAD_RESPONSE, "the pod requires HTTP/1.1 for this request", False)
                 else:
                     exchange.pod_failed(Reason.POD_CLOSED, f"the pod reset the stream ({code_name(code)})", False)
         self._connection._stream_over()
 
     def stream_closed(self, stream: Stream) -> None:
-        stream.user = None  # no cycle is left for the collector
+        stream.user = None  # avoid a reference cycle
         self._connection._stream_over()
 
     def stream_full(self, stream: Stream) -> None:
@@ -364,7 +364,9 @@ class _Events(ClientEvents):
                     exchange = user.exchange
                     user.exchange = None
                     if exchange is not None:
-                        exchange.pod_refused(Reason.POD_CLOSED, f"the pod goes away ({code_name(code)})")
+                        exchange.pod_refused(
+                            Reason.POD_CLOSED, f"the pod closes the connection (GOAWAY, {code_name(code)})"
+                        )
         connection._owner.finished(connection, False)
 
     def peer_settings(self) -> None:
@@ -374,4 +376,4 @@ class _Events(ClientEvents):
         self._connection._cancelled.acknowledged()
 
     def ping_answered(self, payload: bytes) -> None:
-        pass  # we send none
+        pass  # no PING is sent

@@ -1,11 +1,12 @@
-"""The HTTP/2 connections of one pod identity: each carries as many exchanges at a time as the pod allows.
+"""The HTTP/2 connections of one pod identity; each carries as many exchanges as the pod allows.
 
 Rules
-  1. The connection that was ready last is used until it is full; the next one is dialled only then. So there are few,
-     and those that are not needed any more become idle and are closed after HTTP2_POD_IDLE_S.
-  2. A pod may take few streams, and says how many when a connection opens: until then the first one carries one
-     request, later ones as many as the last one took. Where it is silent for SETTINGS_PATIENCE_S, another is dialled.
-  3. A connection that is going away, or is not wanted any more, ends with its last stream; what waits is given to
+  1. The connection that had room most recently is used until it is full; only then the next one is dialled. This keeps
+     their number low, and connections that are no longer needed become idle and are closed after HTTP2_POD_IDLE_S.
+  2. A pod announces its limit of streams after a connection opens. Until then the first connection carries one
+     request, later ones as many as the previous one allowed. If the pod is silent for SETTINGS_PATIENCE_S, another one
+     is dialled.
+  3. A connection after GOAWAY, or one that is no longer needed, ends with its last stream; waiting exchanges use
      another one.
 """
 
@@ -25,16 +26,16 @@ from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.clock import Now
 
-HTTP2_POD_IDLE_S: Final = 30.0  # a connection without streams; a server that closes one says so before (GOAWAY)
+HTTP2_POD_IDLE_S: Final = 30.0  # a connection without streams; a server announces its close with GOAWAY
 
-SETTINGS_PATIENCE_S: Final = 1.0  # a pod that says nothing on a connection for longer gets another one
+SETTINGS_PATIENCE_S: Final = 1.0  # after this time without SETTINGS another connection is dialled
 
 log = logging.getLogger("activator.upstream")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http2Pool(PodPool):
-    """Of a pod that is spoken with in HTTP/2."""
+    """The pool of a pod that speaks HTTP/2."""
 
     def __init__(
         self,
@@ -45,12 +46,12 @@ class Http2Pool(PodPool):
         naming: ExpectedIdentity | None = None,
     ) -> None:
         super().__init__(context, now, address, connect_timeout_s, naming)
-        self._ready: list[Http2PodConnection] = []  # that have room
-        self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # of a connection that is being made
-        self._known: bool = False  # the pod has said how many it takes
-        self._unsettled: dict[Http2PodConnection, None] = {}  # open, and the pod has said nothing on it
+        self._ready: list[Http2PodConnection] = []  # connections with room
+        self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # the assumed limit of a connection that is being opened
+        self._known: bool = False  # the pod has announced its limit
+        self._unsettled: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
         self._sweeping: bool = False
-        self._told: bool = False  # that the pod speaks another protocol
+        self._is_protocol_logged: bool = False  # the wrong protocol of the pod has been logged
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
         assert not self._closed, "a connection to a pod that has left"
@@ -89,7 +90,7 @@ class Http2Pool(PodPool):
         if reusable:
             self._next(connection)
         else:
-            self._gone(connection)
+            self._remove_connection(connection)
             if connection.is_idle():
                 connection.close()
             elif self._waiting:
@@ -100,12 +101,12 @@ class Http2Pool(PodPool):
             self._next(connection)
 
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._is_protocol_logged:
+            self._is_protocol_logged = True
             log.warning("the pod at %s: %s", self._address.shown, words)
 
     def cut(self, connection: PooledConnection) -> None:
-        pass  # the others say themselves when they end
+        pass  # the other connections report their own end
 
     # --- within ---
 
@@ -117,7 +118,7 @@ class Http2Pool(PodPool):
         return connection
 
     def _next(self, connection: PooledConnection) -> None:
-        """Give the connection to exchanges that wait, as many as it has room for, or park it."""
+        """Give the connection to as many waiting exchanges as it has room for, or keep it idle."""
         assert isinstance(connection, Http2PodConnection)
         if not connection.codec.is_settled():
             self._unsettled[connection] = None
@@ -128,7 +129,7 @@ class Http2Pool(PodPool):
             if self._unsettled:
                 self._unsettled.pop(connection, None)
             self._known = True
-            self._told = False
+            self._is_protocol_logged = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
         room = connection.room()
         while room > 0 and self._waiting:
@@ -158,7 +159,7 @@ class Http2Pool(PodPool):
         return coming * self._streams_expected
 
     def _under_way(self) -> int:
-        """Connections that are being made."""
+        """Return the number of connections that are being opened."""
         return len(self._dials) + len(self._identifying)
 
     def _idle_count(self) -> int:
@@ -168,7 +169,7 @@ class Http2Pool(PodPool):
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
             connection.retiring = True
-            self._gone(connection)
+            self._remove_connection(connection)
             if connection.is_idle():
                 connection.close()
 
@@ -188,7 +189,7 @@ class Http2Pool(PodPool):
             self._context.wheel.arm(self._sweep, oldest_s + HTTP2_POD_IDLE_S)
         self._fill()
 
-    def _gone(self, connection: PooledConnection) -> None:
+    def _remove_connection(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
         self._unsettled.pop(connection, None)
         if connection.is_ready:

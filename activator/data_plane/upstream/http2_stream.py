@@ -1,9 +1,9 @@
-"""One request's half of an HTTP/2 connection to a pod: its stream.
+"""One request's stream on an HTTP/2 connection to a pod.
 
 Rules
-  1. Between the hand-over and `send_request` a stream has a *place*: the connection keeps room for it.
-  2. A request for a WebSocket waits until the pod has sent its SETTINGS (RFC 8441 3).
-  3. A stream that is cancelled is reset at once, unless the pod has the whole request and may finish.
+  1. From checkout to `send_request` a stream has a *place*: the connection reserves room for it.
+  2. A WebSocket request waits until the pod has sent its SETTINGS (RFC 8441 3).
+  3. A cancelled stream is reset at once, unless the pod has the whole request and may finish it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ class Http2StreamOwner(PooledConnection):
 
     codec: Http2Client
     secure: bool
-    promised: int  # exchanges that have been given a place, and have not sent their request
+    promised: int  # exchanges with a reserved place that have not sent their request
 
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
-        """Send this request when the pod has sent its SETTINGS."""
+        """Send this request after the pod has sent its SETTINGS."""
         raise NotImplementedError
 
     def refuse_soon(self, stream: Http2PodStream) -> None:
-        """Report to its exchange in the next turn, not within the hand-over, that another connection must take it."""
+        """Report to its exchange, in the next turn and not within the checkout, that it needs another connection."""
         raise NotImplementedError
 
     def room_changed(self) -> None:
-        """A place was not used: the connection may take another exchange."""
+        """Report that a reserved place was not used, so that the connection may take another exchange."""
         raise NotImplementedError
 
     def reset(self, stream: Stream, cancelled: PodUser | None = None) -> None:
-        """Reset a stream at once, and report its end to `cancelled` when the pod has processed that.
+        """Reset a stream at once, and report its end to `cancelled` after the pod has processed the reset.
 
-        Until then a request of another worker could reach the pod before the reset has ended this one. If the pod
+        Before that, a request of another worker could reach the pod while it still works on this one. If the pod
         confirms nothing, the deadline of `cancelled` ends it.
         """
         raise NotImplementedError
 
 
 class Http2PodStream(PodStream):
-    """One exchange's stream."""
+    """The stream of one exchange."""
 
     def __init__(self, connection: Http2StreamOwner, exchange: PodUser, reused: bool) -> None:
         self._connection = connection
         self._codec = connection.codec
-        self.exchange: PodUser | None = exchange  # None once it is over
+        self.exchange: PodUser | None = exchange  # None after its end
         self.reused = reused
         self.may_refuse = True
         self.stream: Stream | None = None
         self.has_place: bool = True  # its request has not been sent
-        self.end_wanted: bool = False  # before its request could be sent
+        self.end_wanted: bool = False  # `send_end` was called before the request could be sent
         self.touched: bool = False  # by the read that is being handled
-        self.answered: bool = False  # a byte of an answer has come
+        self.answered: bool = False  # a byte of a response has arrived
         self.tunnel: bool = False
-        self.upgrade: bytes = b""  # `websocket`, if that is asked for
+        self.upgrade: bytes = b""  # `websocket`, if requested
 
     def protocol(self) -> str:
         return "HTTP/2"
@@ -73,11 +73,11 @@ class Http2PodStream(PodStream):
             head.upgrade = b"websocket" if b"websocket" in offered else b""
         self.upgrade = head.upgrade
         if head.upgrade and not codec.is_settled() and not connection.is_closed:
-            connection.when_settled(self, head, body)  # RFC 8441 3: whether it takes WebSockets is not known before
+            connection.when_settled(self, head, body)  # RFC 8441 3: the pod announces support in them
             return
         self.has_place = False
         connection.promised -= 1
-        if connection.is_closed or codec.room() == 0:  # it went away between the hand-over and now
+        if connection.is_closed or codec.room() == 0:  # the connection received GOAWAY after the checkout
             connection.refuse_soon(self)
             return
         if head.upgrade and not codec.peer_takes_websockets:
@@ -94,7 +94,9 @@ class Http2PodStream(PodStream):
         exchange = self.exchange
         self.exchange = None
         if exchange is not None:
-            exchange.pod_failed(Reason.BAD_RESPONSE, "the pod takes no WebSockets over HTTP/2 (RFC 8441)", False)
+            exchange.pod_failed(
+                Reason.BAD_RESPONSE, "the pod does not support WebSockets over HTTP/2 (RFC 8441)", False
+            )
         self._connection.room_changed()  # its place was not used
 
     def send_body(self, data: bytes) -> None:
@@ -129,7 +131,7 @@ class Http2PodStream(PodStream):
             self._codec.pause(stream, False)
             return True
         self.exchange = None
-        # With `waits` the pod may compute on with the part that it has: the slot is kept until the time is over.
+        # With `waits` the pod may continue with the part that it has: the slot is kept until the time limit.
         self._connection.reset(stream, None if waits else successor)
         return True
 
@@ -137,7 +139,7 @@ class Http2PodStream(PodStream):
         return True
 
     def finish(self) -> None:
-        """A tunnel has ended both ways; what was sent is on its way, and the end of the stream behind it."""
+        """End a tunnel whose both directions have ended, after the data that is still being sent."""
         self.exchange = None
         if self.stream is not None:
             self._codec.send_end(self.stream, [])

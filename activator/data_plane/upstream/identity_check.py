@@ -1,7 +1,7 @@
-"""The first exchange on a connection to a pod, where it must be sure that it is that pod: the pod states its identity.
+"""The identity check: the first exchange on a new connection, in which the pod states its identity.
 
-An address may be another pod's by the time we dial it, before a source reports it. An existing connection stays with
-its pod: so each is checked once, before its first request.
+By the time of a dial, an address may belong to another pod without any source having reported it. An existing
+connection always belongs to the same pod, so each connection is checked once, before its first request.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from activator.runtime.reasons import Reason
 
 
 class ExpectedIdentity:
-    """How a pod is asked for its identity, and what it must answer."""
+    """The request for a pod's identity, and the expected response."""
 
     def __init__(self, head: RequestHead, header: bytes, identity: bytes) -> None:
         self.head = head
-        self.header = header  # of the answer, lowered
+        self.header = header  # the name of the response field, in lower case
         self.identity = identity
 
 
 class IdentityCheck(PodUser):
-    """`on_failed` is called when no answer came; an answer is judged by the owner of the connection."""
+    """The exchange of one check. `on_failed` is called if there is no response; the pool judges a response."""
 
     def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
         super().__init__(naming.head)
-        self.said: bytes | None = None  # None: nothing, so far
+        self.stated: bytes | None = None  # None: no response yet
         self.pod: PodStream | None = None
         self._expected_identity = naming
         self.over: bool = False
         self._on_failed = on_failed
 
-    def is_right(self) -> bool:
-        """The pod has stated the identity that is expected."""
-        return self.said == self._expected_identity.identity
+    def matches(self) -> bool:
+        """True if the pod has stated the expected identity."""
+        return self.stated == self._expected_identity.identity
 
     def connected(self, pod: PodStream) -> None:
         self.pod = pod
@@ -45,7 +45,7 @@ class IdentityCheck(PodUser):
         pass
 
     def response_head(self, head: ResponseHead) -> None:
-        self.said = head.headers.get(self._expected_identity.header) or b""
+        self.stated = head.headers.get(self._expected_identity.header) or b""
 
     def response_body(self, data: bytes) -> None:
         pass
@@ -54,7 +54,7 @@ class IdentityCheck(PodUser):
         pass
 
     def response_end(self, trailers: Headers) -> None:
-        pass  # `finished` has come before
+        pass  # `finished` was called before
 
     def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
         if not self.over:

@@ -1,15 +1,15 @@
-"""The connections of one pod identity: dials, and the exchanges that wait for a connection.
+"""The pool of one pod identity: its connections, its dials, and the exchanges that wait for a connection.
 
 Rules
-  1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and a later pod at the same
+  1. A pool belongs to an identity, not to an address. It is closed when the pod is removed; a later pod at the same
      address inherits no connection.
-  2. Only so many connections are new at the same time as the pod's window allows (window.py).
-  3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
-     is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests fail.
-  4. An exchange that holds a lease waits here, first come first served, for the next connection that can take it,
-     whichever it was dialled for. Dials belong to the pool, not to an exchange.
-  5. Where there is a `naming`, a new connection carries requests only after the pod has stated its identity on it
-     (identity_check.py). A wrong identity, or none, counts as a refusal: waiting requests go elsewhere.
+  2. The number of new connections at a time is bounded by the pod's dial window (window.py).
+  3. The kernel repeats a lost SYN after one second. If connects are known to be faster, a dial that takes much longer
+     is abandoned and repeated; requests fail only if nothing has connected for the whole connect timeout.
+  4. An exchange with a lease waits for the next connection that can take it, first come first served, whichever
+     exchange caused the dial. Dials belong to the pool, not to an exchange.
+  5. If an identity is expected, a new connection carries requests only after the pod has stated it (identity_check.py).
+     A wrong or missing identity counts as a refused connection: waiting requests go elsewhere.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from activator.runtime.clock import NEVER, Deadline, Now
 from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S, Transport
 
-DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this, and than DIAL_LOST_RTTS of the fastest, was dropped: dial anew
+DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this and than DIAL_LOST_RTTS x the fastest is repeated
 DIAL_LOST_RTTS: Final = 8.0
 
 log = logging.getLogger("activator.upstream")
@@ -39,7 +39,7 @@ log = logging.getLogger("activator.upstream")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodPool(ConnectionOwner):
-    """All connections of one identity, from the first dial to `close`; one for each protocol derives from it."""
+    """All connections of one identity, from the first dial to `close`; the base class of the protocols' pools."""
 
     def __init__(
         self,
@@ -54,26 +54,26 @@ class PodPool(ConnectionOwner):
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._expected_identity = naming
-        self._identifying: dict[PooledConnection, IdentityCheck] = {}  # connections whose pod is asked for its identity
-        self._mistaken: bool = False  # it was another pod, the last time
+        self._identifying: dict[PooledConnection, IdentityCheck] = {}  # connections with a pending identity check
+        self._is_mismatch_logged: bool = False  # the last identity check failed
         self._open: dict[PooledConnection, None] = {}
-        self._dials: dict[PooledConnection, Dial] = {}  # by what they will be
-        self._waiting: dict[PodUser, bool] = {}  # whether only a fresh one will do
-        self._refused: dict[PodUser, Reason] = {}  # that waited, and are rejected within the next turns
+        self._dials: dict[PooledConnection, Dial] = {}  # by the future connection
+        self._waiting: dict[PodUser, bool] = {}  # value: only a new connection will do
+        self._refused: dict[PodUser, Reason] = {}  # waited, and will be rejected in the next turns
         self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
-        self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
-        self._young: deque[tuple[float, PooledConnection]] = deque()  # new connections, by when they opened
+        self._silent_since_s: float = 0.0  # start of the first dial since which all dials were lost
+        self._young: deque[tuple[float, PooledConnection]] = deque()  # new connections with their opening times
         self._aging = _Aging(self)
         self._sweep = _Sweep(self)
         self._closed: bool = False
-        self._successor: PodPool | None = None  # the pool that has taken the pod over
+        self._successor: PodPool | None = None  # the pool that this one was handed over to
         context.pools[self] = None
 
     def move(self, address: PodAddress) -> None:
-        """Dial this address from now on; idle connections end at once, busy ones after their exchanges.
+        """Use this address from now on; close idle connections at once, and busy ones after their exchanges.
 
-        Another address has other settings of TLS, perhaps: no request goes out on a connection that was made before.
+        The new address may have other TLS settings, so no request may use an older connection.
         """
         self._address = address
         for connection in self._open:
@@ -87,7 +87,7 @@ class PodPool(ConnectionOwner):
         self._fill()
 
     def hand_over(self, successor: PodPool) -> None:
-        """Close the pool, and let `successor` serve the exchanges that wait here: their pod is the same."""
+        """Close the pool and move the waiting exchanges to `successor`, a pool of the same pod."""
         self._successor = successor
         waiting, self._waiting = self._waiting, {}
         refused, self._refused = self._refused, {}
@@ -100,39 +100,38 @@ class PodPool(ConnectionOwner):
                 exchange.connected(pod)
 
     def in_use(self) -> PodPool:
-        """Return the pool that serves the pod now: this one, unless it has been handed over."""
+        """Return the pool that serves the pod now: this one, or its successor."""
         pool = self
         while pool._successor is not None:
             pool = pool._successor
         return pool
 
     def is_closed(self) -> bool:
-        """The pod has left: there is no connection to be had."""
+        """True if the pod was removed: no connection can be had."""
         return self._closed
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
-        """A connection for `exchange`, if one has been idle for less than `idle_max_s` (0: only a fresh one will do).
+        """Return a stream on a connection that was idle for less than `idle_max_s`; 0 means a new connection only.
 
-        None: there is none at the moment, and the exchange waits for one. Later, never before this returns, it is
-        called with it (`connected`) or with the reason why there is none (`connect_failed`), unless it is forgotten.
-        The pool must not be closed.
+        If there is none, return None; the exchange waits for one. Later, never before this returns, its `connected` or
+        `connect_failed` is called, unless it is forgotten. The pool must not be closed.
         """
         raise NotImplementedError
 
     def forget(self, exchange: PodUser) -> None:
-        """The exchange waits no longer."""
+        """Remove an exchange that no longer waits."""
         self._waiting.pop(exchange, None)
         self._refused.pop(exchange, None)
         if self._successor is not None:
             self._successor.forget(exchange)
 
     def close(self) -> None:
-        """The pod has left: idle connections are closed now, busy ones when their response is complete."""
+        """Close idle connections now and busy ones after their responses, because the pod was removed."""
         self._closed = True
         self._context.pools.pop(self, None)
         for deadline in (self._sweep, self._aging):
             self._context.wheel.cancel(deadline)
-            deadline.pool = None  # no cycle is left for the collector, which looks at all there is or not at all
+            deadline.pool = None  # avoid a reference cycle, which only a full garbage collection frees
         self._young.clear()
         for dial in list(self._dials.values()):
             self._end_dial(dial)
@@ -147,12 +146,12 @@ class PodPool(ConnectionOwner):
                 exchange.connect_failed(Reason.CONNECT_FAILED)
 
     def watch(self) -> None:
-        """Another pod has the address now: find out which connections have lost their pod."""
+        """Find out which connections have lost their pod, because another pod has the address now."""
         for connection in list(self._open):
             connection.watch()
 
     def statistics(self) -> dict[str, int]:
-        """For /debug."""
+        """Return the figures for /debug."""
         return {
             "open": len(self._open),
             "idle": self._idle_count(),
@@ -162,40 +161,40 @@ class PodPool(ConnectionOwner):
         }
 
     def count_into(self, totals: list[int]) -> None:
-        """Add how many are open, idle, dialling and waiting: metrics ask every pod, and there may be 20,000."""
+        """Add the numbers of open, idle, dialling and waiting to `totals`; cheap, because there may be 20,000 pods."""
         totals[0] += len(self._open)
         totals[1] += self._idle_count()
         totals[2] += len(self._dials) + len(self._identifying)
         totals[3] += len(self._waiting) + len(self._refused)
 
-    # --- what a subclass does ---
+    # --- implemented by subclasses ---
 
     def _new_connection(self) -> PooledConnection:
-        """To be dialled."""
+        """Return a connection to be dialled."""
         raise NotImplementedError
 
     def _next(self, connection: PooledConnection) -> None:
-        """It can take exchanges: give it those that wait, or park it."""
+        """Give a connection with room to waiting exchanges, or keep it idle."""
         raise NotImplementedError
 
     def _coming(self) -> int:
-        """How many exchanges the connections will take that are under way."""
+        """Return how many exchanges the connections that are being opened will take."""
         raise NotImplementedError
 
     def _idle_count(self) -> int:
-        """How many connections carry nothing."""
+        """Return the number of idle connections."""
         raise NotImplementedError
 
     def _close_idle(self) -> None:
-        """All that carry nothing; the others when they carry nothing any more."""
+        """Close idle connections now, and the others as soon as they are idle."""
         raise NotImplementedError
 
     def _close_old(self, now_s: float) -> None:
-        """The sweep's time has come: those that have carried nothing for long."""
+        """Close connections that have been idle for too long; called by the sweep."""
         raise NotImplementedError
 
-    def _gone(self, connection: PooledConnection) -> None:
-        """It cannot take anything any more."""
+    def _remove_connection(self, connection: PooledConnection) -> None:
+        """Remove a connection that can take no more exchanges."""
         raise NotImplementedError
 
     # --- what connections report ---
@@ -228,7 +227,7 @@ class PodPool(ConnectionOwner):
         if connection in self._open:
             del self._open[connection]
             self._context.connections -= 1
-        self._gone(connection)
+        self._remove_connection(connection)
         if self._waiting:
             self._fill()
 
@@ -238,7 +237,7 @@ class PodPool(ConnectionOwner):
     # --- within ---
 
     def _fill(self) -> None:
-        """Dial for exchanges that wait and have no dial under way, as far as the window goes."""
+        """Dial for waiting exchanges without a pending dial, as far as the window allows."""
         while not self._closed and len(self._waiting) > self._coming() and self.window.has_room():
             self._context.close_idle_if_full()
             self._context.connections += 1
@@ -262,15 +261,15 @@ class PodPool(ConnectionOwner):
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
-        if identity_check.is_right() and reusable and not self._closed:
-            self._mistaken = False
+        if identity_check.matches() and reusable and not self._closed:
+            self._is_mismatch_logged = False
             self._next(connection)
             return
         connection.close()
-        if not self._mistaken and not self._closed:  # one line, not one for each connection
-            self._mistaken = True
-            said = "is called" if not identity_check.is_right() else "closes connections on which it says that it is"
-            log.warning("the pod at %s %s %r", self._address.shown, said, identity_check.said)
+        if not self._is_mismatch_logged and not self._closed:  # log once, not for each connection
+            self._is_mismatch_logged = True
+            outcome = "closes the connection after" if identity_check.matches() else "failed the identity check by"
+            log.warning("the pod at %s %s stating the identity %r", self._address.shown, outcome, identity_check.stated)
         self._refuse(Reason.CONNECT_FAILED)
 
     def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:
@@ -299,7 +298,7 @@ class PodPool(ConnectionOwner):
         self._refuse(reason)
 
     def _refuse(self, reason: Reason) -> None:
-        # A refusal is about the pod, so all that wait here are rejected; silence is about one dial only.
+        # A refusal concerns the pod, so all waiting exchanges fail; a timeout concerns one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
             refused: dict[PodUser, Reason] = dict.fromkeys(self._waiting, reason)
             self._waiting.clear()
@@ -312,23 +311,23 @@ class PodPool(ConnectionOwner):
         self._fill()
 
     def _reject_soon(self, refused: dict[PodUser, Reason]) -> None:
-        """Reject users of the pool, for a reason each, within the next turns."""
+        """Fail exchanges, each for its reason, within the next turns."""
         before = len(self._refused)
         self._refused.update(refused)
         if before == 0:
             self._reject_refused()
 
     def _reject_refused(self) -> None:
-        """A bounded number in this turn: without a limit of its own, thousands of requests may wait for one pod."""
+        """Fail a bounded number of exchanges per turn: without a limit, thousands may wait for one pod."""
         for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
             reason = self._refused.pop(exchange, None)
-            if reason is not None:  # else it has left meanwhile
+            if reason is not None:  # otherwise it was forgotten in the meantime
                 exchange.connect_failed(reason)
         if self._refused:
             self._context.turn.defer(self._reject_refused)
 
     def _is_lost(self, dial: Dial) -> bool:
-        """The dial is to be repeated; False when the pod has been silent for the whole connect timeout."""
+        """True if the dial must be repeated; False if the pod has been silent for the whole connect timeout."""
         self.window.lost()
         if self._silent_since_s == 0.0:
             self._silent_since_s = dial.started_s
@@ -337,7 +336,7 @@ class PodPool(ConnectionOwner):
     def _age(self, now_s: float) -> None:
         young = self._young
         window = self.window
-        age_s = window.age_s  # one for all that are looked at now: a window that passes halves it
+        age_s = window.age_s  # fixed for this call: a window that passes halves it
         while young and (young[0][0] + age_s <= now_s or not young[0][1].fresh):
             connection = young.popleft()[1]
             if connection.fresh:
@@ -348,16 +347,16 @@ class PodPool(ConnectionOwner):
         self._fill()
 
 
-class _OfPool(Deadline):
-    """A deadline of the pool's; None once it is closed."""
+class _PoolDeadline(Deadline):
+    """A deadline of a pool; `pool` is None after the pool was closed."""
 
     def __init__(self, pool: PodPool) -> None:
         super().__init__()
         self.pool: PodPool | None = pool
 
 
-class _Aging(_OfPool):
-    """Takes connections out of the window that have been open for a while."""
+class _Aging(_PoolDeadline):
+    """The deadline that removes connections from the window after they have been open for a while."""
 
     def expired(self, now_s: float) -> None:
         if self.pool is not None:
@@ -365,7 +364,7 @@ class _Aging(_OfPool):
 
 
 class _CloseTimeout(Deadline):
-    """Waits for a pod to take what was written to a connection that is being closed; not for ever."""
+    """The time limit for a pod to take the data written to a connection that is being closed."""
 
     def __init__(self, transport: Transport) -> None:
         super().__init__()
@@ -375,8 +374,8 @@ class _CloseTimeout(Deadline):
         self._transport.abort()
 
 
-class _Sweep(_OfPool):
-    """Closes the pool's connections that have been idle too long."""
+class _Sweep(_PoolDeadline):
+    """The deadline that closes connections that have been idle for too long."""
 
     def expired(self, now_s: float) -> None:
         if self.pool is not None:

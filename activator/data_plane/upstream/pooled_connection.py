@@ -1,4 +1,4 @@
-"""A connection to a pod and the pool that it belongs to, as they see each other, whatever is spoken on it."""
+"""The interfaces between a connection to a pod and its pool, independent of the protocol."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from activator.runtime.transport import Transport, watch
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PooledConnection(Connection):
-    """A connection, as its pool sees it; one for each protocol derives from it."""
+    """A connection as its pool sees it; the base class of the protocols' connections."""
 
     def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes) -> None:
         super().__init__(turn)
         self._owner = owner
         self._now = now
-        self.authority = authority  # the Host of requests that name none: the pod's
-        self.fresh: bool = True  # no byte of a response has ever come
-        self.last_read_s: float = 0.0  # when it last read something, or was opened
+        self.authority = authority  # the default Host: that of the pod
+        self.fresh: bool = True  # no byte of a response has arrived yet
+        self.last_read_s: float = 0.0  # time of the last read, or of the opening
         self.is_closed: bool = False
         self.retiring: bool = False  # it takes no more exchanges
 
-    # --- what a subclass does ---
+    # --- implemented by subclasses ---
 
     def serve(self, exchange: PodUser) -> PodStream:
-        """Carry this exchange from now on; there must be room. The caller notifies the exchange (`connected`)."""
+        """Carry this exchange from now on; there must be room. The caller calls `connected` of the exchange."""
         raise NotImplementedError
 
     def cut(self) -> None:
-        """Close at once, whatever it carries, and report that to no exchange."""
+        """Close at once, without reporting it to the exchanges."""
         raise NotImplementedError
 
     def _parse_on(self) -> bool:
@@ -45,14 +45,14 @@ class PooledConnection(Connection):
     # --- the pool's side ---
 
     def watch(self) -> None:
-        """Notice where the pod is gone without a word (`transport.watch`)."""
+        """Detect a pod that has disappeared without closing the connection (`transport.watch`)."""
         if self._transport is not None:
             watch(self._transport)
 
     def close(self) -> None:
-        """Close in order; for a connection that carries nothing."""
+        """Close a connection that carries nothing, in order."""
         if not self.is_closed:
-            self._gone()
+            self._mark_closed()
             self._leave()
 
     # --- asyncio protocol ---
@@ -69,7 +69,7 @@ class PooledConnection(Connection):
 
     @final
     def _note_read(self, count: int) -> float:
-        """Note that so many bytes have been read; return the time."""
+        """Record a read of `count` bytes; return the time."""
         if self.fresh:
             self.fresh = False
             self._owner.answered(self)
@@ -78,12 +78,12 @@ class PooledConnection(Connection):
         return now_s
 
     def _parse_all(self) -> None:
-        """Parse the rest of the last read, in as many shares as it takes: nothing more comes."""
+        """Parse the rest of the last read, in as many shares as necessary, because no more data arrives."""
         while self._parse_on():
             pass
 
     def _parse_last_reads(self) -> bool:
-        """Parse what the kernel still holds; return whether that was anything."""
+        """Parse the data that the kernel still holds; return True if there was any."""
         has_data = False
         for data in last_reads(self._transport):
             has_data = True
@@ -91,12 +91,12 @@ class PooledConnection(Connection):
             self._parse_all()
         return has_data
 
-    def _gone(self) -> None:
+    def _mark_closed(self) -> None:
         self.is_closed = True
         self._owner.closed(self)
 
     def _leave(self) -> None:
-        """Close when all that was written is sent, for which the pod has a time limit."""
+        """Close after all written data has been sent, for which the pod has a time limit."""
         writer = self._writer
         transport = self._transport
         if writer is not None and transport is not None:
@@ -105,40 +105,40 @@ class PooledConnection(Connection):
                 self._owner.leaving(transport)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'
+@mypyc_attr(allow_interpreted_subclasses=True)  # because tests derive from the pool
 class ConnectionOwner:
-    """The pool, as a connection sees it."""
+    """The pool as a connection sees it."""
 
     def opened(self, connection: PooledConnection) -> None:
-        """The dial has succeeded."""
+        """Handle a successful dial."""
         raise NotImplementedError
 
     def answered(self, connection: PooledConnection) -> None:
-        """The first byte of the first response has come."""
+        """Handle the first byte of the first response."""
         raise NotImplementedError
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
-        """A response is complete; where `reusable`, the connection may take another request."""
+        """Handle a complete response; if `reusable`, the connection may take another request."""
         raise NotImplementedError
 
     def room_changed(self, connection: PooledConnection) -> None:
-        """The connection may take more requests than before, or none any more, though none has ended."""
+        """Handle a change of how many requests the connection takes, although none has ended."""
 
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
-        """The pod does not speak the protocol of this pool."""
+        """Handle a pod that does not speak the protocol of this pool."""
 
     def cut(self, connection: PooledConnection) -> None:
-        """The pod has closed it under a request."""
+        """Handle a connection that the pod has closed during a request."""
         raise NotImplementedError
 
     def closed(self, connection: PooledConnection) -> None:
-        """The connection is gone, for whatever reason; called once."""
+        """Handle the end of a connection, whatever the cause; called once."""
         raise NotImplementedError
 
     def close_idle_one(self) -> bool:
-        """Close the connection that has been idle the longest; False where none is."""
+        """Close the connection that has been idle longest; return False if none is idle."""
         raise NotImplementedError
 
     def leaving(self, transport: Transport) -> None:
-        """The connection closes with bytes unsent: abort it if the pod has not taken them in time."""
+        """Limit the time of a connection that closes with unsent data; it is aborted after that."""
         raise NotImplementedError

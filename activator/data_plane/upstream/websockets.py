@@ -1,4 +1,4 @@
-"""What a proxy between two versions of HTTP has to compute in the handshake of a WebSocket."""
+"""The parts of a WebSocket handshake that a proxy between two HTTP versions computes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def accept_of(key: bytes) -> bytes:
 def is_accepted(request: RequestHead, answer: ResponseHead) -> bool:
     """True if a 101 to a WebSocket proves that the pod has read the handshake (RFC 6455 4.1).
 
-    A client of HTTP/2 cannot check that: the key was made here.
+    An HTTP/2 client cannot check this, because the proxy has made the key.
     """
     key = request.headers.get(b"sec-websocket-key")
     return key is None or (answer.headers.get(b"sec-websocket-accept") or b"").strip() == accept_of(key)
 
 
 def switched(request: RequestHead, head: ResponseHead) -> ResponseHead:
-    """Return the 101 that HTTP/1.1 would have in the place of this answer to an extended CONNECT."""
+    """Return the 101 that HTTP/1.1 would have in place of this response to an extended CONNECT."""
     lines = head.headers.block
     key = request.headers.get(b"sec-websocket-key")
     if key:

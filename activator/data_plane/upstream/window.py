@@ -1,41 +1,40 @@
-"""How many connections of one pod may be new at the same time: slow start, as TCP has it, for its accept queue.
+"""The bound on the new connections of one pod: slow start, as in TCP, to protect its accept queue.
 
-A server with a small backlog loses the connections that come faster than it accepts them, and the kernel repeats a lost
-SYN only after a second. Measured with 200 simultaneous dials to a backlog of 5: 70 answered, 130 timed out; with at
-most 5 unanswered ones at a time, all 200 in 0.1 s.
+A server with a small backlog loses connections that arrive faster than it accepts them, and the kernel repeats a lost
+SYN only after one second. Measured with 200 simultaneous dials to a backlog of 5: 70 answered and 130 timed out; with
+at most 5 unanswered ones at a time, all 200 answered within 0.1 s.
 
 Rules
-  1. A connection is *new* from its dial until it has passed. It has passed with the first byte of its first answer; or
-     when it has stood for `age_s`, since an answer may take minutes and the pod must have accepted it by then; or when
-     it is closed.
-  2. When a whole window has passed, the window grows: it doubles until a dial has been lost, then it grows by one.
-  3. A window that passed by age alone halves the age: the pod is slow to answer, not to accept. Were neither the window
-     nor the age to change, a pod that takes longer than the age and closes its connections would get
-     `DIAL_WINDOW_INITIAL` new ones per age for ever: 16 a second, whatever it could do.
-  4. A lost dial halves the window and makes the age its longest: what stands may still be in the accept queue.
+  1. A connection is *new* from its dial until it has passed or is closed. It passes with the first byte of its first
+     response, or after it has been open for `age_s`: a response may take minutes, but the pod has accepted it by then.
+  2. After a whole window has passed, the window grows: it doubles until a dial has been lost, then it grows by one.
+  3. A window that passed by age alone halves the age: the pod is slow to respond, not to accept. If neither the window
+     nor the age changed, a pod that responds later than the age and closes its connections would never get more than
+     `DIAL_WINDOW_INITIAL` new connections per age: 16 per second, whatever its capacity.
+  4. A lost dial halves the window and resets the age to its maximum: open connections may still be in the accept queue.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-DIAL_WINDOW_INITIAL: Final = 4  # new connections of one pod at the same time (data_plane/upstream/window.py)
+DIAL_WINDOW_INITIAL: Final = 4  # new connections of one pod at the same time
 DIAL_WINDOW_MAX: Final = 256
-DIAL_AGE_INITIAL_S: Final = 0.01  # then a new connection counts as accepted, answered or not …
-DIAL_AGE_MIN_S: Final = 0.01  # … which is halved where pods are slow to answer, …
-DIAL_AGE_MAX_S: Final = 0.25  # … and so long after a dial was lost
+DIAL_AGE_INITIAL_S: Final = 0.01  # the age at which a new connection counts as accepted, with or without a response
+DIAL_AGE_MIN_S: Final = 0.01  # the minimum, for pods that respond slowly
+DIAL_AGE_MAX_S: Final = 0.25  # the maximum, set when a dial is lost
 
 
 class DialWindow:
-    """The window of one pod. `size`: how many may be new; `new`: how many are; `age_s`: how long one counts as new."""
+    """The window of one pod. `size`: the bound; `new`: the number of new connections; `age_s`: how long one is new."""
 
     def __init__(self) -> None:
         self.size: int = DIAL_WINDOW_INITIAL
         self.new: int = 0
         self.age_s: float = DIAL_AGE_INITIAL_S
-        self._passed: int = 0  # since the window last changed
-        self._answered: bool = False  # one of these by its answer
-        self._lost: bool = False  # one ever was: the window grows by one
+        self._passed: int = 0  # since the last change of the window
+        self._answered: bool = False  # at least one of them by a response
+        self._lost: bool = False  # a dial was lost: the window grows by one
 
     def has_room(self) -> bool:
         return self.new < self.size
@@ -44,22 +43,22 @@ class DialWindow:
         self.new += 1
 
     def ended(self) -> None:
-        """A new one has ended without having passed: refused, given up or closed."""
+        """Count the end of a new connection that has not passed: refused, abandoned or closed."""
         self.new -= 1
 
     def answered(self) -> None:
-        """A new one has got the first byte of its first answer, or was not wanted and is kept idle."""
+        """Count a new connection that got the first byte of its first response, or that is kept idle unused."""
         self.new -= 1
         self._answered = True
         self._pass()
 
     def aged(self) -> None:
-        """A new one has stood for `age_s`."""
+        """Count a new connection that has been open for `age_s`."""
         self.new -= 1
         self._pass()
 
     def lost(self) -> None:
-        """A dial got no answer in time; `ended` is called as well."""
+        """Shrink the window after a dial that timed out; the caller also calls `ended`."""
         self.size = max(self.size // 2, 1)
         self.age_s = DIAL_AGE_MAX_S
         self._lost = True

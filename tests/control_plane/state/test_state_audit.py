@@ -13,7 +13,7 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.repair import COMPARED_AT_ONCE, LOST
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S, StateWorker
-from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, LOOK_STEPS
+from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, CHECK_STEPS
 from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
 from activator.data_plane.throttle.leases import Lease
 from activator.messages import (
@@ -364,7 +364,7 @@ def test_a_look_at_many_revisions_is_cut_into_turns() -> None:
     count = AUDIT_STEPS_PER_TURN
     joined.do(*(RevisionSet(replace(SPEC, key=f"ns/r{number}")) for number in range(count)))
     joined.auditor.expired(joined.clock.now())
-    per_turn = AUDIT_STEPS_PER_TURN // LOOK_STEPS
+    per_turn = AUDIT_STEPS_PER_TURN // CHECK_STEPS
     assert joined.auditor.looked_total == per_turn
     assert joined.clock.turn() == 1
     assert joined.auditor.looked_total == 2 * per_turn

@@ -478,7 +478,7 @@ def test_a_look_that_is_under_way_ends_when_the_table_is_about_to_be_replaced() 
     assert look is not None
     begin(joined)
     joined.turns(2)
-    assert joined.auditor._go_on(look) is None and look.slot == 0
+    assert joined.auditor._continue_check(look) is None and look.slot == 0
     assert joined.hooks.told == []
 
 

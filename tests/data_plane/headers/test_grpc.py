@@ -15,7 +15,7 @@ from activator.data_plane.headers.grpc import (
     edit_timeout,
     is_grpc,
     refusal,
-    status_said,
+    status_of,
     timeout_of,
 )
 from activator.runtime.reasons import GrpcStatus, Reason
@@ -113,7 +113,7 @@ def answered(status: int, *pairs: tuple[bytes, bytes]) -> ResponseHead:
     ],
 )
 def test_what_a_call_came_to(answer: ResponseHead | None, trailers: Headers, expected: str) -> None:
-    assert STATUS_NAMES[status_said(answer, trailers)] == expected
+    assert STATUS_NAMES[status_of(answer, trailers)] == expected
 
 
 @pytest.mark.parametrize("reason", list(Reason))

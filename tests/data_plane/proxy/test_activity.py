@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.data_plane.apply import load_of
-from activator.data_plane.filters.activity import DORMANT_LOOK_S, FrameScanner, is_comment
+from activator.data_plane.filters.activity import DORMANT_CHECK_S, FrameScanner, is_comment
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, at_pod, request_head, response_head
 
@@ -60,7 +60,7 @@ def test_an_open_websocket_counts_until_it_has_been_quiet() -> None:
     tunnel.world.throttler.active = False  # its load was reported for the last time
     tunnel.world.heard.events.clear()
     tunnel.exchange.request_body(frame(TEXT, b"hello", masked=True))
-    clock.pass_time(DORMANT_LOOK_S + 0.1)
+    clock.pass_time(DORMANT_CHECK_S + 0.1)
     assert tunnel.load() == (1, 1)
     assert ("activated",) in tunnel.world.heard.events, "its load is reported again"
     clock.pass_time(QUIET_S + 1.5)
@@ -105,7 +105,7 @@ def test_a_dormant_websocket_does_not_keep_a_pod_that_leaves() -> None:
     pod = tunnel.exchange.pod
     assert isinstance(pod, Pod)
     world.table.drain(world.tracker("p1"))
-    world.clock.pass_time(DORMANT_LOOK_S + 0.1)
+    world.clock.pass_time(DORMANT_CHECK_S + 0.1)
     assert pod.aborted and tunnel.client.aborted
     assert world.table.in_flight == 0 and world.throttler.counters.quiet == 0 and world.wheel.armed == 0
 

@@ -18,7 +18,7 @@ from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerSto
 from activator.data_plane.filters.stored_answers import edit_prefer, prefers_async
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.exchange import ProxiedExchange
-from activator.data_plane.proxy.status_exchange import AnswerDesk
+from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import (
     SEND_TIMEOUT_S,
@@ -48,7 +48,7 @@ class Later(World):
         self.links = AnswerLinks(self.store)
         self.proxy.answers = self.answers = self.store
         self.filter(self.throttler)
-        self.proxy.open_status = AnswerDesk(self.proxy, self.store, self.links).open
+        self.proxy.open_status = StatusOpener(self.proxy, self.store, self.links).open
 
     def post(self, body: bytes = b"", prefer: str = "respond-async", **fields: Any) -> Client:
         """One request, to its end."""

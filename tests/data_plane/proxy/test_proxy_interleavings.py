@@ -241,7 +241,9 @@ class Interleavings(RuleBasedStateMachine):
         assert holders <= {id(exchange) for exchange, _ in self.live}
         assert world.proxy.active == len(self.live)
         assert world.table.in_flight == len(world.throttler.leases)
-        assert world.throttler.forsaken() == [], "each lease's request is at a pod, or waits for a connection to it"
+        assert world.throttler.unserved_leases() == [], (
+            "each lease's request is at a pod, or waits for a connection to it"
+        )
         assert world.held.held_requests == world.throttler.queue.line.length
         assert world.held.held_bytes == world.throttler.held.held_bytes
         assert world.held.held_bytes == sum(held_by(exchange) for exchange, _ in self.live)
@@ -256,10 +258,10 @@ class Interleavings(RuleBasedStateMachine):
                 waits = exchange.pod is None or pod_of(exchange).full or body._more is not None
                 assert waits, "paused for nothing: nobody will resume it"
             if exchange.pod is not None and pod_of(exchange).paused:
-                assert client.full or exchange._goes_on, "likewise"
+                assert client.full or exchange._is_continuing, "likewise"
             buffer = kept_of(exchange)
             if buffer is not None and buffer.size:
-                assert client.full or exchange._goes_on, "likewise"
+                assert client.full or exchange._is_continuing, "likewise"
             if exchange.phase in {ANSWERING, DELIVERING} and not client.has_left:
                 kept = 0 if buffer is None else buffer.size
                 assert len(client.body) + kept == exchange.response_bytes, "nothing is lost, and nothing is sent twice"

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.proxy.routing import Router, entry_of, sought
+from activator.data_plane.proxy.routing import Router, entry_of, routing_host
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.registry import create
 from lb.rng import Rng
@@ -34,7 +34,7 @@ def test_a_port_of_its_own_leads_to_it_whatever_the_host() -> None:
         head.entry = entry_of(port)
         found = made.resolve(head)
         assert (None if found is None else found.key) == key
-        rules = made.rules_of(sought(head))
+        rules = made.rules_of(routing_host(head))
         assert (rules is None) == (key is None), "no wildcard stands in for a port"
     made.drop("ns/ported")
     head.entry = entry_of(20_001)

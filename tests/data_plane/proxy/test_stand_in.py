@@ -194,7 +194,7 @@ def test_the_last_lines_of_the_program_only_where_that_was_asked_for() -> None:
     line = '</pre><script>alert("1")</script>'
     for asked in (True, False):
         world = World(waiting_page=WaitingPageSpec(REFRESH_S, output=asked))
-        world.throttler.queue.onlookers.output = ("loading", line)
+        world.throttler.queue.start_observers.output = ("loading", line)
         body = browsed(world).body
         assert (b"loading\n&lt;/pre&gt;&lt;script&gt;alert(&quot;1&quot;)" in body) == asked
         assert (b"<pre" in body) == asked and b"<script" not in body

@@ -15,7 +15,7 @@ from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.proxy.attempt import Attempt
 from activator.data_plane.proxy.exchange import ProxiedExchange
-from activator.data_plane.proxy.status_exchange import AnswerDesk
+from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -56,7 +56,7 @@ class Everything(World):
         self.proxy.answers = self.answers = self.store
         self.filter(self.throttler)
         self.filter(self.second)
-        self.proxy.open_status = AnswerDesk(self.proxy, self.store, AnswerLinks(self.store)).open
+        self.proxy.open_status = StatusOpener(self.proxy, self.store, AnswerLinks(self.store)).open
         self.exchanges: list[tuple[ProxiedExchange, Client]] = []
         self.pods_made = 0
 

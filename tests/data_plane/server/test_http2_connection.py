@@ -20,9 +20,9 @@ from activator.codec.http2.frames import (
 )
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import (
+    CHECK_INTERVAL_S,
     DRAIN_PING_S,
     FRAME_TIMEOUT_S,
-    LOOK_S,
     UNTAKEN_BYTES_MAX,
     Http2ClientConnection,
 )
@@ -301,7 +301,7 @@ def test_who_takes_nothing_of_an_answer_is_not_waited_for() -> None:
     pod.peer.send(3, b"y" * 20_000, False)
     it.run()
     assert it.world.proxy.active == 1
-    pass_time(it, SEND_TIMEOUT_S + LOOK_S + 1.0)
+    pass_time(it, SEND_TIMEOUT_S + CHECK_INTERVAL_S + 1.0)
     assert large.code == INTERNAL_ERROR and it.world.proxy.active == 0
     pass_time(it, FLUSH_S)
     assert heard.code == CANCEL and it.registry.streams == 0
@@ -318,7 +318,7 @@ def test_who_takes_some_of_it_is_waited_for() -> None:
     for _ in range(20):
         client.peer.h2.increment_flow_control_window(1, stream_id)
         it.run()
-        pass_time(it, FLUSH_S - LOOK_S)
+        pass_time(it, FLUSH_S - CHECK_INTERVAL_S)
     assert heard.ended and heard.body == b"x" * 20
     it.end()
 
@@ -356,10 +356,10 @@ def test_an_answer_of_ours_that_nobody_takes_is_given_up() -> None:
     """It belongs to no exchange: nothing but the connection's own look ends it, and lets a drain end."""
     it = Http2World(limits=RequestLimits(headers=5))
     client = it.client({INITIAL_WINDOW: 0})
-    pass_time(it, 2 * LOOK_S)  # the timer is for idleness by now
+    pass_time(it, 2 * CHECK_INTERVAL_S)  # the timer is for idleness by now
     _, heard = it.request(client, request_fields(b"GET", b"/", b"app.test", *[b"a", b"b"] * 10))
     assert heard.status == 431 and not heard.ended
-    pass_time(it, FLUSH_S + 2 * LOOK_S)
+    pass_time(it, FLUSH_S + 2 * CHECK_INTERVAL_S)
     assert heard.code == CANCEL and it.registry.streams == 0
     it.end()
 
@@ -394,7 +394,7 @@ def test_a_body_that_comes_too_slowly_ends_its_request() -> None:
         client.peer.send(stream_id, b"x" * 300, False)
         pass_time(it, 1.0)
     assert not heard.is_over()
-    pass_time(it, 2 * LOOK_S + 1.0)
+    pass_time(it, 2 * CHECK_INTERVAL_S + 1.0)
     assert heard.status == 408 and heard.code == NO_ERROR
     it.end()
 
@@ -404,8 +404,8 @@ def test_a_client_that_had_to_wait_with_its_body_is_not_blamed_for_it() -> None:
     client = it.client()
     peer = client.peer
     stream_id, heard = it.request(client, request_fields(b"POST"), b"x" * 32_000, ends=False)
-    pass_time(it, LOOK_S)  # the first look is over; from here on, the body waits for a pod
-    pass_time(it, LOOK_S - 1.0)
+    pass_time(it, CHECK_INTERVAL_S)  # the first look is over; from here on, the body waits for a pod
+    pass_time(it, CHECK_INTERVAL_S - 1.0)
     pod = it.open_pod()
     pass_time(it, 1.5)
     assert not heard.is_over(), "the client was let on a second ago"
@@ -413,7 +413,7 @@ def test_a_client_that_had_to_wait_with_its_body_is_not_blamed_for_it() -> None:
         peer.send(stream_id, b"x" * 3_500, False)
         pass_time(it, 1.0)
     assert not heard.is_over()
-    pass_time(it, 2 * LOOK_S + 1.0)
+    pass_time(it, 2 * CHECK_INTERVAL_S + 1.0)
     assert heard.status == 408 and pod.peer.of(1).code is not None
     it.end()
 
@@ -423,7 +423,7 @@ def test_who_waits_for_a_100_is_not_blamed_either() -> None:
     client = it.client()
     fields = request_fields(b"POST", b"/", b"app.test", b"expect", b"100-continue")
     stream_id, heard = it.request(client, fields, b"", ends=False)
-    pass_time(it, 3 * LOOK_S - 1.0)
+    pass_time(it, 3 * CHECK_INTERVAL_S - 1.0)
     pod = it.open_pod()
     pod.peer.h2.send_headers(1, [(b":status", b"100")])
     it.run()
@@ -445,7 +445,7 @@ def test_a_field_section_that_does_not_end_is_not_waited_for(with_stream: bool, 
     if with_stream:
         it.request(client)
     client.connection.data_received(frames.frame(frames.HEADERS, 0, 3, b"\x82"))
-    for _ in range(int(FRAME_TIMEOUT_S + 2 * LOOK_S)):
+    for _ in range(int(FRAME_TIMEOUT_S + 2 * CHECK_INTERVAL_S)):
         it.world.clock.pass_time(1.0)
         it.run()
         if client.transport.eof:
@@ -464,7 +464,7 @@ def test_a_frame_that_does_not_end_is_not_waited_for() -> None:
     client.connection.data_received(frames.frame(frames.PING, 0, 0, b"12345678")[:-1])
     pass_time(it, FRAME_TIMEOUT_S - 1.0)
     assert not client.peer.goaways
-    pass_time(it, 2 * LOOK_S)
+    pass_time(it, 2 * CHECK_INTERVAL_S)
     assert client.transport.eof
     it.end()
 
@@ -478,7 +478,7 @@ def test_an_idle_connection_is_told_and_closed() -> None:
     it.answer(pod, 1)
     pass_time(it, IDLE_S - 5.0)
     assert not client.transport.is_closed()
-    pass_time(it, 2 * LOOK_S)
+    pass_time(it, 2 * CHECK_INTERVAL_S)
     assert client.transport.is_closed() and client.peer.goaways == [(1, NO_ERROR)]
     it.end()
 

@@ -136,5 +136,5 @@ def test_the_client_is_whom_the_proxy_says_in_all_that_is_told_of_it() -> None:
     visit.transport, visit.connection = transport, connection
     connection.connection_made(transport)
     connection.data_received(GET)
-    assert connection._who().peer_ip == "203.0.113.7"
+    assert connection._origin_of_client().peer_ip == "203.0.113.7"
     visit.end()

@@ -242,7 +242,7 @@ def test_who_cannot_be_in_time_even_at_best_is_told_at_arrival() -> None:
         assert room.ask(activator_deadline="30s").ends == []
     # Two slots at most, four ahead, four seconds each at best: not before eight seconds have passed.
     assert room.ask(activator_deadline="7.9s").ends == ["deadline_too_short"]
-    assert room.throttler.queue.refusal_detail() == "at best in 8.0 s, wanted within 7.9 s"
+    assert room.throttler.queue.refusal_detail() == "a slot in 8.0 s at best, required within 7.9 s"
     assert room.ask(activator_deadline="8s").ends == []
 
 

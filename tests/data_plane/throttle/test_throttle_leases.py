@@ -8,7 +8,7 @@ import weakref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.throttle.leases import NOBODY, Lease, LeaseHolder, Leases, newest_of
+from activator.data_plane.throttle.leases import NO_HOLDER, Lease, LeaseHolder, Leases, newest_of
 from lb.tracker import PodTracker
 
 
@@ -52,7 +52,7 @@ def test_leases_are_found_by_their_pod_and_all_together(told: list[tuple[str, in
             if what == "close":
                 opened.remove(lease)
                 leases.close(lease)
-                assert lease.holder is NOBODY
+                assert lease.holder is NO_HOLDER
             else:
                 leases.move(lease, tracker)
                 at[slot].append(lease)

@@ -144,5 +144,7 @@ def test_a_mistake_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> N
             visit.pool.window.dialled()
             again.connection_made(WrittenTransport())
             again.data_received(named(b"p2"))
-    assert [record.getMessage() for record in caplog.records] == ["the pod at 10.0.0.1:80 is called b'p2'"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the pod at 10.0.0.1:80 failed the identity check by stating the identity b'p2'"
+    ]
     visit.end()

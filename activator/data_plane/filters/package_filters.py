@@ -1,4 +1,4 @@
-"""Filters that other packages provide, through entry points of the group `activator.filters` or by their path."""
+"""Filters of other packages, from entry points of the group `activator.filters` or by their import path."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from activator.runtime.plugins import PluginError, load_plugin
 
 
 def make_filter(name: str, options: Mapping[str, str]) -> Filter:
-    """Return a new filter for one revision. Raises PluginError, or what its class raises for these options."""
+    """Return a new filter for one revision. Raises PluginError, or any exception of its class."""
     found = load_plugin(FILTER_ENTRY_POINTS, name, "filter")
     if not (isinstance(found, type) and issubclass(found, Filter)):
-        raise PluginError(f"filter {name!r} is {found!r}, which is no subclass of activator.filters.Filter")
-    make: Any = found  # the base class takes no options
+        raise PluginError(f"filter {name!r} is {found!r}, which is not a subclass of activator.filters.Filter")
+    make: Any = found  # the base class has no parameter
     made: Filter = make(options)
     return made
 
 
 @final
 class Unusable(Filter):
-    """Refuses every request in the place of a filter that could not be made: it may have been an authentication."""
+    """The replacement of a filter that could not be created; it refuses every request, for security."""
 
     def __init__(self, name: str) -> None:
         self._name = name

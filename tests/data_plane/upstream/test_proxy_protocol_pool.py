@@ -5,8 +5,8 @@ from __future__ import annotations
 from activator.codec.message import Fields, RequestHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import PodUser
-from activator.data_plane.upstream.introduced import IntroducedConnection
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
+from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from tests.manual_clock import ManualClock
 from tests.written_transport import WrittenTransport
@@ -40,7 +40,7 @@ def test_the_header_comes_first_and_with_the_request() -> None:
     clock = ManualClock()
     errors: list[Exception] = []
     turn = WriteBatcher(clock.defer, errors.append)
-    connection = IntroducedConnection(Owner(), clock.now, turn, b"pod", False, "v1")
+    connection = ProxyProtocolConnection(Owner(), clock.now, turn, b"pod", False, "v1")
     transport = WrittenTransport()
     connection.connection_made(transport)
     turn.end()

@@ -1,10 +1,10 @@
-"""Connections that begin with a PROXY protocol header, for pods that want the address of the client.
+"""Connections that begin with a PROXY protocol header, for pods that need the address of the client.
 
 Rules
-  1. The header is sent with the first request, so a connection that was dialled may take any exchange; and so none is
-     sent on a connection that was not needed.
-  2. A connection carries one request. Another one may be another client's, and a pod goes by the header for as long as
-     the connection stands.
+  1. The header is sent with the first request. A dialled connection may therefore serve any exchange, and an unused
+     one sends no header.
+  2. A connection carries one request: the header applies to the whole connection, and the next request may come from
+     another client.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from activator.data_plane.upstream.pooled_connection import ConnectionOwner, Poo
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now
 
-_SENT: Final = ""  # in the place of a version
+_SENT: Final = ""  # replaces the version after the header was sent
 
 
-class IntroducedConnection(Http1PodConnection):
-    """`version`: of the header."""
+class ProxyProtocolConnection(Http1PodConnection):
+    """A connection that sends a header of this `version`."""
 
     def __init__(
         self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, lenient: bool, version: str
     ) -> None:
         super().__init__(owner, now, turn, authority, lenient)
-        self._stream = _IntroducedStream(self, version)
+        self._stream = _ProxyProtocolStream(self, version)
 
 
-class _IntroducedStream(Http1PodStream):
+class _ProxyProtocolStream(Http1PodStream):
     def __init__(self, connection: Http1PodConnection, version: str) -> None:
         super().__init__(connection)
         self._version = version
@@ -50,14 +50,14 @@ class _IntroducedStream(Http1PodStream):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class IntroducedPool(Http1Pool):
-    """The pool of a pod that takes HTTP/1.1 behind such a header."""
+class ProxyProtocolPool(Http1Pool):
+    """The pool of a pod that accepts HTTP/1.1 after such a header."""
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:
         super().finished(connection, False)
 
     def _new_connection(self) -> PooledConnection:
         address = self._address
-        return IntroducedConnection(
+        return ProxyProtocolConnection(
             self, self._now, self._context.turn, address.authority, address.lenient, address.proxy_protocol
         )
