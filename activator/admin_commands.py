@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
+from activator.command_line import Parser
 from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError
@@ -19,14 +20,20 @@ _LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 
 
 def add_admin_commands(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    commands: argparse._SubParsersAction[Parser],
     load: Callable[[str], tuple[Config, list[RevisionSpec]]],
 ) -> None:
     """Add the commands; `load` reads the configuration file that `-c` names."""
-    drain = commands.add_parser("drain", help="let a running activator finish its work and exit")
+    drain = commands.add_parser(
+        "drain", help="let a running activator finish its work and exit", examples=("activator drain",)
+    )
     _add_admin(drain)
     drain.set_defaults(handler=_drain)
-    status = commands.add_parser("status", help="what a running activator is doing")
+    status = commands.add_parser(
+        "status",
+        help="what a running activator is doing",
+        examples=("activator status", "activator status --why app", "activator status --json --admin 127.0.0.1:9008"),
+    )
     _add_admin(status)
     status.add_argument("--json", action="store_true", help="as JSON")
     status.add_argument(
@@ -34,13 +41,21 @@ def add_admin_commands(
     )
     status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
     status.set_defaults(handler=_status)
-    logs = commands.add_parser("logs", help="what the local programs of a revision have written")
+    logs = commands.add_parser(
+        "logs",
+        help="what the local programs of a revision have written",
+        examples=("activator logs app", "activator logs -f -n 20 app"),
+    )
     logs.add_argument("name", metavar="NAME")
     logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
     logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
     _add_admin(logs)
     logs.set_defaults(handler=_logs)
-    load_revision = commands.add_parser("load", help="load the programs of a revision before a request comes")
+    load_revision = commands.add_parser(
+        "load",
+        help="load the programs of a revision before a request comes",
+        examples=("activator load app", "activator load --for 1h app"),
+    )
     load_revision.add_argument("name", metavar="NAME")
     load_revision.add_argument(
         "--for", dest="seconds", metavar="TIME", help="and keep one for so long (10m), from when it is ready"
@@ -48,19 +63,25 @@ def add_admin_commands(
     _add_admin(load_revision)
     load_revision.set_defaults(handler=_load_revision)
     unload = commands.add_parser(
-        "unload", help="stop the programs of a revision when they have finished their requests"
+        "unload",
+        help="stop the programs of a revision when they have finished their requests",
+        examples=("activator unload app",),
     )
     unload.add_argument("name", metavar="NAME")
     _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
     ended = commands.add_parser(
-        "member-ended", help="say that a silent member of the group has ended for certain: its slots are granted again"
+        "member-ended",
+        help="confirm that a silent member of the group has ended for certain: its slots are granted again",
+        examples=("activator member-ended 2",),
     )
     ended.add_argument("seat", type=_count, metavar="SEAT")
     _add_admin(ended)
     ended.set_defaults(handler=_end_member)
     restart = commands.add_parser(
-        "restart", help="start other programs of a revision; those that run finish their requests"
+        "restart",
+        help="start other programs of a revision; those that run finish their requests",
+        examples=("activator restart app",),
     )
     restart.add_argument("name", metavar="NAME")
     _add_admin(restart)

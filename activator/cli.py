@@ -19,19 +19,20 @@ import msgspec
 
 import activator
 from activator.admin_commands import ADMIN_TOKEN, add_admin_commands
+from activator.command_line import USAGE, Parser, actions_of
 from activator.config.model.file import Config
 from activator.config.model.programs import Process, Readiness
 from activator.config.model.revision import Revision
 from activator.config.model.telemetry import LOG_LEVELS
 from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError, one_line
+from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
     from activator.config.manifest import Checked
 
 REFUSED = 1
-USAGE = 2
 NOT_STARTED = 3
 
 # The default host to listen on, in place of 127.0.0.1. The image sets it: 127.0.0.1 of a container cannot be reached
@@ -39,6 +40,7 @@ NOT_STARTED = 3
 BIND_HOST = "ACTIVATOR_BIND_HOST"
 LOOPBACK = "127.0.0.1"
 UNITS = "/etc/systemd/system"
+SHELLS = ("bash", "zsh", "fish")
 
 Loaded = tuple[Config, list[RevisionSpec]]
 
@@ -50,7 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
     if "--" in words:
         split = words.index("--")
         words, command = words[:split], words[split + 1 :]
-    options = _parser().parse_args(words)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         handler: Callable[[argparse.Namespace, list[str] | None], int] = options.handler
         return handler(options, command)
@@ -67,15 +72,27 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="activator",
-        description="A reverse proxy that starts what it stands in front of when asked, and stops it when idle.",
+        description="A reverse proxy that starts a program on its first request and stops it when idle.",
+        examples=(
+            "activator run --listen 127.0.0.1:8080 -- python3 -m http.server {port}",
+            "activator init program && activator run",
+            "activator demo",
+        ),
     )
+    parser.add_argument("--version", action="version", version=_version_line())
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
         help="serve",
+        examples=(
+            "activator run -c activator.yaml",
+            "activator run --listen 127.0.0.1:8080 -- uvicorn app:app --port {port}",
+            "activator run --listen unix:/run/app.sock --admin '' -- ./server --socket {socket}",
+        ),
         usage="activator run [-c FILE]\n       activator run [--listen ADDRESS] [--admin ADDRESS] -- CMD ...",
         description="Serve the revisions of a file, or one program that is started on the first request: "
         "`{port}` in CMD and $PORT carry its port; where CMD has `{socket}` it listens on that Unix socket.",
@@ -93,16 +110,39 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
+    init = commands.add_parser(
+        "init",
+        help="write a commented file to begin with",
+        description="Write a commented file to begin with, for one of these situations:\n"
+        + "\n".join(f"  {name:10}{what}" for name, what in SITUATIONS.items()),
+        examples=("activator init program", "activator init models -o models.yaml", "activator init backends -o -"),
+    )
+    init.add_argument("situation", metavar="SITUATION", choices=tuple(SITUATIONS), help=", ".join(SITUATIONS))
+    init.add_argument(
+        "-o", "--output", metavar="FILE", help=f"default: {FILE}, for a cluster {MANIFEST}; -: standard output"
+    )
+    init.add_argument("--force", action="store_true", help="replace FILE if it exists")
+    init.set_defaults(handler=_init)
     check = commands.add_parser(
         "check",
         help="validate a file and find its programs, or Activations in a manifest: exit 0, or 1 with every mistake",
+        examples=("activator check activator.yaml", "activator check activation.yaml"),
     )
     check.add_argument("file", metavar="FILE")
     check.set_defaults(handler=_check)
-    schema = commands.add_parser("schema", help="print the JSON Schema of the file")
+    schema = commands.add_parser(
+        "schema", help="print the JSON Schema of the file", examples=("activator schema > activator.schema.json",)
+    )
     schema.set_defaults(handler=_schema)
     add_admin_commands(commands, _load)
-    install = commands.add_parser("install-service", help="write units of systemd that run a file, hardened")
+    install = commands.add_parser(
+        "install-service",
+        help="write units of systemd that run a file, hardened",
+        examples=(
+            "activator install-service -c /srv/site/activator.yaml --print",
+            "sudo activator install-service -c /srv/site/activator.yaml --run-as site",
+        ),
+    )
     install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
     install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
     install.add_argument("--directory", metavar="DIR", default=UNITS, help=f"where units are (default: {UNITS})")
@@ -110,6 +150,19 @@ def _parser() -> argparse.ArgumentParser:
     install.set_defaults(handler=_install_service)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(handler=_version)
+    completion = commands.add_parser(
+        "completion",
+        help="print a script that completes commands and options in a shell",
+        examples=(
+            "activator completion bash > ~/.local/share/bash-completion/completions/activator",
+            "activator completion zsh > ~/.zfunc/_activator    # a folder of $fpath",
+            "activator completion fish > ~/.config/fish/completions/activator.fish",
+        ),
+    )
+    completion.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    completion.set_defaults(handler=_completion)
+    for command in commands.choices.values():
+        command.set_defaults(parser=command)
     return parser
 
 
@@ -352,9 +405,42 @@ def _install_service(options: argparse.Namespace, command: list[str] | None) -> 
     return 0
 
 
-def _version(options: argparse.Namespace, command: list[str] | None) -> int:
-    print(f"activator {activator.__version__} ({'compiled' if activator.COMPILED else 'plain Python'})")
+def _init(options: argparse.Namespace, command: list[str] | None) -> int:
+    text = starter(options.situation)
+    if options.output == "-":
+        print(text, end="")
+        return 0
+    path = Path(options.output or file_for(options.situation))
+    try:
+        with path.open("w" if options.force else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StartError(f"{path}: the file exists; replace it with --force, or name another with -o") from None
+    except OSError as error:
+        raise StartError(f"{path}: cannot be written: {error.strerror}") from None
+    following = "kubectl apply -f" if options.situation == "cluster" else "activator run -c"
+    print(f"wrote {path}; edit it, then: activator check {path} && {following} {path}")
     return 0
+
+
+def _completion(options: argparse.Namespace, command: list[str] | None) -> int:
+    import shtab
+
+    parser = _parser()
+    for action in actions_of(parser):
+        if action.metavar == "FILE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    print(shtab.complete(parser, options.shell))
+    return 0
+
+
+def _version(options: argparse.Namespace, command: list[str] | None) -> int:
+    print(_version_line())
+    return 0
+
+
+def _version_line() -> str:
+    return f"activator {activator.__version__} ({'compiled' if activator.COMPILED else 'plain Python'})"
 
 
 if __name__ == "__main__":

@@ -399,5 +399,8 @@ class Checker:
             if problem:
                 self._reader.advise(item, path, f'"{address}": {problem}')
         elif split_address(address, lowest_port) is None:
+            port = address.removeprefix(":")
             expected = "host:port such as 127.0.0.1:8080 or [::1]:8080"
+            if port.isdecimal():
+                expected = f"127.0.0.1:{port}, 0.0.0.0:{port} if other machines are to reach it"
             self._reader.found(item, path, f"{expected}, or unix:/path" if or_unix else expected)

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
+from activator.config.foreign import foreign_problem
 from activator.config.model.file import Config
 from activator.config.model.filters import Fault, HeaderRules
 from activator.config.model.kinds import Duration
@@ -93,6 +94,9 @@ def parse(text: str, name: str, environ: Mapping[str, str], policy_names: Abstra
     root = read_tree(text, name, environ, problems)
     if root is None:
         raise ConfigError(problems)
+    foreign = foreign_problem(root)
+    if foreign:
+        raise ConfigError([foreign])
     return from_tree(root, name, problems, policy_names)
 
 

@@ -28,6 +28,30 @@ Values = dict[str, Any]  # of a struct: the fields that could be read, structs w
 TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a name of a header, a method, a cookie
 SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
 _BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+# What people write for units, and what the file takes for it.
+_AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", re.ASCII)
+_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
+_DURATION_WORDS: Final = {
+    word: unit
+    for unit, words in {
+        "ms": "ms msec millis millisecond milliseconds",
+        "s": "s sec secs second seconds",
+        "m": "m min mins minute minutes",
+        "h": "h hr hrs hour hours",
+    }.items()
+    for word in words.split()
+}
+_SIZE_WORDS: Final = {
+    word: unit
+    for unit, words in {
+        "KiB": "k kb ki kib kilobytes",
+        "MiB": "m mb mi mib megabytes",
+        "GiB": "g gb gi gib gigabytes",
+        "B": "b byte bytes",
+    }.items()
+    for word in words.split()
+}
+_BEGUN_MIN: Final = 3  # characters of a key that stand for the longer ones that begin so
 LINE_MAX: Final = 200  # characters of a text that is shown again as a list
 _INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -70,7 +94,11 @@ class Reader:
                 return self._read_dict(item, kind, path)
         value = None if item.text is None else _scalar(item.text, kind)
         if value is None:
-            self.found(item, path, expectation(kind), _hidden(item, kind))
+            placeholder = _placeholder(item)
+            if placeholder and isinstance(kind, types.StrType):
+                self.advise(item, path, f'YAML reads {placeholder} as a mapping: write "{placeholder}", in quotes')
+            else:
+                self.found(item, path, expectation(kind) + _corrected(item, kind), _hidden(item, kind))
             return UNREADABLE
         return value
 
@@ -87,7 +115,7 @@ class Reader:
             )
             if is_fitting:
                 return self.read(item, member, path)
-        self.found(item, path, expectation(kind), _hidden(item, kind))
+        self.found(item, path, expectation(kind) + _corrected(item, kind), _hidden(item, kind))
         return UNREADABLE
 
     def _read_list(self, item: Item, kind: types.ListType, path: str) -> Any:
@@ -99,7 +127,7 @@ class Reader:
 
     def _read_dict(self, item: Item, kind: types.DictType, path: str) -> Any:
         if item.entries is None:
-            self.found(item, path, expectation(kind), _hidden(item, kind))
+            self.found(item, path, expectation(kind) + _as_mapping(item), _hidden(item, kind))
             return UNREADABLE
         return {key: self.read(one, kind.value_type, f"{path}.{key}") for key, one in item.entries.items()}
 
@@ -155,6 +183,37 @@ def _as_list(item: Item) -> str:
         words = item.text.split()
     shown = yaml.safe_dump(words, default_flow_style=True, width=math.inf, allow_unicode=True).strip()
     return f": {shown}"
+
+
+def _placeholder(item: Item) -> str:
+    """Return the placeholder that a user meant by a mapping with one empty entry, such as {port}; else empty."""
+    entries = item.entries or {}
+    names = [key for key, one in entries.items() if one.text is None and one.entries is None and one.elements is None]
+    return f"{{{names[0]}}}" if len(entries) == 1 and names else ""
+
+
+def _as_mapping(item: Item) -> str:
+    """Return the mapping that a user meant by a list of NAME=VALUE, without its values: they may be secrets."""
+    texts = [one.text for one in item.elements or [] if one.text is not None and _ASSIGNMENT.match(one.text)]
+    if not texts or len(texts) != len(item.elements or []):
+        return ""
+    name = texts[0].partition("=")[0]
+    return f", with `{name}: VALUE` in place of `- {name}=VALUE`"
+
+
+def _corrected(item: Item, kind: types.Type) -> str:
+    """Return how to write a duration or a size that a person understands and the file does not; else empty."""
+    match kind:
+        case types.Metadata():
+            return _corrected(item, kind.type)
+        case types.UnionType():
+            return next(filter(None, (_corrected(item, member) for member in kind.types)), "")
+        case types.CustomType() if kind.cls in (Duration, Size) and item.text is not None:
+            match = _AMOUNT.fullmatch(item.text.strip())
+            units = _DURATION_WORDS if kind.cls is Duration else _SIZE_WORDS
+            unit = None if match is None else units.get(match[2].lower())
+            return "" if match is None or unit is None else f": write {match[1]}{unit}"
+    return ""
 
 
 def build(kind: types.Type, values: Any) -> Any:
@@ -255,5 +314,6 @@ def _or(bound: float | None, default: float) -> float:
 
 
 def _nearest(key: str, fields: dict[str, types.Field]) -> str:
-    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.6)
-    return f'"{near[0]}"' if near else "one of " + ", ".join(sorted(fields))
+    begun = sorted(name for name in fields if len(key) >= _BEGUN_MIN and name.startswith(key))
+    near = begun or difflib.get_close_matches(key, fields, n=1, cutoff=0.6)
+    return " or ".join(f'"{name}"' for name in near) if near else "one of " + ", ".join(sorted(fields))

@@ -525,7 +525,7 @@ class _Hooks(TableHooks):
         self._send(SlotDrained(key, slot, generation, forced=True))
 
     def trimmed(self, key: str, trim: Trim) -> None:
-        log.info(
+        log.debug(
             "trimmed the table of %s: length %d -> %d (%.0f %% was empty, threshold %.0f %%), slots %d -> %d",
             key,
             trim.length_before,

@@ -28,6 +28,16 @@ def port_listens(port: int, folder: str = "/proc/net", loopback: bool = True) ->
     return False
 
 
+def listening_ports(folder: str = "/proc/net") -> dict[int, int]:
+    """Return the ports that are listened on in this network namespace, by the inode of the socket."""
+    found = {}
+    for name in ("tcp", "tcp6"):
+        for words in _rows(f"{folder}/{name}"):
+            if len(words) > 9 and words[3] == _TCP_LISTEN:
+                found[int(words[9])] = int(words[1].rpartition(":")[2], 16)
+    return found
+
+
 def _is_loopback(address: str) -> bool:
     """Words of 32 bits, each in the order of this machine's bytes."""
     words = [int.from_bytes(bytes.fromhex(address[at : at + 8]), sys.byteorder) for at in range(0, len(address), 8)]

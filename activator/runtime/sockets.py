@@ -11,6 +11,7 @@ from activator.runtime.errors import StartError
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_sockets import SocketAccess, bind_unix
 
+PRIVILEGED_BELOW: Final = 1024  # unless net.ipv4.ip_unprivileged_port_start says otherwise
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
 
@@ -65,6 +66,11 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
         sock.close()
         if error.errno == errno.EADDRINUSE:
             hint = "the port is in use; stop the other program or choose another address"
+        elif error.errno == errno.EACCES and 0 < int(port) < PRIVILEGED_BELOW:
+            hint = (
+                f"ports below {PRIVILEGED_BELOW} are root's; use another, such as {int(port) + 8000}, or let "
+                "`activator install-service` open it by systemd"
+            )
         else:
             hint = os.strerror(error.errno or 0)
         raise StartError(f"cannot listen on {address}: {hint}") from error

@@ -152,7 +152,7 @@ revisions:
     assert problems_of(text, ACTIVATOR_FOO="1") == [
         'a.yaml:1: workers: found "0", expected a whole number from 1 to 256, or auto',
         f'a.yaml:2: found the unknown key "treshold", expected one of {keys}',
-        'a.yaml:3: limits.header_bytes: found "32KB", expected a size such as 32KiB or 1MiB',
+        'a.yaml:3: limits.header_bytes: found "32KB", expected a size such as 32KiB or 1MiB: write 32KiB',
         'a.yaml:3: limits: found the unknown key "body_byte", expected "body_bytes"',
         'a.yaml:4: found the key "limits" again, expected only the one in line 3',
         'a.yaml:7: revisions[0].hosts[0]: found "a:80", expected a host name without a port, *.suffix or *',

@@ -55,7 +55,7 @@ def test_each_trim_is_told_once_with_its_numbers() -> None:
 
 def test_a_trim_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     hooks = _Hooks.__new__(_Hooks)  # what it is made with has no part in this
-    with caplog.at_level(logging.INFO, "activator.data"):
+    with caplog.at_level(logging.DEBUG, "activator.data"):
         hooks.trimmed(KEY, Trim(512, 10, 0.98, 0.5, 512, 64))
     expected = "trimmed the table of ns/rev: length 512 -> 10 (98 % was empty, threshold 50 %), slots 512 -> 64"
     assert [record.getMessage() for record in caplog.records] == [expected]

@@ -19,6 +19,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from activator.config.file import readiness_probe
 from activator.config.model.revision import Revision
@@ -31,7 +32,14 @@ from activator.control_plane.sources.process.departure import Remains, mark_of, 
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
-from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, listens
+from activator.control_plane.sources.process.ports import (
+    PORT_STEP_S,
+    PORT_WAIT_S,
+    foreign_holder,
+    holder,
+    listens,
+    port_of,
+)
 from activator.control_plane.sources.process.readiness import (
     PORT_STEP_SHARE,
     READINESS_STEP_SHARE,
@@ -48,6 +56,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
+OTHER_PORT_INTERVAL_S: Final = 2.0  # of a start, between two looks for another port that the program listens on
 _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
 
 
@@ -123,6 +132,7 @@ class ChildProcess(Unit):
         self._child: Spawned | None = None
         self._remains: Remains | None = None
         self._was_ready = False
+        self._elsewhere = ""  # on which other port the program listens
         self._readers: list[asyncio.Task[None]] = []
 
     # --- start ---
@@ -194,11 +204,33 @@ class ChildProcess(Unit):
                 word = readiness.command[0]
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
             self.address = self._place.address
-        elif not await until_answered(self._answers, interval_s, timeout_s, now, self._step_share()):
-            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s"
+        elif not await self._answered_in_time(interval_s, timeout_s):
+            where = f"; {self._elsewhere}" if self._elsewhere else ""
+            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{where}"
         cause = await self._served_by_another()
         self._was_ready = not cause
         return cause
+
+    async def _answered_in_time(self, interval_s: float, timeout_s: float) -> bool:
+        looks = self._owner.tasks.start("other port", self._find_other_port())
+        try:
+            return await until_answered(self._answers, interval_s, timeout_s, self._owner.now, self._step_share())
+        finally:
+            looks.cancel()
+
+    async def _find_other_port(self) -> None:
+        """Report once if the program, while it starts, listens on another port than the one it was given."""
+        place = self._place
+        while place.port and self._remains is not None:
+            await pause(OTHER_PORT_INTERVAL_S)
+            found = await asyncio.to_thread(port_of, await self._remains.living())
+            if found is not None and found[1] != place.port:
+                self._elsewhere = f"pid {found[0]} listens on {found[1]}, not on {place.port}"
+                log.warning(
+                    "%s: %s: if that is its port, pass it `{port}` in the command or $PORT, or set `port: %d`",
+                    *(self.identity, self._elsewhere, found[1]),
+                )
+                return
 
     def _step_share(self) -> float:
         readiness = self._settings.readiness

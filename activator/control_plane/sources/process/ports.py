@@ -18,7 +18,7 @@ from typing import Final
 
 from activator.control_plane.sources.process.reaper import MARK
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening, loopback_inodes
-from activator.runtime.proc_listeners import port_listens, socket_listens
+from activator.runtime.proc_listeners import listening_ports, port_listens, socket_listens
 from activator.runtime.sockets import split_address
 from activator.runtime.unix_listeners import listening_at
 
@@ -65,6 +65,17 @@ def foreign_holder(port: int, group: int, mark: str) -> str:
         if not _belongs(process, group, mark, port):
             return described(process)
     return ""
+
+
+def port_of(processes: Iterable[int]) -> tuple[int, int] | None:
+    """Return a process of these and the port on which it listens; None if none of them is seen to listen.
+
+    Reads through /proc, which may take some milliseconds.
+    """
+    ports = listening_ports()
+    for inode, process in owners(frozenset(ports), processes).items():
+        return process, ports[inode]
+    return None
 
 
 def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:

@@ -1,0 +1,56 @@
+"""What the commands share: a parser that suggests what was meant, and help with examples."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any, Final, NoReturn
+
+USAGE: Final = 2  # the exit code of wrong usage
+
+_INVALID_CHOICE: Final = re.compile(
+    r"argument (?P<of>[^:]+): invalid choice: '(?P<found>[^']*)'.* \(choose from (?P<all>.*)\)"
+)
+_UNKNOWN: Final = re.compile(r"unrecognized arguments: (?P<found>.*)")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose mistakes are one line that says what to write. `examples`: command lines, shown by `--help`."""
+
+    def __init__(self, *, examples: tuple[str, ...] = (), **settings: Any) -> None:
+        if examples:
+            settings["epilog"] = "examples:\n" + "\n".join(f"  {one}" for one in examples)
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the mistake and exit with USAGE."""
+        self.exit(USAGE, f"{self.prog}: {self._mistake(message)}\n")
+
+    def _mistake(self, message: str) -> str:
+        choice = _INVALID_CHOICE.fullmatch(message)
+        if choice is not None:
+            found, known = choice["found"], re.findall(r"[\w-]+", choice["all"])
+            what = choice["of"].lower() if choice["of"].isupper() else choice["of"]
+            return f'there is no {what} "{found}"{_meant(found, known)} ({", ".join(known)})'
+        unknown = _UNKNOWN.fullmatch(message)
+        if unknown is not None:
+            first = unknown["found"].split()[0]
+            known = [name for action in self._actions for name in action.option_strings]
+            return f'there is no option "{first}"{_meant(first, known)}; `{self.prog} --help` lists what there is'
+        return f"{message}; `{self.prog} --help` shows the usage"
+
+
+def actions_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from actions_of(command)
+
+
+def _meant(found: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(found, known, n=1)
+    return f': did you mean "{near[0]}"?' if near else ""

@@ -1,0 +1,51 @@
+"""Recognises the files of other programs, so that their users are told at once what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from activator.config.tree import Item
+
+
+def _has(*keys: str) -> Callable[[dict[str, Item]], bool]:
+    return lambda entries: any(key in entries for key in keys)
+
+
+def _is_llama_swap(entries: dict[str, Item]) -> bool:
+    models = entries.get("models")
+    return models is not None and any("cmd" in (one.entries or {}) for one in (models.entries or {}).values())
+
+
+def _is_compose(entries: dict[str, Item]) -> bool:
+    services = entries.get("services")
+    found = [] if services is None else (services.entries or {}).values()
+    return any(not {"image", "build"}.isdisjoint(one.entries or {}) for one in found)
+
+
+# What a file is of, how it is recognised, and what its user should write. The first that fits counts.
+_PROGRAMS: Final = (
+    ("llama-swap", _is_llama_swap, "write each model as one of `revisions`, with its `cmd` as `process.command`"),
+    ("Docker Compose", _is_compose, "write each service as one of `revisions`, with its image as `container.image`"),
+    (
+        "Traefik",
+        _has("http", "tcp", "entryPoints", "providers"),
+        "write each router as one of `revisions`: its rule as `hosts`, the servers of its service as `pods`",
+    ),
+    (
+        "Envoy",
+        _has("static_resources", "dynamic_resources"),
+        "write each cluster as one of `revisions`: its domains as `hosts`, its endpoints as `pods`",
+    ),
+)
+
+
+def foreign_problem(root: Item) -> str:
+    """Return the problem with a file that another program's configuration is in; empty if it is none of those."""
+    entries = root.entries or {}
+    if "revisions" in entries:
+        return ""
+    for name, fits, advice in _PROGRAMS:
+        if fits(entries):
+            return f"{root.where}: this is a file of {name}: {advice} (`activator init` writes an example)"
+    return ""
