@@ -24,7 +24,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-compiled test-plain demo wheel lint docs site coverage \
-	chart chart-snapshots pictures proto format bench e2e deep night shuffled lock clean
+	release-check chart chart-snapshots pictures proto format bench e2e deep night shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -111,6 +111,17 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	build/wheel/bin/python -m build && build/wheel/bin/python -m twine check --strict dist/* && \
 	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
 	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
+
+release-check: $(VENV)/.packages  ## all of a release but publishing: versions, sdist, wheel as installed, SBOM, chart, site, image
+	ACTIVATOR_COMPILE=0 $(PY) -m tests.release
+	$(MAKE) --no-print-directory wheel chart site
+	rm -rf build/installed
+	$(PY) -m venv build/installed
+	build/installed/bin/python -m pip install -qq dist/*.whl
+	build/installed/bin/python -I tests/installed.py
+	build/wheel/bin/cyclonedx-py environment build/installed/bin/python --of JSON -o build/sbom.cdx.json
+	@if docker info >/dev/null 2>&1; then docker build -t activator:release-check .; \
+	else echo "make: no Docker: the image is not built here"; fi
 
 lint: $(VENV)/.packages  ## style, types, layers, imports, links of the documentation
 	$(PY) -m ruff check .

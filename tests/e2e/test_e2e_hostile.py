@@ -91,7 +91,10 @@ def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActi
     """Each request takes two. Without the bound, requests that were taken in could not be sent to a pod."""
     with ScriptedPod(serve) as pod, ExitStack() as stack:
         activator = run_activator(
-            configured([{"name": "a", "hosts": ["*"], "container_concurrency": 0, "pods": [pod.address]}]),
+            configured(
+                [{"name": "a", "hosts": ["*"], "container_concurrency": 0, "pods": [pod.address]}],
+                log={"levels": {"data": "debug"}},
+            ),
             prefix=["sh", "-c", 'ulimit -n 128; exec "$@"', "sh"],
         )
         possible = int(activator.wait_log(r"limits.connections is (\d+) instead of"))

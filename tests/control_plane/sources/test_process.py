@@ -5,6 +5,7 @@ only one can have, and what the reaper does of more than processes.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -14,15 +15,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
+from activator.config.model.kinds import Duration
 from activator.config.model.programs import Process
+from activator.config.model.queueing import Timeouts
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
-from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.child import OTHER_PORT_INTERVAL_S, ChildProcesses
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
@@ -306,3 +311,36 @@ def test_the_reaper_removes_folders_and_asks_engines(tmp_path: Path) -> None:
         thread.join(5.0)
     assert not folder.exists() and tmp_path.exists()
     assert asked and b"activator.instance=a-mark" in asked[0]
+
+
+def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: pytest.LogCaptureFixture) -> None:
+    code = (
+        "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+        "print('other', s.getsockname()[1], flush=True); time.sleep(60)"
+    )
+
+    async def scenario() -> None:
+        watched = Watched()
+        watched.supervisor.set_revision(
+            KEY,
+            Revision(
+                "app",
+                process=Process([sys.executable, "-I", "-S", "-c", code], max_scale=1),
+                timeouts=Timeouts(startup=Duration(2.5 * OTHER_PORT_INTERVAL_S)),
+            ),
+        )
+        watched.supervisor.grant(KEY, 1)
+        await watched.until(lambda: "listens on" in caplog.text)
+        fleet = watched.supervisor.fleet(KEY)
+        assert fleet is not None
+        (process,) = fleet.processes.values()
+        other = next(line.split()[1] for line in process.unit.output.lines() if line.startswith("other"))
+        port = process.unit.address.rpartition(":")[2]
+        found = re.search(r"pid (\d+) listens on (\d+), not on (\d+): if that is its port", caplog.text)
+        assert found is not None and (found[2], found[3]) == (other, port)
+        await watched.until(watched.failures)
+        assert f"listens on {other}, not on {port}" in watched.failures()[0]
+        assert caplog.text.count("if that is its port") == 1
+        await watched.close()
+
+    asyncio.run(scenario())
