@@ -198,7 +198,7 @@ def summary(result: dict[str, Any], snapshot: Snapshot, command: str) -> list[st
         "Try next:",
         f"  {command} run -- python3 -m http.server {{port}}",
         "  curl http://127.0.0.1:8012/     # in another terminal: starts that server",
-        f"  {command} status --watch     # elsewhere: queues, and what requests wait for",
+        f"  {command} status --watch     # in another terminal: pods and queues",
         "The live page, while an activator runs: http://127.0.0.1:8008/",
     ]
 

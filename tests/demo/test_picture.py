@@ -111,7 +111,7 @@ def test_the_summary_fits_and_says_how_it_ended() -> None:
     assert len(lines) < HEIGHT
     assert "processes 0 -> 4 -> 0" in lines[0]
     shown.back_at_zero = False
-    assert "should have gone" in summary(RESULT, shown, "activator")[0]
+    assert "some that were not stopped" in summary(RESULT, shown, "activator")[0]
 
 
 def test_commands_are_shown_as_they_must_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
