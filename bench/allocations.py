@@ -1,8 +1,8 @@
-"""How many blocks, and bytes, an operation asks Python's allocators for: what Go calls allocs/op and B/op.
+"""The number of blocks and bytes that an operation allocates from Python's allocators (allocs/op and B/op in Go).
 
-tracemalloc knows what is alive and what was at most, not how often something was asked for. So a few lines of C
-(allocation_counter.c) stand between Python and its allocators while an operation runs; they are compiled when first
-wanted. Where there is no C compiler there are no such figures, and a dash stands in their place.
+tracemalloc reports live memory and its peak, but not the number of allocations. So a small C library
+(allocation_counter.c) is installed between Python and its allocators while an operation runs; it is compiled when it is
+first used. Without a C compiler, a dash is shown instead of these figures.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ SOURCE = Path(__file__).with_name("allocation_counter.c")
 
 
 class Allocations(NamedTuple):
-    """Of one operation."""
+    """The allocations of one operation."""
 
     blocks: float
     bytes: float
 
 
 def allocations(operation: Callable[[], object], times: int) -> Allocations | None:
-    """What `operation` asks for, divided by `times`; None where it cannot be counted. It should have run before."""
+    """Return the allocations of `operation`, divided by `times`; None if they cannot be counted. Warm it up before."""
     counter = _counter()
     if counter is None:
         return None
@@ -63,7 +63,7 @@ def _counter() -> ctypes.PyDLL | None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         if done.returncode != 0:
             return None
-        found = ctypes.PyDLL(str(library))  # stays loaded when the file is gone
+        found = ctypes.PyDLL(str(library))  # stays loaded when the file is deleted
     for name in ("counted_blocks", "counted_bytes"):
         getattr(found, name).restype = ctypes.c_ulonglong
     return found

@@ -1,6 +1,6 @@
-"""The CPU time of a real API server, where it is a process of this machine that may be looked at.
+"""The CPU time of a real API server, if it is a process of this machine that may be inspected.
 
-Its own metric would cost more to read than what is measured: it comes with all the others.
+Reading the server's own metric would take more CPU time than the measured work, because all metrics come together.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LISTENS = "0A"  # a state in /proc/net/tcp
 
 
 def cpu_reader(kubeconfig: str) -> ReadCpu:
-    """Reads None where the server is elsewhere, or is not ours to look at."""
+    """Return a function that reads the CPU time; it returns None if the server is elsewhere or cannot be inspected."""
     port = local_port(kubeconfig)
     pid = None if port is None else listener(port)
     return lambda: None if pid is None else process_cpu_s(pid)
 
 
 def local_port(kubeconfig: str) -> int | None:
-    """Of the current context's server on loopback."""
+    """Return the port of the current context's server, if it is on loopback."""
     document = yaml.safe_load(Path(kubeconfig).read_text("utf-8"))
     contexts = {one["name"]: one["context"] for one in document.get("contexts") or ()}
     clusters = {one["name"]: one["cluster"] for one in document.get("clusters") or ()}
@@ -37,7 +37,7 @@ def local_port(kubeconfig: str) -> int | None:
 
 
 def listener(port: int) -> int | None:
-    """The process that listens on a TCP port of this machine."""
+    """Return the process that listens on a TCP port of this machine."""
     wanted = {f"socket:[{inode}]" for file in ("tcp", "tcp6") for inode in _listening(file, port)}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and wanted and wanted & set(_sockets(entry)):
@@ -46,7 +46,7 @@ def listener(port: int) -> int | None:
 
 
 def _listening(file: str, port: int) -> list[str]:
-    """Inodes of the sockets."""
+    """Return the inodes of the listening sockets."""
     try:
         lines = Path("/proc/net", file).read_text().splitlines()[1:]
     except OSError:
@@ -60,5 +60,5 @@ def _sockets(entry: Path) -> list[str]:
     try:
         found.extend(os.readlink(descriptor) for descriptor in (entry / "fd").iterdir())
     except OSError:
-        pass  # it has ended, or is another user's
+        pass  # the process has ended, or belongs to another user
     return found

@@ -1,13 +1,13 @@
-"""The load client where there is no wrk: keep-alive connections that each send one request after the other.
+"""The load client if wrk is not installed: keep-alive connections that each send one request after the other.
 
     python -m bench.client HOST:PORT CONNECTIONS SECONDS HEADERS /TARGET
 
 Rules
-  1. It prints one line of JSON, the fields of `bench.generator.Summary`, which wrk is made to print too.
-  2. Errors count as wrk counts them: connections refused, broken in the middle of a request, answers that are not 2xx,
-     requests without an answer for longer than ANSWER_TIMEOUT_S.
-  3. It is slower than wrk, so where both run on one core the proxy is further from saturation: compare figures only
-     within one run.
+  1. It prints one line of JSON, the fields of `bench.generator.Summary`, as wrk does with its script.
+  2. Errors are counted as by wrk: refused connections, connections broken during a request, responses that are not 2xx,
+     requests without a response for longer than ANSWER_TIMEOUT_S.
+  3. It is slower than wrk, so if client and upstream share a core, the proxy is further from saturation: compare
+     figures only within one run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIAL_AGAIN_S = 0.1
 
 
 class Tally:
-    """What all connections have seen."""
+    """The results of all connections."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -48,14 +48,14 @@ class Tally:
             p99_us=percentile(ordered, 0.99) * 1e6,
             connect=self.connect,
             read=self.read,
-            write=0,  # what cannot be written is seen as a broken connection
+            write=0,  # failed writes are counted as broken connections
             status=self.status,
             timeout=self.timeout,
         )
 
 
 class Connection(asyncio.Protocol):
-    """One request outstanding at any time."""
+    """A connection with one outstanding request at any time."""
 
     def __init__(self, request: bytes, tally: Tally) -> None:
         self.closed = asyncio.Event()
@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol):
         self._sent_s: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's class does not derive from it
         self._send()
 
     def data_received(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self.closed.set()
 
     def on_message_complete(self) -> None:
-        if self._sent_s is None:  # an answer that nobody asked for
+        if self._sent_s is None:  # a response without a request
             self._tally.read += 1
             self.abort()
             return
@@ -116,7 +116,7 @@ async def _keep_asking(host: str, port: int, request: bytes, tally: Tally) -> No
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 await loop.create_connection(lambda connection=connection: connection, host, port)  # type: ignore[misc]
-        except OSError:  # TimeoutError is one
+        except OSError:  # includes TimeoutError
             tally.connect += 1
             await asyncio.sleep(_DIAL_AGAIN_S)
             continue
@@ -134,7 +134,7 @@ async def _keep_asking(host: str, port: int, request: bytes, tally: Tally) -> No
 
 
 async def load(host: str, port: int, connections: int, seconds: float, request: bytes) -> Summary:
-    """Send for so long."""
+    """Send requests for `seconds`."""
     tally = Tally()
     began_s = time.perf_counter()
     tasks = [asyncio.create_task(_keep_asking(host, port, request, tally)) for _ in range(connections)]

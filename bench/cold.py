@@ -1,15 +1,14 @@
-"""Cold starts: what the first request of a program that is started from zero waits for, split into phases, beside
-systemd-socket-proxyd in the same run.
+"""Cold starts: the phases of the first request to a program at zero, compared with systemd-socket-proxyd.
 
 Rules
-  1. The two ways take turns, so that what else the machine does meets both alike.
-  2. The phases come from the clock that all processes share: the client's, and the started program's own notes.
-  3. A first request that is not answered with 200 spoils the run: exit code 1.
+  1. The two ways alternate, so that disturbances of the machine affect both.
+  2. The phases are measured with the clock that all processes share, by the client and by the started program.
+  3. A first request that is not answered with 200 fails the run: exit code 1.
 
-Phases: "start" from the request's being sent to the program's first line (fork, exec, its interpreter); "listen" from
-there to its port's answering (the program's own affair); "hand over" until the held request is at the program (it must
-be seen that the port answers, and connected to); "answer" until the client has it. "beyond" is the last two together:
-what a request takes longer than the program.
+Phases: "start" from sending the request to the program's first line (fork, exec, interpreter); "listen" until its port
+accepts connections (the program's own time); "hand over" until the program has the held request (the port must be
+detected and connected to); "answer" until the client has the response. "beyond" is the sum of the last two: the time
+that is added to the program's own.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ PHASES = ["start", "listen", "hand over", "answer", "beyond", "total"]
 
 
 def phases_ms(start: ColdStart) -> dict[str, float]:
-    """In the order of their happening, the two sums last."""
+    """Return the phases in chronological order, the two sums last."""
     life = start.life
     points = [start.sent_s, life.started_s, life.listening_s, life.request_s, start.answered_s]
     lasted = [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(points)]
@@ -43,7 +42,7 @@ def phases_ms(start: ColdStart) -> dict[str, float]:
 
 
 def run(rounds: int, json_path: str | None) -> int:
-    """The whole of `python -m bench cold`. Raises BenchError."""
+    """Run `python -m bench cold`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head))
     if warning := header.warning(head):
@@ -52,7 +51,7 @@ def run(rounds: int, json_path: str | None) -> int:
     if has_socket_proxy():
         ways["systemd-socket-proxyd"] = by_socket_proxy
     else:
-        print("bench: systemd-socket-proxyd is not installed, so nothing stands beside", file=sys.stderr)
+        print("bench: systemd-socket-proxyd is not installed and therefore not measured", file=sys.stderr)
     starts: dict[str, list[ColdStart]] = {name: [] for name in ways}
     failures: dict[str, list[str]] = {name: [] for name in ways}
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -65,8 +64,8 @@ def run(rounds: int, json_path: str | None) -> int:
     for name in ways:
         print(f"\n{name}\n" + results.table(*rows(starts[name])))
     print(
-        f"\nMeasured: {rounds} first requests each, one in each life of what listens, no core reserved for anybody.\n"
-        '"beyond": from the port\'s answering until the client has the answer. The program is a bare Python server.'
+        f"\nMeasured: {rounds} first requests each, with a new listener for each of them; no reserved cores.\n"
+        '"beyond": from when the port answers until the client has the response. The program is a bare Python server.'
     )
     if json_path is not None:
         found = [one for name in ways for one in figures(name, starts[name], len(failures[name]))]
@@ -78,13 +77,13 @@ def run(rounds: int, json_path: str | None) -> int:
 
 
 def sorted_phases_ms(starts: list[ColdStart]) -> dict[str, list[float]]:
-    """By phase, ascending."""
+    """Return the durations by phase, ascending."""
     each = [phases_ms(start) for start in starts]
     return {phase: sorted(one[phase] for one in each) for phase in PHASES}
 
 
 def rows(starts: list[ColdStart]) -> tuple[list[str], list[list[str]]]:
-    """The table on the terminal."""
+    """Return the table for the terminal."""
     lines = []
     for phase, ordered in sorted_phases_ms(starts).items():
         shares = [percentile(ordered, share) for share in (0.0, 0.50, 0.99)] if ordered else [None] * 3
@@ -93,7 +92,7 @@ def rows(starts: list[ColdStart]) -> tuple[list[str], list[list[str]]]:
 
 
 def figures(name: str, starts: list[ColdStart], failures: int) -> list[Result]:
-    """For the JSON file; those of others have their name in front."""
+    """Return the results for the JSON file; those of other programs are prefixed with their name."""
     prefix = "cold" if name == OURS else f"cold.{name}"
     params: dict[str, results.Value] = {"compiled": lb.COMPILED, "rounds": len(starts) + failures}
     found = []

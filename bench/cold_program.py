@@ -1,10 +1,10 @@
-"""What `bench cold` starts from zero: it answers every request with the times of its own life.
+"""The program that `bench cold` starts from zero: it answers every request with the times of its own start.
 
     python bench/cold_program.py PORT [--says-listening]
 
 With the option it prints a line once it listens, and closes its standard output.
 The times are monotonic seconds, which on Linux all processes of a machine share. Nothing is imported before the first
-one is taken, and little after, so that the program's own start is short and the same every time.
+time is taken, and little after it, so that the program's own start is short and constant.
 """
 
 import time
@@ -13,7 +13,7 @@ STARTED_S = time.monotonic()
 
 
 def main() -> None:
-    """Listen on the port; a thread per connection, since readiness is asked over connections that say nothing."""
+    """Serve on the port with a thread per connection, because readiness probes open connections without a request."""
     import json
     import socket
     import sys

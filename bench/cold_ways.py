@@ -1,10 +1,10 @@
-"""The two ways to start a program by its first request that `bench cold` sets beside each other.
+"""The two ways to start a program by its first request that `bench cold` compares.
 
 Rules
-  1. One cold start per life of what listens: it is started, asked once, and stopped.
-  2. Both start the same program on another port and hand it the request over loopback.
-  3. systemd's way gets its best case: `systemd-socket-activate` in the place of the service manager, and a program that
-     reports its own readiness (as `Type=notify` does), so that nothing has to be found out.
+  1. Each cold start has a new listener: it is started, gets one request, and is stopped.
+  2. Both start the same program on another port, and forward the request to it over loopback.
+  3. systemd's way is measured in its best case: `systemd-socket-activate` instead of the service manager, and a program
+     that reports its own readiness (as with `Type=notify`), so that no probes are needed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import msgspec
 from bench.processes import LOOPBACK, ROOT, Child, answers, find_program, free_port, running
 
 ANSWER_TIMEOUT_S: Final = 30.0
-PROXY: Final = "/usr/lib/systemd/systemd-socket-proxyd"  # on no PATH
+PROXY: Final = "/usr/lib/systemd/systemd-socket-proxyd"  # not on PATH
 PROGRAM: Final = str(ROOT / "bench" / "cold_program.py")
 
 
 class Life(msgspec.Struct, frozen=True):
-    """What the program says about itself; monotonic seconds."""
+    """The times that the program reports, in monotonic seconds."""
 
     started_s: float
     listening_s: float
@@ -37,7 +37,7 @@ class Life(msgspec.Struct, frozen=True):
 
 
 class ColdStart(msgspec.Struct, frozen=True):
-    """One first request."""
+    """One cold start by a first request."""
 
     sent_s: float
     life: Life
@@ -45,7 +45,7 @@ class ColdStart(msgspec.Struct, frozen=True):
 
 
 def by_activator(log: Path) -> ColdStart:
-    """`activator run -- CMD`. Raises OSError, HTTPException, MsgspecError and BenchError."""
+    """Start the program by `activator run -- CMD`. Raises OSError, HTTPException, MsgspecError and BenchError."""
     port, admin_port = free_port(), free_port()
     command = [sys.executable, "-m", "activator.cli", "run", "--log-level", "warning"]
     command += ["--listen", f"{LOOPBACK}:{port}", "--admin", f"{LOOPBACK}:{admin_port}"]
@@ -56,19 +56,19 @@ def by_activator(log: Path) -> ColdStart:
 
 
 def has_socket_proxy() -> bool:
-    """Whether systemd's two programs are installed."""
+    """Return True if systemd's two programs are installed."""
     return os.access(PROXY, os.X_OK) and find_program("systemd-socket-activate") is not None
 
 
 def by_socket_proxy(log: Path) -> ColdStart:
-    """systemd-socket-proxyd behind an activated socket. Raises as `by_activator`."""
+    """Start it by systemd-socket-proxyd behind an activated socket. Raises the errors of `by_activator`."""
     port, pod_port = free_port(), free_port()
     fifo = log.with_suffix(".fifo")
     os.mkfifo(fifo)
-    said = shlex.quote(str(fifo))
+    target = shlex.quote(str(fifo))
     program = shlex.join([sys.executable, PROGRAM, str(pod_port), "--says-listening"])
-    # The socket is for the process that is activated, by its number: the shell becomes the proxy.
-    script = f"{program} >{said} & read listening <{said} && exec {PROXY} {LOOPBACK}:{pod_port}"
+    # The socket is passed to a process id (LISTEN_PID), so the shell must exec the proxy.
+    script = f"{program} >{target} & read listening <{target} && exec {PROXY} {LOOPBACK}:{pod_port}"
     activate = find_program("systemd-socket-activate")
     assert activate is not None, "asked before"
     with running([activate, "-l", f"{LOOPBACK}:{port}", "/bin/sh", "-c", script], log) as child:

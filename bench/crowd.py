@@ -1,7 +1,7 @@
-"""`python -m bench crowd`: thousands of clients that wait for a revision without a pod, and then hear the same at once.
+"""`python -m bench crowd`: thousands of clients wait for a revision without a pod, and then time out together.
 
 Measured on the running program: memory per connection and per waiting request, CPU while they wait, and how long the
-event loop stalls (the slowest answer of the admin port, asked all the while) when all of them run out of time together.
+event loop stalls when all requests time out together (the slowest response of the continuously polled admin port).
 
 `--h2`: the same over HTTP/2, STREAMS_PER_CONNECTION requests on each connection.
 """
@@ -30,21 +30,21 @@ from bench import header, results
 from bench.processes import ROOT, BenchError, UsageError
 from bench.results import Document, Result, Value
 
-WAIT_S = 12.0  # queue.timeout: all arrive well before the first runs out of time, and all run out of time together
+WAIT_S = 12.0  # queue.timeout; all requests arrive well before the first one times out
 UNITS = {
     "connection": "bytes",
-    "waiting_request": "bytes, beside its connection",
+    "waiting_request": "bytes, without its connection",
     "cpu_waiting": "of a core",
     "slowest_answer_waiting": "ms",
     "slowest_answer_telling": "ms",
 }
-UNITS_H2 = {"waiting_request": "bytes, beside its connection", "connection": "bytes, of HTTP/2, settings exchanged"}
+UNITS_H2 = {"waiting_request": "bytes, without its connection", "connection": "bytes, HTTP/2 after the settings"}
 STREAMS_PER_CONNECTION = 10
 REQUEST = b"POST /x HTTP/1.1\r\nHost: a.test\r\nUser-Agent: crowd\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
 
 
 class Watch:
-    """Asks the admin port again and again; `slowest_s`: of the answers since `reset`."""
+    """A poller of the admin port; `slowest_s` is its slowest response since `reset`."""
 
     def __init__(self, admin: str) -> None:
         self.slowest_s = 0.0
@@ -72,7 +72,7 @@ class Watch:
 
 
 class Program:
-    """An activator in front of one pod that does not listen."""
+    """An activator with one pod that does not listen."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as nobody:
@@ -83,7 +83,7 @@ class Program:
             "hosts": ["*"],
             "pods": [f"127.0.0.1:{dead}"],
             "queue": {"timeout": f"{WAIT_S}s"},
-            "timeouts": {"unreachable": "0s"},  # else they would be refused after 3 s: nothing is there
+            "timeouts": {"unreachable": "0s"},  # otherwise requests would be refused after 3 s
         }
         path = folder / "crowd.yaml"
         path.write_text(json.dumps({"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "revisions": [revision]}))
@@ -118,7 +118,7 @@ async def _h1_statuses(reader: asyncio.StreamReader) -> list[str]:
 
 
 async def _h2_statuses(reader: asyncio.StreamReader) -> list[str]:
-    """Of as many streams as were opened: each HEADERS frame is one, and no table is needed for their statuses."""
+    """Return the statuses of all streams: each HEADERS frame has one, which does not depend on the dynamic table."""
     decoder = HpackDecoder()
     statuses: list[str] = []
     while len(statuses) < STREAMS_PER_CONNECTION:
@@ -132,7 +132,7 @@ async def _h2_statuses(reader: asyncio.StreamReader) -> list[str]:
 
 
 def _h2_requests() -> bytes:
-    """One POST without a body on each of the streams."""
+    """Return one POST without a body for each stream."""
     encoder = HpackEncoder()
     frames = []
     for number in range(STREAMS_PER_CONNECTION):
@@ -180,7 +180,7 @@ async def _measure(program: Program, count: int, h2: bool) -> dict[str, float]:
 
 
 def run(count: int, h2: bool, json_path: str | None) -> int:
-    """The whole of `python -m bench crowd`. Raises BenchError."""
+    """Run `python -m bench crowd`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
@@ -197,8 +197,8 @@ def run(count: int, h2: bool, json_path: str | None) -> int:
     units = {**UNITS, **(UNITS_H2 if h2 else {})}
     rows = [[what, results.figure(value, 3), units[what]] for what, value in found.items()]
     print("\n" + results.table([f"{count:,} clients", "figure", "unit"], rows))
-    print("\nslowest_answer: of the admin port, asked every 2 ms; an answer takes several turns of the loop.")
-    print("cpu_waiting includes what that asking costs.")
+    print("\nslowest_answer: of the admin port, requested every 2 ms; an answer takes several turns of the event loop.")
+    print("cpu_waiting includes the cost of these requests.")
     if json_path is not None:
         params: dict[str, Value] = {"clients": count}
         name = "crowd.h2" if h2 else "crowd"

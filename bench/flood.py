@@ -1,9 +1,9 @@
-"""`python -m bench flood`: what a flood of updates costs the state worker, and the requests beside it.
+"""`python -m bench flood`: the cost of a flood of updates for the state worker and for concurrent requests.
 
-A state worker and a data plane in one process, as in the program; the upstream and the client run beside it. First all
-is quiet; then pods of another revision come and go as ready, `updates` times a second; then yet another revision panics
-at every change. All the while requests go through at a steady rate, and a third revision's changes are told one by
-one, to see how long each takes to be applied.
+A state worker and a data plane run in one process, as in the program; the upstream and the client are other processes.
+The phases are: no updates; pods of another revision become ready and not ready, `updates` times per second; yet another
+revision panics at every change. In all phases requests are sent at a steady rate, and changes of a third revision are
+submitted one by one, to measure how long each takes to be applied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from bench.results import Document, Result
 from lb.rng import Rng
 
 RATE = 1_000.0  # requests per second
-TICK_S = 0.005  # updates come in bursts of so long
+TICK_S = 0.005  # the interval of bursts of updates
 ASKED_EVERY_S = 0.02
 SERVED, FLOODED, POISONED, ASKED = "ns/served", "ns/flooded", "ns/poisoned", "ns/asked"
 
@@ -62,18 +62,18 @@ def _poisoned(model: Model, change: Change, now_s: float) -> Reduction:
 
 
 class Phase(msgspec.Struct):
-    """What was seen while it lasted."""
+    """The results of one phase."""
 
     name: str
     summary: Summary
-    applied_s: list[float]  # how long changes of the revision beside took from being told to being applied
-    busy: float  # of a core: the state worker
+    applied_s: list[float]  # the times from submitting to applying changes of the third revision
+    busy: float  # the share of a core that the state worker uses
     updates: int
     queued_most: int
 
 
 class World:
-    """The activator's two parts, joined by calls."""
+    """The state worker and the data plane, connected by calls."""
 
     def __init__(self, pods: int) -> None:
         self.pods = pods
@@ -114,7 +114,7 @@ class World:
         return listener.address
 
     def flood(self, count: int) -> None:
-        """So many updates of one pod after the other, each other than the last of that pod."""
+        """Submit `count` updates of one pod after the other; each differs from that pod's last one."""
         for _ in range(count):
             turn, place = divmod(self._number, self.pods)
             self.worker.submit(self._words[(turn + 1) % 2][place])
@@ -138,15 +138,15 @@ def _task_failed(name: str, error: BaseException) -> None:
 
 async def _each_tick(per_s: float, submit: Callable[[int], None]) -> None:
     began_s = time.perf_counter()
-    told = 0
+    submitted = 0
     while True:
         await asyncio.sleep(TICK_S)
         due = int((time.perf_counter() - began_s) * per_s)
-        submit(due - told)
-        told = due
+        submit(due - submitted)
+        submitted = due
 
 
-async def _ask_beside(world: World, applied_s: list[float]) -> None:
+async def _ask_meanwhile(world: World, applied_s: list[float]) -> None:
     number = 0
     while True:
         await asyncio.sleep(ASKED_EVERY_S)
@@ -159,7 +159,7 @@ async def _ask_beside(world: World, applied_s: list[float]) -> None:
 async def _phase(name: str, world: World, address: str, seconds: int, core: int, work: tuple[float, str]) -> Phase:
     per_s, kind = work
     applied_s: list[float] = []
-    sides = [asyncio.create_task(_ask_beside(world, applied_s))]
+    sides = [asyncio.create_task(_ask_meanwhile(world, applied_s))]
     if kind:
         sides.append(asyncio.create_task(_each_tick(per_s, world.flood if kind == "flood" else world.poison)))
     world.updates = world.queued_most = 0
@@ -185,7 +185,7 @@ async def _phases(upstream: str, seconds: int, updates: int, pods: int, core: in
     address = await world.start(upstream)
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)  # as the program has it
+    gc.set_threshold(20_000, 20, 20)  # as in the program
     quiet = max(seconds // 2, 1)
     found = []
     for name, length, work in (
@@ -205,12 +205,12 @@ async def _phases(upstream: str, seconds: int, updates: int, pods: int, core: in
 
 
 def run(seconds: int, updates: int, pods: int, json_path: str | None) -> int:
-    """The whole of `python -m bench flood`. Raises BenchError."""
+    """Run `python -m bench flood`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
         print(warning, file=sys.stderr)
-    logging.getLogger("activator").setLevel(logging.CRITICAL)  # panics are what is asked for
+    logging.getLogger("activator").setLevel(logging.CRITICAL)  # panics are intended here
     cores, port = Cores(), free_port()
     with tempfile.TemporaryDirectory(prefix="bench-") as name, contextlib.ExitStack() as stack:
         command = [sys.executable, "-m", "bench.upstream", f"127.0.0.1:{port}"]
@@ -223,7 +223,7 @@ def run(seconds: int, updates: int, pods: int, json_path: str | None) -> int:
     quiet_us = [one.summary.p99_us for one in found if one.name.startswith("quiet")]
     ratio = _flood(found).summary.p99_us * len(quiet_us) / sum(quiet_us)
     print(f"p99 of requests in the flood: {ratio:.2f} x the mean of quiet before and after (bar: 1.3)")
-    print(f"Measured: {updates:,} updates/s of {pods:,} pods for {seconds} s beside {RATE:,.0f} requests/s")
+    print(f"Measured: {updates:,} updates/s of {pods:,} pods for {seconds} s with {RATE:,.0f} requests/s")
     if json_path is not None:
         results.write(json_path, Document(head, _figures(found, ratio)))
     return 1 if any(one.summary.failures for one in found) else 0

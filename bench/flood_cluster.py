@@ -1,8 +1,8 @@
 """The cluster of `python -m bench pod-flood`: `python -m bench.flood_cluster NET SEED SECONDS PODS`.
 
-An API server, controllers, nodes and pods that really listen, in one process. It prints "ready KUBECONFIG" when all
-pods are there; a line on its standard input begins the flood, and when it is over it prints what has happened as one
-line of JSON. It ends with its standard input.
+An API server, controllers, nodes and pods that listen on real sockets, in one process. It prints "ready KUBECONFIG"
+when all pods are running; a line on its standard input begins the flood, and after the flood it prints one line of JSON
+about it. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STOPS_S = 60.0
 
 
 class PodLife(msgspec.Struct, frozen=True):
-    """Times are monotonic seconds, the same in all processes; `downs`: from a death to the next start."""
+    """The life of one pod, in monotonic seconds, which all processes share; `downs` are (death, next start)."""
 
     address: str
     began_s: float
@@ -38,7 +38,7 @@ class PodLife(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """What was done: counts, and the life of each pod."""
+    """The report of a flood: counts, and the life of each pod."""
 
     deleted: int
     restarted: int
@@ -68,7 +68,7 @@ def serve(net: int, seed: int, seconds: float, pods: int) -> None:
 
 
 def deploy(cluster: ActivationCluster, pods: int) -> None:
-    """The Deployment, and the Service that the activator would have made for it."""
+    """Create the Deployment, and the Service that the activator would make for it."""
     cluster.create("deployments", deployment_of(pods))
     metadata = {"name": f"{NAME}-pods", "labels": {ACTIVATION_LABEL: NAME}}
     ports = [{"name": PORT_NAME, "port": 80, "targetPort": PORT}]
@@ -78,7 +78,7 @@ def deploy(cluster: ActivationCluster, pods: int) -> None:
 
 
 def wait_served(cluster: ActivationCluster, pods: int) -> None:
-    """Until all pods are there and listen."""
+    """Wait until all pods listen."""
 
     def served() -> bool:
         return len(cluster.pods) == pods and all(pod.is_serving for pod in list(cluster.pods.values()))
@@ -97,7 +97,7 @@ def flood(cluster: ActivationCluster, seed: int, seconds: float, pods: int) -> S
 
 
 def downs_of(downs: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """JSON has no infinity: who never comes back is down for ever."""
+    """Replace infinities, which JSON does not have, of pods that never restart."""
     return [(down_s, min(up_s, 1e12)) for down_s, up_s in downs]
 
 

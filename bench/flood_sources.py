@@ -1,11 +1,11 @@
-"""Ways to learn of pods from the API, for `python -m bench pod-flood`: what each hears, handles and submits.
+"""Ways to get pods from the API, for `python -m bench pod-flood`: the events that each receives, handles and submits.
 
 Rules
-  1. The transport, the decoder and the state worker are the product's, for all of them; a way differs in which events
-     it handles, and in what it asks for by itself.
-  2. A pod that Kubernetes calls ready is probed before it gets requests, whichever way it came.
-  3. Only the last one is the product's. The others stand for what a node agent went through that was overrun by
-     updates (CPU-Pooler, pull request 70).
+  1. All ways use the product's transport, decoder and state worker; they differ in the events that they handle, and in
+     the requests that they make.
+  2. A pod that is ready according to Kubernetes is probed before it gets requests, in every way.
+  3. Only the last way is the product's. The others represent stages of a node agent that was overrun by updates
+     (CPU-Pooler, pull request 70).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from activator.kubernetes.watches import KUBE_CHECK_INTERVAL_S
 from activator.messages import Change, PodGone, PodSeen, PodStatus
 from lb.rng import Rng
 
-PORT: Final = 8080  # of the pods
-PULL_INTERVAL_S: Final = 0.1  # how often a pod that is awaited is asked for
+PORT: Final = 8080  # the pods' port
+PULL_INTERVAL_S: Final = 0.1  # the interval of requests for a pod that is not ready yet
 _MODIFIED: Final = b'{"type":"MODIFIED"'
 _VERSION: Final = re.compile(rb'"resourceVersion":"([0-9]+)"')
 
@@ -52,7 +52,7 @@ class PodStatusSeen(KubeStruct, frozen=True, gc=False):
 
 
 class FloodPod(KubeObject, frozen=True, gc=False):
-    """core/v1, as far as requests depend on it."""
+    """A Pod of core/v1, reduced to the fields that matter here."""
 
     annotations_count: ClassVar[bool] = False
 
@@ -67,7 +67,7 @@ PODS: Final = Resource("pods", "/api/v1", FloodPod)
 
 
 class Way(msgspec.Struct, frozen=True):
-    """`hears`: all events | those that say something new | births and deaths | slices."""
+    """One way; `hears` is one of: all events, changes, creations and deletions, slices."""
 
     name: str
     hears: str
@@ -85,7 +85,7 @@ WAYS: Final = (
 
 
 class EveryEvent(ObjectStore[Object]):
-    """Delivers also what says nothing new."""
+    """An object store that also delivers events without changes."""
 
     def _put(self, new: Object) -> None:
         old = self.objects.get(new.key)
@@ -98,7 +98,7 @@ class EveryEvent(ObjectStore[Object]):
 
 
 class TimedReflector(Reflector[Object]):
-    """`spent_s` in handling lines, with what their handlers do at once."""
+    """A reflector that measures the time of handling lines (`spent_s`), including their handlers."""
 
     spent_s = 0.0
 
@@ -112,7 +112,7 @@ class TimedReflector(Reflector[Object]):
 
 
 class BirthsAndDeaths(TimedReflector[Object]):
-    """Of updates it reads the version, to go on from there after a break, and nothing else."""
+    """A reflector that reads only the version of updates, from which it continues after a break."""
 
     def _line(self, line: bytes) -> None:
         if not line.startswith(_MODIFIED):
@@ -125,7 +125,7 @@ class BirthsAndDeaths(TimedReflector[Object]):
 
 
 class Pods:
-    """A handler: pods become changes. `awaited`: those that are there and not ready."""
+    """A handler that converts pods to changes; `awaited` are the pods that exist and are not ready."""
 
     def __init__(self, key: str, submit: Callable[[Change], None]) -> None:
         self._key = key
@@ -149,7 +149,7 @@ class Pods:
         self._submit(PodGone(self._key, SOURCE, old.metadata.uid))
 
     def missed(self, new: FloodPod) -> None:
-        pass  # restarts are counted in the pod itself
+        pass  # the pods count their own restarts
 
     def listed(self, objects: Mapping[Key, FloodPod]) -> None:
         pass
@@ -166,7 +166,7 @@ class Pods:
 
 
 class Slices:
-    """A handler: slices become changes as in the product, once in a turn of the loop."""
+    """A handler that converts slices to changes as in the product, once per turn of the loop."""
 
     def __init__(self, key: str, submit: Callable[[Change], None]) -> None:
         self._submit = submit
@@ -202,7 +202,7 @@ class Slices:
 
 
 class FloodSource:
-    """One way at work. `runs` are its tasks."""
+    """A source that implements one way; `runs` are its tasks."""
 
     def __init__(
         self, way: Way, client: KubeClient, key: str, submit: Callable[[Change], None], compare_interval_s: float
@@ -238,7 +238,7 @@ class FloodSource:
 
     @property
     def received(self) -> int:
-        """Events of objects."""
+        """Return the number of events received."""
         events = self.reflector.events_total
         return events["ADDED"] + events["MODIFIED"] + events["DELETED"]
 
@@ -248,7 +248,7 @@ class FloodSource:
             self.relister.check()
 
     async def _pull(self) -> None:
-        """Ask for each pod that is awaited, one after the other, until it is ready."""
+        """Request each awaited pod, one after the other, until it is ready."""
         assert isinstance(self.handler, Pods)
         while True:
             await asyncio.sleep(PULL_INTERVAL_S)
@@ -257,5 +257,5 @@ class FloodSource:
                 try:
                     body = await self._client.get(PODS.one(namespace, name))
                 except KubeError:
-                    continue  # it is gone, as an event will say; or it is asked for again
+                    continue  # the pod was deleted, which an event will report; or the request is repeated
                 self.reflector.contents.added_or_modified(self.reflector.decoding.object(body))

@@ -1,4 +1,4 @@
-"""The parts of the activator that pods matter to, for `python -m bench pod-flood`: joined as in the program."""
+"""The parts of the activator that process pods, connected as in the program, for `python -m bench pod-flood`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KEY = "default/hello"
 
 
 class World:
-    """The activator's parts that pods matter to. `routable_s`: when each address could be picked for the first time."""
+    """The parts that process pods; `routable_s` is the time at which each address could first be picked."""
 
     def __init__(self, pods: int) -> None:
         self.tasks = TaskGroupOwner(_task_failed)

@@ -1,7 +1,8 @@
-"""The load generator: wrk, or our own client where there is none, and what either says about a run.
+"""The load generator, wrk or our own client if wrk is not installed, and its summary of a run.
 
-Both send the same request over keep-alive connections, one at a time on each, as fast as answers come, and print the
-same line of JSON last. wrk can also send bodies, close each connection after its answer, and pause between requests.
+Both send the same request over keep-alive connections, one at a time on each, as fast as responses arrive, and print
+the same line of JSON at the end. wrk can also send bodies, close each connection after its response, and pause between
+requests.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import msgspec
 from bench.processes import LOOPBACK, BenchError, UsageError, running
 
 ANSWER_TIMEOUT_S = 5.0
-_GRACE_S = 20.0  # beyond its seconds, before a generator is taken for stuck
+_GRACE_S = 20.0  # after its measurement time, before a generator counts as hung
 
-# What a browser behind another proxy sends, in the order in which `--headers` takes them.
+# The header fields of a browser behind another proxy; `--headers N` sends the first N.
 _HEADERS = [
     ("Host", "bench.localhost"),
     ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
@@ -32,7 +33,7 @@ _HEADERS = [
     ("DNT", "1"),
 ]
 
-# No `request` or `response` function: with either, wrk would call Lua for every request.
+# The script defines neither `request` nor `response`, since wrk would then call Lua for every request.
 _WRK_SCRIPT = """
 done = function(summary, latency, requests)
   local errors = summary.errors
@@ -46,18 +47,18 @@ end
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """What the requests are like. All but the first three need wrk."""
+    """The shape of the requests. All fields but the first three need wrk."""
 
     connections: int = 64
     headers: int = 12
     target: str = "/small"
-    send_bytes: int = 0  # of a POST's body; 0: a GET
-    close: bool = False  # a connection for each request
-    rate: int = 0  # requests per second of all connections together, by pauses of random length; 0: as many as go
+    send_bytes: int = 0  # the size of a POST's body; 0: a GET
+    close: bool = False  # use a new connection for each request
+    rate: int = 0  # total requests per second, by pauses of random length; 0: unlimited
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one run of a generator saw. All but the first five are failures, by kind."""
+    """The summary of one run. All fields but the first five are failures, by kind."""
 
     requests: int
     duration_us: int
@@ -72,7 +73,7 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def failures(self) -> int:
-        """Socket errors and answers that are not 2xx."""
+        """The number of socket errors and of responses that are not 2xx."""
         return self.connect + self.read + self.write + self.status + self.timeout
 
     @property
@@ -81,47 +82,47 @@ class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def parse_summary(output: str) -> Summary:
-    """The last line of JSON of what a generator printed. Raises BenchError."""
+    """Parse the last line of JSON in a generator's output. Raises BenchError."""
     for line in reversed(output.splitlines()):
         if line.startswith("{"):
             try:
                 return msgspec.json.decode(line, type=Summary)
             except msgspec.MsgspecError as error:
-                raise BenchError(f"the load generator printed what cannot be read: {error}") from None
+                raise BenchError(f"the output of the load generator is invalid: {error}") from None
     raise BenchError("the load generator printed no summary")
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Nearest rank of an ascending list; 0 when it is empty."""
+    """Return a percentile of an ascending list by nearest rank; 0 if it is empty."""
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
 
 
 def headers(count: int) -> list[tuple[str, str]]:
-    """So many request headers, Host first."""
+    """Return `count` request headers, Host first."""
     more = [(f"X-Bench-{number}", f"value-{number}") for number in range(len(_HEADERS), count)]
     return [*_HEADERS, *more][:count]
 
 
 def request_head(target: str, count: int) -> bytes:
-    """The request as our own client sends it."""
+    """Return the request as our own client sends it."""
     lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers(count)), "", ""]
     return "\r\n".join(lines).encode()
 
 
 def _script(shape: Shape) -> str:
-    """wrk's, with what the shape asks for beside the summary."""
+    """Return the script for wrk, which prints the summary and sets the options of the shape."""
     script = _WRK_SCRIPT
     if shape.send_bytes:
         script += f'wrk.method = "POST"\nwrk.body = string.rep("x", {shape.send_bytes})\n'
     if shape.rate:
-        # The pause is in milliseconds; an answer takes next to nothing beside it at rates worth pacing.
+        # The pause is in milliseconds; at paced rates, the response time is negligible.
         mean_ms = shape.connections * 1000 / shape.rate
         script += f"delay = function() return math.floor(math.random() * {2 * mean_ms:.3f} + 0.5) end\n"
     return script
 
 
 class Generator:
-    """wrk by its path, or our own client."""
+    """The generator: wrk by its path, or our own client."""
 
     def __init__(self, wrk: str | None, shape: Shape, folder: Path) -> None:
         if wrk is None and (shape.send_bytes or shape.close or shape.rate):
@@ -134,11 +135,11 @@ class Generator:
         self._script.write_text(_script(shape), "utf-8")
 
     def paced(self, rate: int) -> Generator:
-        """The same at this rate."""
+        """Return the same generator with this rate."""
         return Generator(self._wrk, msgspec.structs.replace(self._shape, rate=rate), self._folder)
 
     def command(self, port: int, seconds: int) -> list[str]:
-        """One run as a command line."""
+        """Return the command line of one run."""
         address = f"{LOOPBACK}:{port}"
         shape = self._shape
         if self._wrk is None:
@@ -152,7 +153,7 @@ class Generator:
         return [self._wrk, *words, "-s", str(self._script), f"http://{address}{shape.target}"]
 
     def run(self, port: int, seconds: int, core: int | None) -> Summary:
-        """Load on this port for so long. Raises BenchError."""
+        """Send load to this port for `seconds`. Raises BenchError."""
         log = self._folder / "generator.log"
         with running(self.command(port, seconds), log, core, capture=True) as child:
             return parse_summary(child.output(seconds + _GRACE_S))

@@ -1,14 +1,14 @@
-"""What a slot costs in CPU that another worker grants, by how many are granted in one turn of the loop.
+"""The CPU cost of a slot that another worker grants, by the number of grants per turn of the loop.
 
-Two members with real throttlers, links and frames in one process and one loop: no HTTP, and no process waits for
-another one. Half of the requests are the owner's, half the borrower's, all wait, and in each turn all requests that are
-at pods end. So a frame has the messages of as many grants as there are pods, on both sides.
+Two members with real throttlers, links and frames run in one process and one loop: without HTTP, and without waits of
+one process for another. Half of the requests are the owner's, half the borrower's, all wait, and in each turn all
+requests at pods end. So a frame has the messages of as many grants as there are pods, on both sides.
 
 Rules
-  1. Beside it stand the same requests in one member, and frames of nothing: as many of them, written and read in the
-     same loop. The difference to the first is what the grants cost, that to the second what of it is not the loop's.
-  2. The three take turns, and the figure of each is the best of its rounds: whatever else the machine does makes a
-     round longer, never shorter.
+  1. Two baselines are measured: the same requests in one member, and as many empty frames, written and read in the same
+     loop. The difference to the first is the cost of the grants; the second is the part of it that the loop causes.
+  2. The three measurements alternate, and the figure of each is the best of its rounds, because disturbances can only
+     make a round longer.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from lb.tracker import READY
 
 KEY = "ns/bench"
 REQUESTS_PER_ROUND = 8_000
-WAITING_PER_POD = 2  # of each member
+WAITING_PER_POD = 2  # waiting requests per pod and member
 _QUEUE = 1_000_000
 
 
 class _Deaf(SlotEvents):
-    """Nobody to tell."""
+    """An observer that ignores all events."""
 
     def activated(self, key: str) -> None:
         pass
@@ -90,7 +90,7 @@ class _Side:
             request.refused(reason, "")
 
     def turn(self) -> bool:
-        """All that are at pods end, and others come."""
+        """End all requests at pods, and add new ones. Return True if there were any."""
         at_pods, self.at_pods = self.at_pods, []
         for lease in at_pods:
             self.throttler.release(lease, 0.001, True)
@@ -103,17 +103,18 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-class _Scene:
-    """What is measured: `turn` is called in each turn of the loop, and says whether it did anything; `ended` counts
-    requests, or frames.
+class _Measurement:
+    """One measurement: `turn` is called in each turn of the loop and returns True if it did anything.
+
+    `ended` returns the number of requests, or frames.
     """
 
     def __init__(self, turn: Callable[[], bool], ended: Callable[[], int], until: int) -> None:
         self._turn = turn
         self._ended = ended
         self._until = until
-        self.best_s = float("inf")  # of each
-        self.turns = 0  # that did something
+        self.best_s = float("inf")  # per request or frame
+        self.turns = 0  # turns that did something
         self.count = 0
 
     async def round(self) -> None:
@@ -126,7 +127,7 @@ class _Scene:
                 done.set_result(None)
                 return
             self.turns += self._turn()
-            loop.call_later(0.0, step)  # behind what the sockets have
+            loop.call_later(0.0, step)  # after the events of the sockets
 
         began_s = time.process_time()
         loop.call_soon(step)
@@ -136,14 +137,14 @@ class _Scene:
         self.count += count
 
 
-def _one_member(pods: int) -> _Scene:
+def _one_member(pods: int) -> _Measurement:
     side = _Side(1, pods)
     for _ in range(2 * WAITING_PER_POD * pods):
         side.ask()
-    return _Scene(side.turn, lambda: side.ended, REQUESTS_PER_ROUND)
+    return _Measurement(side.turn, lambda: side.ended, REQUESTS_PER_ROUND)
 
 
-async def _two_members(pods: int) -> _Scene:
+async def _two_members(pods: int) -> _Measurement:
     sides = [_Side(number, pods) for number in (1, 2)]
     for side in sides:
         side.member.revision_set(side.throttler)
@@ -160,10 +161,10 @@ async def _two_members(pods: int) -> _Scene:
         done = [side.turn() for side in sides]
         return True in done
 
-    return _Scene(turn, lambda: sum(side.ended for side in sides), REQUESTS_PER_ROUND)
+    return _Measurement(turn, lambda: sum(side.ended for side in sides), REQUESTS_PER_ROUND)
 
 
-def _frames_of_nothing() -> _Scene:
+def _frames_of_nothing() -> _Measurement:
     heard = 0
 
     def received(data: memoryview, _: list[int]) -> None:
@@ -177,24 +178,24 @@ def _frames_of_nothing() -> _Scene:
             wire.send_now(b"")
         return True
 
-    return _Scene(turn, lambda: heard, REQUESTS_PER_ROUND // 4)
+    return _Measurement(turn, lambda: heard, REQUESTS_PER_ROUND // 4)
 
 
 class Costs(NamedTuple):
-    """In seconds; `one` and `two`: of a request, with so many members."""
+    """Costs in seconds; `one` and `two` are those of a request with one and two members."""
 
     one: float
     two: float
-    frame: float  # of nothing
+    frame: float  # an empty frame
     remote_per_turn: float  # grants to the other member
 
     @property
     def remote_grant(self) -> float:
-        return 2.0 * (self.two - self.one)  # the other half of the requests is granted by its own member
+        return 2.0 * (self.two - self.one)  # half of the requests are granted by their own member
 
     @property
     def its_frames(self) -> float:
-        return 2.0 * self.frame / self.remote_per_turn  # one each way in a turn
+        return 2.0 * self.frame / self.remote_per_turn  # one frame in each direction per turn
 
 
 async def _measure(pods: int, rounds: int) -> Costs:
@@ -210,7 +211,7 @@ async def _measure(pods: int, rounds: int) -> Costs:
 
 
 def run(pods: list[int], rounds: int, json_path: str | None) -> int:
-    """The whole of `python -m bench grant-costs`."""
+    """Run `python -m bench grant-costs`."""
     import uvloop
 
     head = header.collect([])

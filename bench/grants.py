@@ -1,12 +1,11 @@
-"""What a slot costs that another worker or replica grants: one request at a time, from connections of both.
+"""The latency of a slot that another worker or replica grants: one request at a time, on connections to both.
 
 Rules
-  1. Of two workers one owns the revision. Requests on the connections of the other one wait for a grant; with
-     `container_concurrency: 1` none is lent for longer. So connections fall into two groups by their median. With two
-     replicas (`--replicas`) every second connection is one's, and each grant is a signed message over TCP.
-  2. Beside it stands what the machine takes for a message there and back between two event loops: no grant can be
-     faster.
-  3. Nothing else is under way: the figures are latencies of an idle machine.
+  1. One of two workers owns the revision. Requests on connections to the other one wait for a grant; with
+     `container_concurrency: 1` no slot is lent for longer. So the connections form two groups by their median. With two
+     replicas (`--replicas`) the connections alternate between them, and each grant is a signed message over TCP.
+  2. As a lower bound of a grant, the round trip of a message between two event loops is measured as well.
+  3. There is no other load: the figures are latencies of an idle machine.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from bench.upstream import BODY_BYTES
 
 CONNECTIONS = 16
 REQUEST = b"GET /small HTTP/1.1\r\nHost: bench.localhost\r\n\r\n"
-REPLICAS_MEET_S = 4.0  # until two that have just started act in one view
-_GAP_MIN_S = 20e-6  # less, and all connections came to one worker
+REPLICAS_MEET_S = 4.0  # after this time, two new replicas share a view
+_GAP_MIN_S = 20e-6  # with a smaller gap, all connections went to one worker
 
 
 def run(requests: int, replicas: bool, json_path: str | None) -> int:
-    """The whole of `python -m bench grants`: `requests` on each connection. Raises BenchError."""
+    """Run `python -m bench grants`: with `requests` on each connection. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -91,7 +90,7 @@ def two_replicas(folder: Path, upstream_port: int) -> list[Started]:
 
 
 def _medians(ports: list[int], requests: int) -> list[float]:
-    """Of each connection, in seconds; one request after the other, each on the next connection."""
+    """Return the median of each connection, in seconds; requests are sent one by one on alternating connections."""
     places = [ports[place % len(ports)] for place in range(CONNECTIONS)]
     connections = [socket.create_connection((LOOPBACK, port), 10.0) for port in places]
     took: list[list[float]] = [[] for _ in connections]
@@ -120,16 +119,16 @@ def _read_answer(sock: socket.socket) -> None:
 
 
 def _groups(medians: list[float]) -> tuple[float, float]:
-    """The medians of the connections below and above the widest gap."""
+    """Return the medians of the connections below and above the widest gap."""
     gaps = [(after - before, place) for place, (before, after) in enumerate(itertools.pairwise(medians), 1)]
     gap_s, place = max(gaps)
     if gap_s < _GAP_MIN_S:
-        raise BenchError("all connections came to one owner: try again")
+        raise BenchError("all connections went to one worker: try again")
     return statistics.median(medians[:place]), statistics.median(medians[place:])
 
 
 def there_and_back(times: int) -> float:
-    """The median in seconds, between two processes with the program's event loop."""
+    """Return the median round trip in seconds between two processes with the program's event loop."""
     one, other = socket.socketpair()
     child = os.fork()
     if child == 0:

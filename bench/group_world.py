@@ -1,10 +1,10 @@
-"""A machine with programs in a group, simulated: the policies and `Group` are the real ones, time is not.
+"""A simulation of a machine with programs in a group, with the real policies and `Group` and simulated time.
 
 Rules
-  1. One heap of events; nothing reads a clock. All randomness comes from the seed.
-  2. The throttler's part is played as it is: a line for each revision, slots of its programs, no new request for one
-     that drains, and loads that are reported at once or every `report_s`.
-  3. After each event the world is judged: the budget, and that no program is ended that has a request.
+  1. There is one heap of events, and no clock is read. All randomness comes from the seed.
+  2. The throttler is simulated: a queue per revision, slots of its programs, no new request for a draining program, and
+     loads that are reported at once or every `report_s`.
+  3. After each event the invariants are checked: the budget, and that no program with a request is stopped.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BACKOFF_MAX_S = 30.0
 
 
 class WorldError(AssertionError):
-    """The world is not as it has to be."""
+    """An invariant of the simulation was violated."""
 
 
 class Machine(NamedTuple):
-    """How the programs of one revision behave; times in seconds."""
+    """The behaviour of one revision's programs; times are in seconds."""
 
     needs: dict[str, int]
     start_s: float = 2.0
@@ -43,8 +43,8 @@ class Machine(NamedTuple):
     asleep: dict[str, int] | None = None
     sleep_s: float = 0.0
     wake_s: float = 0.1
-    start_fails: float = 0.0  # the probability
-    crashes: float = 0.0  # of a request to end its program
+    start_fails: float = 0.0  # the probability that a start fails
+    crashes: float = 0.0  # the probability that a request ends its program
     sleep_fails: float = 0.0
     wake_fails: float = 0.0
 
@@ -66,7 +66,7 @@ class Program:
 
     def __init__(self, key: str, home: str, born_s: float, machine: Machine) -> None:
         self.key = key
-        self.needs = machine.needs  # in the group that it counts in
+        self.needs = machine.needs  # in the group in which it is counted
         self.asleep = machine.asleep or {}
         self.home = home
         self.born_s = born_s
@@ -94,7 +94,7 @@ class Revision:
 
 
 class World:
-    """Programs as `Group` is told of them, and requests."""
+    """The simulated machine: programs, which are reported to `Group`, and requests."""
 
     def __init__(self, rng: Random, report_s: float = 0.0) -> None:
         self.now_s = 1.0
@@ -103,25 +103,25 @@ class World:
         self.revisions: dict[str, Revision] = {}
         self.groups = Groups(self, self._move, lambda: self.now_s)
         self.rules: dict[str, GroupRule] = {}
-        self.most: dict[str, tuple[int, ...]] = {}  # of each group: its budget, or what it used when that was lowered
+        self.most: dict[str, tuple[int, ...]] = {}  # by group: its budget, or its use when that was lowered
         self.starts = 0
         self.wakes = 0
         self.requests: list[Request] = []
-        self.judge: Callable[[Request], None] = lambda request: None  # of each that is given to a program
+        self.judge: Callable[[Request], None] = lambda request: None  # called with each request that a program gets
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._reporting: set[str] = set()
         self._look_from_s = self._look_every_s = self._look_until_s = 0.0
-        self._looks = False  # a look is among the events
+        self._is_scheduled = False  # True if a tick is among the events
 
-    # --- the story ---
+    # --- events ---
 
     def at(self, at_s: float, event: Callable[[], None]) -> None:
         self._number += 1
         heapq.heappush(self._events, (max(at_s, self.now_s), self._number, event))
 
     def run(self, until_s: float) -> None:
-        """Until nothing is left, or the time is over."""
+        """Process events until none are left, or until `until_s`."""
         while self._events and self._events[0][0] <= until_s:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
@@ -129,7 +129,7 @@ class World:
             self._look_again()
 
     def configure(self, machines: dict[str, tuple[Machine, str]], rules: list[GroupRule]) -> None:
-        """Revisions by key, with the groups that they are in."""
+        """Set the revisions by key, with their groups."""
         for key, revision in list(self.revisions.items()):
             if key not in machines and not revision.gone:
                 revision.gone = True
@@ -154,7 +154,7 @@ class World:
                 self.stop_asleep(key, len(revision.programs))
             else:
                 self._report(key)
-        for name, rule in self.rules.items():  # what came into it with its programs may be more than fits
+        for name, rule in self.rules.items():  # revisions that join with programs may exceed the budget
             self.most[name] = tuple(map(max, self.used(rule), (1,) if rule.exclusive else rule.budget))
         self.check()
 
@@ -171,7 +171,7 @@ class World:
         return request
 
     def cancel(self, request: Request) -> None:
-        """Its client has gone."""
+        """Cancel a request whose client has disconnected."""
         if request.ended:
             return
         request.ended = "cancelled"
@@ -183,7 +183,7 @@ class World:
         self._changed(request.key)
 
     def kill(self, key: str) -> None:
-        """A program of the revision ends by itself."""
+        """End a program of the revision unexpectedly."""
         revision = self.revisions.get(key)
         if revision is None:
             return
@@ -191,7 +191,7 @@ class World:
         if alive:
             self._exit(revision, self.rng.choice(alive), crashed=True)
 
-    # --- what `Group` asks (Programs) ---
+    # --- called by `Group` (Programs) ---
 
     def counts(self, key: str, group: str) -> ProgramCounts:
         revision = self.revisions.get(key)
@@ -314,9 +314,9 @@ class World:
     def _asleep(self, program: Program) -> None:
         program.state = ASLEEP
         revision = self.revisions[program.key]
-        if program.home != revision.home or revision.gone:  # of another group, or another life
+        if program.home != revision.home or revision.gone:  # belongs to another group, or was removed
             self._begin_stop(revision, program)
-        self._reconcile(program.key, revision, True)  # wanted again meanwhile, perhaps
+        self._reconcile(program.key, revision, True)  # it may be wanted again
         self.groups.programs_changed(program.key, program.home)
 
     def _sleep_failed(self, program: Program) -> None:
@@ -405,7 +405,7 @@ class World:
             request.ended = why
         revision.line.clear()
 
-    # --- loads, and how many are wanted ---
+    # --- loads, and the number of wanted programs ---
 
     def _changed(self, key: str) -> None:
         revision = self.revisions[key]
@@ -445,33 +445,33 @@ class World:
         self.groups.wanted(key, max(wanted, machine.min_scale))
 
     def look(self, every_s: float, until_s: float) -> None:
-        """Let time alone end turns, as the real loop does, from now on."""
+        """Schedule periodic ticks from now on, so that time alone can end turns, as in the real loop."""
         self._look_from_s, self._look_every_s, self._look_until_s = self.now_s, every_s, until_s
         self._look()
 
     def _look(self) -> None:
-        self._looks = False
+        self._is_scheduled = False
         self.groups.tick()
         self._look_again()
 
     def _look_again(self) -> None:
-        """At the next of the times to look, if a tick may do something: without claims it does nothing."""
-        if self._looks or self.now_s >= self._look_until_s:
+        """Schedule the next tick if it may do something; without claims it does nothing."""
+        if self._is_scheduled or self.now_s >= self._look_until_s:
             return
         if not any(group.has_claims() for group in self.groups.groups.values()):
             return
         passed = int((self.now_s - self._look_from_s) / self._look_every_s) + 1
         at_s = self._look_from_s + passed * self._look_every_s
-        if at_s <= self.now_s:  # the quotient was rounded down
+        if at_s <= self.now_s:  # because the quotient was rounded down
             at_s += self._look_every_s
         if at_s <= self._look_until_s:
-            self._looks = True
+            self._is_scheduled = True
             self.at(at_s, self._look)
 
-    # --- the judge ---
+    # --- invariants ---
 
     def used(self, rule: GroupRule) -> tuple[int, ...]:
-        """What the programs of a group hold in truth."""
+        """Return the actual use of a group's programs."""
         if rule.exclusive:
             everywhere = [one for revision in self.revisions.values() for one in revision.programs]
             return (len({one.key for one in everywhere if one.home == rule.name and one.state != ASLEEP}),)
@@ -491,4 +491,4 @@ class World:
             budget = (1,) if rule.exclusive else rule.budget
             if any(one > most for one, most in zip(used, self.most.get(name, budget))):
                 raise WorldError(f"{self.now_s}: {name} uses {used} of {budget}")
-            self.most[name] = tuple(map(max, budget, used))  # what is over a lowered budget only falls
+            self.most[name] = tuple(map(max, budget, used))  # use above a lowered budget may only fall

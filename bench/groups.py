@@ -1,6 +1,6 @@
-"""`python -m bench groups`: swaps and waits of the trace A B A A C A C B, one program at a time, by policy.
+"""`python -m bench groups`: swaps and waits of the trace A B A A C A C B, with one program at a time, by policy.
 
-The policies and the group are the real ones, time is simulated (`group_world.py`): the figures are the same on every
+The policies and the group are the real ones; time is simulated (`group_world.py`), so the figures are the same on every
 machine.
 """
 
@@ -25,16 +25,16 @@ ENDS_S: Final = 2000.0
 
 
 class Figures(NamedTuple):
-    """Of one run; waits in seconds."""
+    """The figures of one run; waits are in seconds."""
 
     swaps: int
     mean_wait_s: float
     worst_wait_s: float
-    passed_over_s: float  # the most by which a request that was served before another one came after it
+    passed_over_s: float  # the longest time by which a request overtook an earlier one
 
 
 def run_trace(discipline: str, every_s: float, overtaken_at_most_s: float = OVERTAKEN_AT_MOST_S) -> Figures:
-    """A request every `every_s`."""
+    """Run the trace with a request every `every_s`."""
     world = World(Random(1))
     machine = Machine({"gpu": 1}, start_s=LOAD_S, idle_s=ENDS_S)
     members = {name: MemberRule((1,)) for name in "ABC"}
@@ -66,7 +66,7 @@ def _arrival(world: World, name: str) -> Callable[[], None]:
 
 
 def run(json_path: str | None) -> int:
-    """The whole of `python -m bench groups`."""
+    """Run `python -m bench groups`."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     rows, measured = [], []

@@ -1,8 +1,8 @@
-"""Whether an operation costs the same however much there is: its CPU time at 100 and at 10,000, in one run.
+"""Measurements of growth: the CPU time of an operation at sizes of 100 and 10,000, in one run.
 
-Two kinds of figures (bench/growth_cases.py has the cases): what one operation costs, and how long the longest turn of
-the loop is while a lot of work is done. Where an operation is linear, the second figure is a hundred times the first;
-`python -m bench micro --group growth` prints both with their ratio, and a test fails where the ratio is high.
+There are two kinds of figures (bench/growth_cases.py has the cases): the cost of one operation, and the longest turn of
+the loop during much work. For a linear operation the figure at 10,000 is a hundred times that at 100;
+`python -m bench micro --group growth` prints both with their ratio, and a test fails if the ratio is high.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Measure = Callable[[], float]
 
 
 class Case(NamedTuple):
-    """`prepare(size)` makes what is measured, anew for each round, and returns what does it: CPU ns of one."""
+    """A case; `prepare(size)` is called for each round and returns a function that measures one operation in CPU ns."""
 
     name: str
     what: str
@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """The best of all rounds, CPU ns."""
+    """The best of all rounds, in CPU ns."""
 
     small_ns: float
     large_ns: float
@@ -40,7 +40,7 @@ class Growth(NamedTuple):
 
 
 def growth(case: Case, rounds: int, sizes: tuple[int, int] = (SMALL, LARGE)) -> Growth:
-    """Rounds at either size alternate; garbage collection is off while an operation is timed."""
+    """Measure a case, alternating between the sizes, with garbage collection off while an operation is timed."""
     best = [float("inf"), float("inf")]
     for _ in range(rounds):
         for index, size in enumerate(sizes):
@@ -49,7 +49,7 @@ def growth(case: Case, rounds: int, sizes: tuple[int, int] = (SMALL, LARGE)) -> 
 
 
 def growth_below(case: Case, ratio_max: float, rounds_max: int, sizes: tuple[int, int] = (SMALL, LARGE)) -> Growth:
-    """As `growth`, but no more rounds than it takes to show that the ratio is not higher."""
+    """Measure as `growth` does, but stop as soon as the ratio is at most `ratio_max`."""
     found = growth(case, 2, sizes)
     for _ in range(rounds_max - 2):
         if found.ratio <= ratio_max:
@@ -70,7 +70,7 @@ def _one_round(case: Case, size: int) -> float:
 
 
 def each(operation: Callable[[], object], times: int) -> Measure:
-    """CPU time of an operation that is done `times` times in one call."""
+    """Return a measurement of the CPU time of an operation that is done `times` times in one call."""
 
     def measure() -> float:
         began_ns = time.thread_time_ns()
@@ -81,7 +81,7 @@ def each(operation: Callable[[], object], times: int) -> Measure:
 
 
 class Loop:
-    """An event loop turned by hand, which knows how long its longest turn took. Its time stands still."""
+    """An event loop that is turned manually, with a fixed time, and measures its longest turn."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
@@ -92,7 +92,7 @@ class Loop:
         return self.now_s
 
     def defer(self, callback: Callable[[], object]) -> None:
-        """`call_soon`."""
+        """Run a callback in the next turn, as `call_soon` does."""
         self._deferred.append(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
@@ -101,12 +101,12 @@ class Loop:
         return timer
 
     def settle(self) -> None:
-        """Turn until nothing is left to do now."""
+        """Run turns until nothing is left to do now."""
         while self._ready():
             pass
 
     def longest_turn_ns(self, pass_s: float = 0.0) -> float:
-        """Let so much time pass and turn until nothing is left; CPU ns of the longest turn."""
+        """Advance the time by `pass_s` and run all turns. Return the CPU ns of the longest turn."""
         self.now_s += pass_s
         longest_ns = 0
         while ready := self._ready(run=False):
@@ -128,7 +128,7 @@ class Loop:
 
 
 class Timer:
-    """What `call_later` returns."""
+    """The handle that `call_later` returns."""
 
     def __init__(self, due_s: float, callback: Callable[[], object]) -> None:
         self.due_s = due_s

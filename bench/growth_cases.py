@@ -1,6 +1,6 @@
-"""The operations whose cost must not grow: each once made linear by a search, and slow where there was much.
+"""The operations whose cost must not grow with the size; each was once linear because of a search.
 
-A name ends in `_turn` where the figure is the longest turn of the loop while all of the work is done.
+A name ends in `_turn` if the figure is the longest turn of the loop during all of the work.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bench.growth_world import KEY, World, seen, with_pods
 from lb.registry import default_name, names
 from lb.rng import Rng
 
-TIMES: Final = 100  # operations in a round, where they are all alike
-SLICE_PODS: Final = 100  # as Kubernetes fills slices
-ACTIVATORS: Final = ("10.200.0.1", "10.200.0.2", "10.200.0.3")  # in front of a revision
+TIMES: Final = 100  # operations per round, if all are alike
+SLICE_PODS: Final = 100  # pods per slice, as in Kubernetes
+ACTIVATORS: Final = ("10.200.0.1", "10.200.0.2", "10.200.0.3")  # the activators in front of a revision
 
 
 def slot_drained(size: int) -> Measure:
@@ -39,7 +39,7 @@ def slot_drained(size: int) -> Measure:
 
 def strike_beyond_share(size: int) -> Measure:
     world = with_pods(size, strikes=1, ejection_share=0.0)
-    world.do([PodRefused(KEY, "pod-0", 1, False)])  # one is out, and no other may go
+    world.do([PodRefused(KEY, "pod-0", 1, False)])  # one pod is ejected, and no other may be
     changes = [PodRefused(KEY, f"pod-{1 + number % (size - 1)}", 1, False) for number in range(TIMES)]
     return each(lambda: world.do(changes), TIMES)
 
@@ -66,14 +66,14 @@ def drain_time_outs_turn(size: int) -> Measure:
 
 
 def audit_turn(size: int) -> Measure:
-    """One revision, all of it changed since the last look."""
+    """Audit one revision that has changed completely since the last audit."""
     world = with_pods(size)
     world.take_every_slot()
     return _audit(world, 1)
 
 
 def audit_of_revisions_turn(size: int) -> Measure:
-    """Many, each with few pods and many slots."""
+    """Audit many revisions, each with few pods and many slots."""
     world = World()
     for number in range(size):
         key = f"ns/rev-{number}"
@@ -84,7 +84,7 @@ def audit_of_revisions_turn(size: int) -> Measure:
 
 
 def audit_compared_turn(size: int) -> Measure:
-    """The table that the auditor has seen, compared with the model."""
+    """Compare the table that the auditor has read with the model."""
     world = with_pods(size)
     world.loop.defer(lambda: world.auditor.expired(world.loop.now()))
     world.settle()
@@ -112,7 +112,7 @@ def _audit(world: World, revisions: int) -> Measure:
 
 
 def requeue_in_random_order(size: int) -> Measure:
-    """Back into line, and then granted; each."""
+    """Requeue a waiter, and then grant it; the figure is for each."""
     waiters = [Waiter() for _ in range(size)]
     for number, waiter in enumerate(waiters, start=1):
         waiter.arrival = number
@@ -130,7 +130,7 @@ def requeue_in_random_order(size: int) -> Measure:
 
 
 def change_taken(size: int) -> Measure:
-    """Into the queue and out of it, in small batches; each, of ten times as many as in other cases."""
+    """Put changes into the queue and take them in small batches; per change, with ten times the size of other cases."""
     size *= 10
     changes = [seen(number, key=f"ns/rev-{number % 10}") for number in range(size)]
     queue = ChangeQueue(size)
@@ -147,22 +147,22 @@ def change_taken(size: int) -> Measure:
 
 
 def slice_event(size: int) -> Measure:
-    """A pod of one slice turns ready or not; from the event to the table."""
+    """Change the readiness of a pod in one slice; from the event to the table."""
     return _slice_events(size, range(min(SLICE_PODS, size)), 1)
 
 
 def slice_event_of_a_new_pod(size: int) -> Measure:
-    """A pod comes into one slice, or leaves it; from the event to the table."""
+    """Add a pod to one slice, or remove it; from the event to the table."""
     return _slice_events(size, range(1, min(SLICE_PODS, size)), -1)
 
 
 def slice_event_where_pods_are_shared(size: int) -> Measure:
-    """The same before the second of three activators, whose share moves; every pod answers."""
+    """Do the same at the second of three activators, whose share changes; every pod answers."""
     return _slice_events(size, range(1, min(SLICE_PODS, size)), -1, shares=True)
 
 
 def _slice_events(size: int, numbers: range, unready: int, shares: bool = False) -> Measure:
-    """Events after which the first slice has pods of these numbers, and then all of its own again."""
+    """Send events after which the first slice has the pods of these numbers, and then all of its own again."""
     world = World()
     source = _source(world, shares)
     first, *others = [
@@ -270,7 +270,7 @@ def _made(kind: Any, fields: dict[str, Any]) -> Any:
 
 
 def rebuild_turn(size: int) -> Measure:
-    """A table made anew, with a request at each pod."""
+    """Rebuild a table with a request at each pod."""
     world = with_pods(size)
     world.take_every_slot()
     throttler = world.throttler()
@@ -288,7 +288,7 @@ def rebuild_turn(size: int) -> Measure:
 
 
 def shuffled(waiters: list[Waiter]) -> list[Waiter]:
-    """In the same random order in each run."""
+    """Return the waiters in a random order that is the same in each run."""
     rng = Rng(1)
     order = list(waiters)
     for index in range(len(order) - 1, 0, -1):
@@ -314,6 +314,6 @@ CASES: Final = (
         "a pod joins an EndpointSlice before three activators",
         slice_event_where_pods_are_shared,
     ),
-    # Its last turn moves every request that is in flight: all of them at once, since they count for the limits.
-    Case("rebuild_turn", "a table is made anew", rebuild_turn, 40.0),
+    # The last turn moves all requests in flight at once, because they count towards the limits.
+    Case("rebuild_turn", "a table is rebuilt", rebuild_turn, 40.0),
 )

@@ -1,4 +1,4 @@
-"""A state worker and a data plane joined by calls, without sockets: what the cases of bench/growth_cases.py measure."""
+"""A state worker and a data plane connected by calls, without sockets, for the cases of bench/growth_cases.py."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = "ns/rev"
 
 
 class Holder(Waiter):
-    """A request at a pod, that gives its slot back when it is told to."""
+    """A request at a pod that releases its slot on command."""
 
     def __init__(self, throttler: RevisionThrottler) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Holder(Waiter):
 
 
 class Events(SlotEvents):
-    """Goes to the worker, as plane.py does it."""
+    """Slot events that are passed to the worker, as in plane.py."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -65,7 +65,7 @@ class Events(SlotEvents):
 
 
 class Hooks(TableHooks):
-    """Nobody above but the worker."""
+    """Table hooks that are passed to the worker only."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -99,7 +99,7 @@ class Hooks(TableHooks):
 
 
 class World:
-    """`settle` lets the worker and the loop do all there is to do; `errors` are what must not be."""
+    """The worker and the data plane; `settle` runs all pending work, and `errors` must remain empty."""
 
     def __init__(self) -> None:
         self.loop = Loop()
@@ -111,11 +111,11 @@ class World:
             self.loop.now, self.wheel, self.loop.defer, Events(self), Hooks(self), HeldBudget()
         )
         self.auditor = Auditor(self.tables, self.wheel, self.loop.now, self.found.append, self.loop.defer)
-        # Its time passes: it is what ends a batch.
+        # It runs on a real clock, which ends a batch.
         self.worker = StateWorker(
             lambda: self.loop.now() + time.thread_time(), self._apply, lambda orders: None, lambda *dirty: None
         )
-        self.applied: Callable[[Effect], None] | None = None  # a source that is told of effects
+        self.applied: Callable[[Effect], None] | None = None  # a source that receives effects
 
     def _apply(self, effects: list[Effect]) -> None:
         self.tables.apply(effects)
@@ -124,7 +124,7 @@ class World:
                 self.applied(effect)
 
     def do(self, changes: Iterable[Change]) -> None:
-        """Each on its own, as changes come that are far apart."""
+        """Apply each change on its own, like changes that are far apart in time."""
         worker = self.worker
         for change in changes:
             worker.submit(change)
@@ -141,7 +141,7 @@ class World:
         return self.tables.throttlers[key]
 
     def take_every_slot(self, key: str = KEY) -> None:
-        """One request for each slot that is free."""
+        """Send one request for each free slot."""
         throttler = self.throttler(key)
         while throttler.table.room:
             holder = Holder(throttler)
@@ -150,7 +150,7 @@ class World:
             holder.granted(lease)
 
     def turn_worker(self) -> None:
-        """The worker has a turn of the loop for each batch, as long as there is something to do."""
+        """Run the worker, with one turn of the loop per batch, as long as there is work."""
         if self.worker.turn():
             self.loop.defer(self.turn_worker)
 
@@ -162,7 +162,7 @@ def seen(number: int, status: PodStatus = PodStatus.READY, key: str = KEY) -> Po
 
 
 def with_pods(size: int, status: PodStatus = PodStatus.READY, **spec: object) -> World:
-    """One revision of `size` pods of concurrency 1."""
+    """Return a world with one revision of `size` pods of concurrency 1."""
     world = World()
     fields: dict[str, object] = {"key": KEY, "container_concurrency": 1, "policy": "round-robin", "max_scale": size}
     world.worker.submit(RevisionSet(RevisionSpec(**{**fields, **spec})))  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""Where and with what a run was made: figures mean nothing without it.
+"""The header of a run: the machine, the versions and the settings, without which figures cannot be interpreted.
 
-`collect` is called before the run, since the machine's load average is only telling then.
+`collect` must be called before the run, because afterwards the load average includes the run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bench.processes import ROOT, find_program
 
 NOISY_LOAD_PER_CORE = 0.5
 
-# How each program is asked for its version; most answer on stderr.
+# The option of each program that prints its version; most print to stderr.
 _VERSION_ARGUMENTS = {"nginx": "-v", "haproxy": "-v", "caddy": "version", "wrk": "-v"}
 _ASK_TIMEOUT_S = 10.0
 
 
 def collect(programs: list[str]) -> dict[str, object]:
-    """The header of a run that uses these programs."""
+    """Return the header of a run that uses these programs."""
     libraries = ("uvloop", "httptools", "msgspec", "aiohttp")
     versions: dict[str, str] = {"activator": activator.__version__, "python": platform.python_version()}
     versions.update({name: importlib.metadata.version(name) for name in libraries})
@@ -46,7 +46,7 @@ def collect(programs: list[str]) -> dict[str, object]:
 
 
 def warning(header: dict[str, object]) -> str | None:
-    """One line where the machine was busy before the run."""
+    """Return a line of warning if the machine was busy before the run."""
     machine = header["machine"]
     assert isinstance(machine, dict)
     load, count = machine["load_average_1min"], machine["cores"]
@@ -56,7 +56,7 @@ def warning(header: dict[str, object]) -> str | None:
 
 
 def one_line(header: dict[str, object]) -> str:
-    """For the terminal."""
+    """Return the header as one line for the terminal."""
     machine, versions = header["machine"], header["versions"]
     assert isinstance(machine, dict)
     assert isinstance(versions, dict)
@@ -69,12 +69,12 @@ def one_line(header: dict[str, object]) -> str:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def cpu_model() -> str:
-    """As the kernel names it."""
+    """Return the kernel's name of the CPU model."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             for line in lines:
@@ -87,7 +87,7 @@ def cpu_model() -> str:
 
 
 def commit() -> str:
-    """The commit of the checkout, with a plus where files differ from it; "unknown" outside of one."""
+    """Return the commit of the checkout, with a plus if files differ from it; "unknown" outside of a checkout."""
     head = _ask(["git", "-C", str(ROOT), "rev-parse", "--short=10", "HEAD"])
     if head is None:
         return "unknown"
@@ -96,14 +96,14 @@ def commit() -> str:
 
 
 def program_version(name: str) -> str | None:
-    """Of a program on this machine, None where there is none or it does not say."""
+    """Return the version of a program on this machine; None if it is not installed or prints none."""
     path = find_program(name)
     answer = _ask([path, _VERSION_ARGUMENTS.get(name, "--version")]) if path is not None else None
     return parse_version(answer) if answer is not None else None
 
 
 def parse_version(answer: str) -> str | None:
-    """The first thing in a program's answer that looks like a version."""
+    """Return the first part of a program's output that looks like a version."""
     match = re.search(r"\d+\.\d+[\w.+~-]*", answer)
     return match[0] if match is not None else None
 
@@ -115,5 +115,5 @@ def _ask(command: list[str]) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    # wrk answers its version with exit code 1.
+    # wrk prints its version with exit code 1.
     return done.stdout if done.returncode == 0 or command[0].endswith("wrk") else None

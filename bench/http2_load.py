@@ -1,10 +1,10 @@
-"""`python -m bench load --h2 h1|h2c`: h2load → proxy → pods, over HTTP/2 without TLS, beside other proxies.
+"""`python -m bench load --h2 h1|h2c`: h2load through each proxy, over HTTP/2 without TLS.
 
 Rules
-  1. As in load.py: interleaved rounds, ratios within a round, CPU of the proxy's process tree alone.
-  2. Pods that speak HTTP/1.1 are nginx, those that speak HTTP/2 are nghttpd. Every proxy tells them the same of the
-     client (peers.py, rule 2), as far as it can: nghttpx makes no request ids.
-  3. `--grpc`: a message of 20 bytes each way, with the fields that gRPC has and trailers behind the answer.
+  1. As in load.py: interleaved rounds, ratios within a round, and only the CPU of the proxy's process tree.
+  2. Pods that speak HTTP/1.1 are nginx, those that speak HTTP/2 are nghttpd. Every proxy sends the pods the same header
+     fields about the client (peers.py, rule 2), as far as it can: nghttpx creates no request ids.
+  3. `--grpc`: a message of 20 bytes in each direction, with the header fields of gRPC and trailers after the response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bench.results import Document, Result
 from bench.upstream import BODY_BYTES, body
 
 PODS = ("h1", "h2c")
-MESSAGE_BYTES = 20  # of gRPC's, its prefix included
+MESSAGE_BYTES = 20  # size of a gRPC message, including its prefix
 _GRACE_S = 20.0
 _GRPC = [("content-type", "application/grpc"), ("te", "trailers"), ("grpc-timeout", "20S"), ("user-agent", "grpc/1.60")]
 _SUMMARY = re.compile(r"requests: (\d+) total, \d+ started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored")
@@ -38,7 +38,7 @@ _MEAN = re.compile(r"time for request:\s+\S+\s+(\S+)\s+(\S+)")
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     pods: str = "h1"
     grpc: bool = False
@@ -46,7 +46,7 @@ class Options(msgspec.Struct, frozen=True):
     rounds: int = 3
     seconds: int = 4
     connections: int = 8
-    streams: int = 8  # of each connection at a time
+    streams: int = 8  # concurrent streams of each connection
     body: str = "small"
     headers: int = 12
 
@@ -171,7 +171,7 @@ _PREPARED: list[tuple[str, str | None, Callable[..., Started]]] = [
     ("activator-cc0", None, _activator),
     ("activator-cc100", None, partial(_activator, concurrency=100)),
 ]
-OWN_HTTP1 = "activator-http1"  # the same pods by HTTP/1.1 from end to end, from wrk: only where they speak it
+OWN_HTTP1 = "activator-http1"  # wrk and HTTP/1.1 from end to end, for pods that speak it
 
 
 def _choose(options: Options) -> list[Peer]:
@@ -187,9 +187,7 @@ def _choose(options: Options) -> list[Peer]:
     wanted = {name.strip() for name in options.peers.split(",")}
     unknown = wanted - {peer.name for peer in found} - {"activator"}
     if unknown:
-        raise UsageError(
-            f"--peers: there is no {', '.join(sorted(unknown))}; there are {', '.join(p.name for p in found)}"
-        )
+        raise UsageError(f"--peers: unknown: {', '.join(sorted(unknown))}; known: {', '.join(p.name for p in found)}")
     return [peer for peer in found if peer.name in wanted or ("activator" in wanted and "activator-cc" in peer.name)]
 
 
@@ -197,7 +195,7 @@ def _choose(options: Options) -> list[Peer]:
 
 
 class H2Load:
-    """The generator."""
+    """The load generator h2load."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         path = find_program("h2load")
@@ -215,14 +213,14 @@ class H2Load:
             self._command += ["-d", str(message)]
 
     def run(self, port: int, seconds: int, core: int | None) -> Summary:
-        """Load on this port for so long. Raises BenchError."""
+        """Run `python -m bench load --h2`. Raises BenchError or UsageError."""
         command = [*self._command, f"-D{seconds}", f"http://{LOOPBACK}:{port}{self._target}"]
         with running(command, self._folder / "generator.log", core, capture=True) as child:
             return _summary(child.output(seconds + _GRACE_S), seconds)
 
 
 def _summary(output: str, seconds: int) -> Summary:
-    """h2load counts as started what is on its way when the time is over: neither done nor failed."""
+    """Read the summary; h2load counts requests in flight at the end as started, but neither as done nor as failed."""
     found = _SUMMARY.search(output)
     if found is None:
         raise BenchError(f"h2load printed no summary: {output[-300:]}")
@@ -285,7 +283,7 @@ def _turn(options: Options, peer: Peer, upstream_port: int, folder: Path, cores:
 
 
 def run(options: Options, json_path: str | None) -> int:
-    """The whole of `python -m bench load --h2`. Raises BenchError or UsageError."""
+    """Run `python -m bench load --h2`. Raises BenchError or UsageError."""
     if options.pods == "h2c" and find_program("nghttpd") is None:
         raise UsageError("nghttpd is not on PATH (Debian: nghttp2-server)")
     if options.pods == "h1" and (find_program("nginx") is None or options.grpc):
@@ -306,8 +304,8 @@ def run(options: Options, json_path: str | None) -> int:
                     turn = _turn(options, peer, port, folder, cores)
                     turns[peer.name].append(turn)
                     cpu = results.figure(turn.cpu_us_per_request, 1)
-                    told = f"round {number}/{options.rounds}: {peer.name}: {cpu} us/request, {turn.failures} failures"
-                    print(told, file=sys.stderr, flush=True)
+                    line = f"round {number}/{options.rounds}: {peer.name}: {cpu} us/request, {turn.failures} failures"
+                    print(line, file=sys.stderr, flush=True)
     print("\n" + results.table(*load.rows(turns)) + "\n")
     print(
         f"h2load -> proxy -> {options.pods}, {options.connections} connections x {options.streams} streams, "
@@ -315,7 +313,10 @@ def run(options: Options, json_path: str | None) -> int:
         f"ratios within a round; {'compiled' if lb.COMPILED else 'plain'}."
     )
     if taken := load.disturbed(turns):
-        print(f"warning: others used the core of {', '.join(taken)} meanwhile: figures are noisy", file=sys.stderr)
+        print(
+            f"warning: other processes used the core of {', '.join(taken)} meanwhile: figures are noisy",
+            file=sys.stderr,
+        )
     if json_path is not None:
         results.write(json_path, Document(head, _figures(options, chosen, turns)))
     failed = {peer: sum(turn.failures for turn in its) for peer, its in turns.items()}

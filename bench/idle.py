@@ -1,9 +1,9 @@
-"""Revisions that nobody asks for: what thousands of them cost, and whether the first request to one is slower for it.
+"""Idle revisions: what thousands of them cost, and whether they delay the first request to one of them.
 
 Rules
-  1. Each number of revisions has one life of the activator, one after the other in one run.
-  2. Memory is Pss of all its processes, CPU their process clocks over a time without any request.
-  3. First requests go to revisions whose program does not run, chosen at random. All must be answered.
+  1. For each number of revisions the activator is started once; the runs follow each other.
+  2. Memory is the Pss of all its processes; CPU is their process clocks over a period without any request.
+  3. First requests go to randomly chosen revisions whose program does not run. All of them must be answered.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from bench.generator import percentile
 from bench.processes import LOOPBACK, ROOT, BenchError, Child, answers, free_port, running
 from bench.results import Document, Result
 
-START_S: Final = 60.0  # for reading the file and setting up its revisions
-SETTLE_S: Final = 3.0  # behind the start, before CPU is measured; no longer than it is measured
-ENDS_S: Final = 1.5  # in which an idle program ends
+START_S: Final = 60.0  # to read the file and set up its revisions
+SETTLE_S: Final = 3.0  # after the start, before CPU is measured; at most as long as CPU is measured
+ENDS_S: Final = 1.5  # within which an idle program ends
 ANSWER_TIMEOUT_S: Final = 30.0
 IDLE: Final = "500ms"
 PROGRAM: Final = str(ROOT / "bench" / "cold_program.py")
 
 
 class Idle(msgspec.Struct, frozen=True):
-    """One life."""
+    """The figures of one start of the activator."""
 
     revisions: int
     start_s: float
     memory_bytes: int
-    cpu_share: float  # of one core
+    cpu_share: float  # 1.0 is one core
     first_ms: list[float]  # ascending
 
 
 def run(counts: list[int], seconds: float, requests: int, json_path: str | None) -> int:
-    """The whole of `python -m bench idle`. Raises BenchError."""
+    """Run `python -m bench idle`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head))
     if warning := header.warning(head):
@@ -55,7 +55,7 @@ def run(counts: list[int], seconds: float, requests: int, json_path: str | None)
         lives.extend(_live(Path(folder), count, seconds, requests) for count in counts)
     print("\n" + results.table(*rows(lives)))
     print(
-        f"\nMeasured: memory and CPU over {seconds:g} s without a request; then {requests} first requests, each to a\n"
+        f"\nMeasured: memory and CPU over {seconds:g} s without requests; then {requests} first requests, each to a\n"
         "revision that had none before, or whose program has ended."
     )
     if json_path is not None:
@@ -64,7 +64,7 @@ def run(counts: list[int], seconds: float, requests: int, json_path: str | None)
 
 
 def configuration(count: int, port: int, admin_port: int) -> dict[str, Any]:
-    """So many revisions, each with a host and a program of its own."""
+    """Return a configuration with `count` revisions, each with its own host and program."""
     process = {"command": [sys.executable, PROGRAM, "{port}"], "max_scale": 1, "idle": IDLE}
     revisions = [{"name": f"r{one}", "hosts": [f"r{one}.test"], "process": process} for one in range(count)]
     return {"listen": f"{LOOPBACK}:{port}", "admin": f"{LOOPBACK}:{admin_port}", "revisions": revisions}
@@ -89,7 +89,7 @@ def _live(folder: Path, count: int, seconds: float, requests: int) -> Idle:
         first_ms = []
         for number, host in enumerate(_asked(count, requests)):
             if number >= count:
-                time.sleep(ENDS_S)  # all have been asked: the first is asked again
+                time.sleep(ENDS_S)  # every revision has had its request: begin again with the first
             first_ms.append(_first_ms(port, host))
         return Idle(count, start_s, memory, cpu_share, sorted(first_ms))
 
@@ -108,7 +108,7 @@ def _asked(count: int, requests: int) -> list[str]:
 
 
 def _first_ms(port: int, host: str) -> float:
-    """Of a revision whose program does not run."""
+    """Return the latency of a request to a revision whose program does not run."""
     connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_TIMEOUT_S)
     with contextlib.closing(connection):
         connection.connect()
@@ -123,7 +123,7 @@ def _first_ms(port: int, host: str) -> float:
 
 
 def rows(lives: list[Idle]) -> tuple[list[str], list[list[str]]]:
-    """The table on the terminal."""
+    """Return the table for the terminal."""
     lines = [
         [
             f"{one.revisions:,}",
@@ -140,7 +140,7 @@ def rows(lives: list[Idle]) -> tuple[list[str], list[list[str]]]:
 
 
 def figures(lives: list[Idle]) -> list[Result]:
-    """For the JSON file."""
+    """Return the results for the JSON file."""
     found = []
     for one in lives:
         params: dict[str, results.Value] = {"compiled": lb.COMPILED, "revisions": one.revisions}

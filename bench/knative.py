@@ -1,13 +1,13 @@
-"""Cold starts in Knative's place: how soon the autoscaler hears, and how soon a pod that listens has the request.
+"""Cold starts with Knative: the time until the autoscaler is notified, and until a listening pod has the request.
 
 Rules
-  1. The cluster is that of the end-to-end tests: an API server, an autoscaler and pods with a queue-proxy that looks
-     for its program every 50 ms, all on one event loop, which sends the requests too, so that there is one clock.
-  2. Each start is one of a revision at zero; the pods are gone again before the next.
-  3. A request that is not answered with 200 spoils the run: exit code 1.
+  1. The cluster is that of the end-to-end tests: an API server, an autoscaler and pods whose queue-proxy checks its
+     program every 50 ms. All of them and the client run on one event loop and so share one clock.
+  2. Each start is one of a revision at zero; its pods are removed before the next one.
+  3. Any response other than 200 invalidates the run: exit code 1.
 
-"poke": from the request's being sent until the autoscaler has its message. "overhead": from the program's listening
-until the client has the answer: all that comes after the last thing the activator cannot help.
+"poke": from sending the request until the autoscaler has the activator's message. "overhead": from the moment the
+program listens until the client has the response, which is the part that the activator can influence.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench.results import Document, Result, Value
 from tests.e2e.knative_cluster import Cluster
 from tests.e2e.running import Activator, eventually, resident_bytes
 
-NET = 99  # of the pods' addresses, 127.99.x.y
+NET = 99  # the pods' addresses are 127.99.x.y
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def run(rounds: int, start_ms: int, json_path: str | None) -> int:
-    """The whole of `python -m bench knative`. Raises BenchError."""
+    """Run `python -m bench knative`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head))
     if warning := header.warning(head):
@@ -78,7 +78,7 @@ def run(rounds: int, start_ms: int, json_path: str | None) -> int:
 
 async def _once(cluster: Cluster, activator: Activator) -> Start:
     loop = asyncio.get_running_loop()
-    told = len(cluster.stats)
+    messages = len(cluster.stats)
     reader, writer = await asyncio.open_connection(activator.host, activator.port)
     try:
         sent_s = loop.time()
@@ -92,11 +92,11 @@ async def _once(cluster: Cluster, activator: Activator) -> Start:
     finally:
         writer.close()
     pod = cluster.pods["bench-00001"][0]
-    return Start((cluster.stats[told][0] - sent_s) * 1e3, (answered_s - pod.listens_s) * 1e3)
+    return Start((cluster.stats[messages][0] - sent_s) * 1e3, (answered_s - pod.listens_s) * 1e3)
 
 
 def sorted_ms(starts: list[Start]) -> dict[str, list[float]]:
-    """By phase, ascending."""
+    """Return the durations by phase, ascending."""
     return {
         "poke": sorted(start.poke_ms for start in starts),
         "overhead": sorted(start.overhead_ms for start in starts),
@@ -104,7 +104,7 @@ def sorted_ms(starts: list[Start]) -> dict[str, list[float]]:
 
 
 def rows(starts: list[Start]) -> tuple[list[str], list[list[str]]]:
-    """The table on the terminal."""
+    """Return the table for the terminal."""
     lines = []
     for phase, ordered in sorted_ms(starts).items():
         shares = [percentile(ordered, share) for share in (0.0, 0.50, 0.99)] if ordered else [None] * 3
@@ -113,7 +113,7 @@ def rows(starts: list[Start]) -> tuple[list[str], list[list[str]]]:
 
 
 def figures(starts: list[Start], failures: int, start_ms: int, idle_mb: float) -> list[Result]:
-    """For the JSON file."""
+    """Return the results for the JSON file."""
     params: dict[str, Value] = {
         "compiled": lb.COMPILED,
         "rounds": len(starts) + failures,

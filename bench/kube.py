@@ -1,8 +1,8 @@
-"""`python -m bench kube`: what reading 1,000 endpoints costs, as structs of ours and as kubernetes-asyncio's models.
+"""`python -m bench kube`: the cost of reading 1,000 endpoints with our structs and with kubernetes-asyncio's models.
 
-The endpoints are those of one Knative revision as an API server writes them, managed fields and all: once in one object
-and once in slices of 100. Times are the best of many rounds, memory is what the decoded list keeps (tracemalloc). What
-importing costs is measured in processes of its own.
+The endpoints are those of one Knative revision as an API server writes them, including managed fields: once in one
+object and once in slices of 100. Times are the best of many rounds; memory is what the decoded list occupies
+(tracemalloc). The cost of the imports is measured in separate processes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def endpoint_slice(name: str, numbers: range) -> dict[str, Any]:
 
 
 def list_body(objects: int) -> bytes:
-    """The answer to a list in which so many objects share the endpoints."""
+    """Return the response to a list request in which `objects` objects share the endpoints."""
     each = ENDPOINTS // objects
     items = [endpoint_slice(f"hello-{number}", range(number * each, (number + 1) * each)) for number in range(objects)]
     return json.dumps({"kind": "EndpointSliceList", "metadata": {"resourceVersion": "9"}, "items": items}).encode()
@@ -99,7 +99,7 @@ def best_ms(operation: Callable[[], object], rounds: int) -> float:
 
 
 def kept_kb(operation: Callable[[], object]) -> float:
-    operation()  # caches are not its cost
+    operation()  # warm the caches
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
@@ -112,18 +112,18 @@ def kept_kb(operation: Callable[[], object]) -> float:
 
 
 class Body:
-    """What ApiClient.deserialize takes: a response that has been read."""
+    """A response that has been read, as ApiClient.deserialize expects it."""
 
     def __init__(self, text: str) -> None:
         self.data = text
 
 
 async def models(body: bytes) -> Callable[[], object]:
-    """kubernetes-asyncio's own way from the same bytes."""
+    """Decode the same bytes with kubernetes-asyncio."""
     from kubernetes_asyncio.client import ApiClient, Configuration
 
     client = ApiClient(Configuration())
-    await client.close()  # nothing is sent
+    await client.close()  # sends nothing
     return lambda: client.deserialize(Body(body.decode()), "V1EndpointSliceList")
 
 
@@ -151,7 +151,7 @@ TITLES = {
 
 
 def run(rounds: int, json_path: str | None) -> int:
-    """The whole of `python -m bench kube`. Raises BenchError when the bar is missed."""
+    """Run `python -m bench kube`. Raises BenchError when the bar is missed."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     found = [*_lists(rounds), *_events(rounds), *_imports()]
@@ -176,7 +176,7 @@ def _lists(rounds: int) -> list[Result]:
 
 
 def _events(rounds: int) -> list[Result]:
-    """One update of a slice: decoded whole, and only its metadata."""
+    """Measure one update of a slice: decoded completely, and its metadata only."""
     decoding = Decoding(EndpointSlice)
     bare = msgspec.json.Decoder(WatchEvent[BareObject])
     found = []

@@ -1,4 +1,4 @@
-"""The disciplines as plainly as can be, lists searched from end to end: what the lines are compared with."""
+"""The disciplines in their simplest form, with linear searches of lists: the lines are compared with these."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from activator.data_plane.throttle.waiters import Waiter
 
 
 class LineModel:
-    """Everybody who waits, in one list."""
+    """All waiting requests in one list."""
 
     def __init__(self) -> None:
         self.waiting: list[Waiter] = []

@@ -1,12 +1,12 @@
-"""CPU per proxied request, latency and throughput of each proxy on the same upstream, and the ratio to haproxy.
+"""CPU per proxied request, latency and throughput of each proxy with the same upstream, and the ratio to haproxy.
 
 Rules
-  1. Rounds are interleaved (A B C A B C …), and a ratio is taken within a round: what disturbs the machine for some
-     seconds disturbs all of them. Figures are medians of the rounds, ratios medians of the rounds' ratios.
-  2. A proxy is started for each of its turns and stopped after it: nothing idles beside the one that is measured.
-  3. CPU time is that of the proxy and all processes it started, read before and after the generator's run; the warm-up
-     before it is not counted.
-  4. One failed request in any row spoils the run: exit code 1.
+  1. Rounds are interleaved (A B C A B C …), and a ratio is taken within a round, so that a disturbance of the machine
+     for some seconds affects all proxies. Figures are medians of the rounds, ratios medians of the rounds' ratios.
+  2. A proxy is started for each of its turns and stopped after it: no other proxy runs during a measurement.
+  3. CPU time is that of the proxy and all processes it started, read before and after the measured load; the warm-up
+     is not counted.
+  4. One failed request in any row invalidates the run: exit code 1.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from bench.upstream import BODY_BYTES
 _MIB = 1 << 20
 
 WARM_UP_S = 1
-TAKEN_SHARE_MAX = 0.05  # of the time; more than that, and the run is said to be noisy
+TAKEN_SHARE_MAX = 0.05  # above this share of the time the run is reported as noisy
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     peers: str | None = None
     rounds: int = 3
@@ -45,19 +45,19 @@ class Options(msgspec.Struct, frozen=True):
     body: str = "small"
     upstream: str = "auto"  # auto | nginx | own
     client: str = "auto"  # auto | wrk | own
-    send_bytes: int = 0  # of each request's body
-    close: bool = False  # a connection for each request
-    workers: str = "1"  # of each proxy, several numbers with commas
-    rate: str = ""  # requests per second, or "half" of what haproxy can do; empty: as many as go
+    send_bytes: int = 0  # size of each request's body
+    close: bool = False  # open a connection for each request
+    workers: str = "1"  # per proxy; several numbers are separated by commas
+    rate: str = ""  # requests per second, or "half" of what haproxy can do; empty: as many as possible
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One proxy in one round."""
+    """The figures of one proxy in one round."""
 
     summary: Summary
-    cpu_s: float | None  # None: nobody stands between client and upstream
-    waited_s: float = 0.0  # ready to run, while somebody else had the core
-    memory_bytes: int = 0  # of all its processes, what they share counted once
+    cpu_s: float | None  # None: there is no proxy between client and upstream
+    waited_s: float = 0.0  # ready to run while others had the core
+    memory_bytes: int = 0  # all its processes; shared memory counts once
 
     @property
     def cpu_us_per_request(self) -> float | None:
@@ -67,29 +67,29 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def busy_share(self) -> float | None:
-        """How much of its core the proxy used."""
+        """Return the share of the time in which the proxy used its core."""
         if self.cpu_s is None or self.summary.duration_us == 0:
             return None
         return self.cpu_s * 1e6 / self.summary.duration_us
 
     @property
     def waited_share(self) -> float | None:
-        """How much of the time others kept it from its core."""
+        """Return the share of the time in which others kept the proxy from its core."""
         if self.cpu_s is None or self.summary.duration_us == 0:
             return None
         return self.waited_s * 1e6 / self.summary.duration_us
 
     @property
     def failures(self) -> int:
-        """No answer at all is a failure too."""
+        """Return the number of failures; a turn without any response counts as one."""
         return self.summary.failures if self.summary.requests > 0 else max(self.summary.failures, 1)
 
 
-Turns = dict[str, list[Turn]]  # by the name of the peer, one per round
+Turns = dict[str, list[Turn]]  # by the name of the peer, one turn per round
 
 
 def run(options: Options, json_path: str | None) -> int:
-    """The whole of `python -m bench load`. Raises BenchError or UsageError."""
+    """Run `python -m bench load`. Raises BenchError or UsageError."""
     chosen = peers.choose(options.peers, options.workers)
     upstream = _program("nginx", options.upstream, "--upstream")
     wrk = _program("wrk", options.client, "--client")
@@ -105,17 +105,20 @@ def run(options: Options, json_path: str | None) -> int:
         generator = Generator(wrk, _shape(options), folder)
         head["client"] = generator.name
         turns = _all_rounds(options, chosen, upstream is not None, generator, folder)
-    return tell(options, head, chosen, turns, json_path)
+    return show(options, head, chosen, turns, json_path)
 
 
-def tell(options: Options, head: dict[str, object], chosen: list[Peer], turns: Turns, json_path: str | None) -> int:
-    """Show what was measured, and what was wrong with it; the exit code."""
+def show(options: Options, head: dict[str, object], chosen: list[Peer], turns: Turns, json_path: str | None) -> int:
+    """Print the results and the problems found; return the exit code."""
     print("\n" + results.table(*rows(turns)) + "\n")
     print(_how(options, head, Cores().apart))
     if json_path is not None:
         results.write(json_path, Document(head, figures(options, chosen, turns)))
     if taken := disturbed(turns):
-        print(f"warning: others used the core of {', '.join(taken)} meanwhile: figures are noisy", file=sys.stderr)
+        print(
+            f"warning: other processes used the core of {', '.join(taken)} meanwhile: figures are noisy",
+            file=sys.stderr,
+        )
     failed = {peer: sum(turn.failures for turn in its) for peer, its in turns.items()}
     for peer, count in failed.items():
         if count:
@@ -124,7 +127,7 @@ def tell(options: Options, head: dict[str, object], chosen: list[Peer], turns: T
 
 
 def _program(name: str, wish: str, option: str) -> str | None:
-    """The program's path, or None for our own."""
+    """Return the program's path, or None for our own."""
     path = None if wish == "own" else find_program(name)
     if path is None and wish == name:
         raise UsageError(f"{option}: {name} is not on PATH")
@@ -162,10 +165,10 @@ def _shape(options: Options) -> Shape:
 
 
 def _half(options: Options, port: int, generator: Generator, cores: Cores, folder: Path) -> int:
-    """Half of the requests per second that the reference can do, or nothing if it is not there."""
+    """Return half of the requests per second that the reference reaches, or nothing if there is no reference."""
     (reference,) = peers.choose(REFERENCE)
     most = _turn(options, reference, port, generator, cores, folder).summary.requests_per_s
-    print(f"half of what {REFERENCE} can do: {most / 2:,.0f} requests/s", file=sys.stderr, flush=True)
+    print(f"half of what {REFERENCE} reaches: {most / 2:,.0f} requests/s", file=sys.stderr, flush=True)
     return max(int(most / 2), 1)
 
 
@@ -202,7 +205,7 @@ def _turn(options: Options, peer: Peer, upstream_port: int, generator: Generator
 
 
 def ratios(turns: Turns, peer: str) -> list[float]:
-    """To the reference, round by round; empty where it, or a figure, is missing."""
+    """Return the ratios to the reference by round; empty if the reference or a figure is missing."""
     pairs = zip(turns[peer], turns.get(REFERENCE, []))
     found = []
     for one, other in pairs:
@@ -212,7 +215,7 @@ def ratios(turns: Turns, peer: str) -> list[float]:
 
 
 def ratios_to_one(turns: Turns, peer: str) -> list[float]:
-    """To the same proxy with one worker, round by round; empty for that one."""
+    """Return the ratios to the same proxy with one worker by round; empty for one worker."""
     name, _, workers = peer.rpartition("-x")
     if not workers.isdecimal() or name not in turns:
         return []
@@ -221,7 +224,7 @@ def ratios_to_one(turns: Turns, peer: str) -> list[float]:
 
 
 def memory_per_worker(turns: Turns, peer: str) -> float | None:
-    """Bytes for each worker after the first; None where that is not known."""
+    """Return the bytes per worker after the first; None if unknown."""
     name, _, workers = peer.rpartition("-x")
     if not workers.isdecimal() or name not in turns:
         return None
@@ -231,18 +234,18 @@ def memory_per_worker(turns: Turns, peer: str) -> float | None:
 
 
 def disturbed(turns: Turns) -> list[str]:
-    """Peers that had to share their core in the median round."""
+    """Return the peers that had to share their core in the median round."""
     shares = {peer: median([turn.waited_share for turn in its]) for peer, its in turns.items()}
     return [peer for peer, share in shares.items() if share is not None and share > TAKEN_SHARE_MAX]
 
 
 def median(values: list[float | None]) -> float | None:
-    """Of those that are there."""
+    """Return the median of the values that are not None."""
     present = [value for value in values if value is not None]
     return statistics.median(present) if present else None
 
 
-_Figure = tuple[str, str, bool, Callable[[Turn], float | None]]  # name, unit, lower is better, of one turn
+_Figure = tuple[str, str, bool, Callable[[Turn], float | None]]  # name, unit, whether lower is better, how to read it
 _FIGURES: list[_Figure] = [
     ("cpu_per_request", "us", True, lambda turn: turn.cpu_us_per_request),
     ("requests_per_s", "1/s", False, lambda turn: turn.summary.requests_per_s),
@@ -252,7 +255,7 @@ _FIGURES: list[_Figure] = [
 
 
 def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
-    """For the JSON file."""
+    """Return the results for the JSON file."""
     found = []
     for peer in chosen:
         its = turns[peer.name]
@@ -284,7 +287,7 @@ def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
 
 
 def rows(turns: Turns) -> tuple[list[str], list[list[str]]]:
-    """The table on the terminal."""
+    """Return the table for the terminal."""
     title = ["proxy", "CPU us/request", "min - max", f"x {REFERENCE}", "min - max", "requests/s", "p50 ms", "p99 ms"]
     lines = []
     for peer, its in turns.items():
@@ -316,18 +319,18 @@ def _span(values: list[float], digits: int) -> str:
 
 
 def kinds(its: list[Turn]) -> str:
-    """What went wrong, in words."""
+    """Describe the failures."""
     names = {"connect": "refused", "read": "broken", "write": "not written", "status": "not 2xx", "timeout": "too late"}
     counts = {word: sum(getattr(turn.summary, field) for turn in its) for field, word in names.items()}
-    told = [f"{count} {word}" for word, count in counts.items() if count]
-    return ", ".join(told) or "no request was answered"
+    parts = [f"{count} {word}" for word, count in counts.items() if count]
+    return ", ".join(parts) or "no request was answered"
 
 
 def _how(options: Options, head: dict[str, object], apart: bool) -> str:
     where = (
         "each proxy alone on one core, client and upstream together on another"
         if apart
-        else "proxy, client and upstream all on the one core there is: only the CPU column means something"
+        else "proxy, client and upstream share the only core: only the CPU column is meaningful"
     )
     size_bytes = BODY_BYTES[options.body]
     measured = (

@@ -1,14 +1,14 @@
 """`python -m bench membership`: replicas that start at once and claim an index, in each of the five ways.
 
 Rules
-  1. Each replica has a client, and so connections, of its own; they are open before the time begins. All replicas are
-     in one process, the API server is another one: with two cores each has its own.
-  2. A round is a fresh group. Its time ends when the last replica has its index; what is left is removed outside of it.
-     The figure is the median of the rounds, every round is in the file of --json.
-  3. The fake API server (bench/membership_server.py) is not a real one: its CPU time compares the ways with each other.
-     With --kubeconfig it is a real one, whose CPU time is read where it runs on this machine (bench/api_server.py).
-  4. Indexes that are not unique and dense in the end are a failure of the measurement. A round that does not end within
-     --round-timeout is a result: what it took until then is shown, and the way is not tried again at this number.
+  1. Each replica has its own client and so its own connections, which are opened before the measurement. All replicas
+     run in one process, the API server in another: with two cores each process has its own.
+  2. Each round uses a new group. It ends when the last replica has its index; cleaning up is not measured. The figure
+     is the median of the rounds; the file of --json has every round.
+  3. The fake API server (bench/membership_server.py) differs from a real one: its CPU time only compares the ways. With
+     --kubeconfig a real one is used; its CPU time is read if it runs on this machine (bench/api_server.py).
+  4. If the final indexes are not unique and dense, the measurement has failed. A round that does not end within
+     --round-timeout is a result: the figures up to then are shown, and the way is skipped from then on at this number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SEED_LINES = (
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Those of the command line."""
+    """The options of the command line."""
 
     replicas: tuple[int, ...] = (18, 100)
     choice: str = Choice.RANDOM.value
@@ -62,15 +62,15 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One group that claimed: until all had an index, and what it took. `cpu_s` None: it cannot be read."""
+    """One round of one group; `cpu_s` is None if it cannot be read."""
 
     converged_s: float
-    rounds: tuple[int, ...]  # of each replica
+    rounds: tuple[int, ...]  # how many each replica needed
     conflicts: int
     duplicates: int
     calls: dict[str, int]
     cpu_s: float | None
-    is_over: bool = True  # False: the round was ended before all had an index
+    is_over: bool = True  # False: the round timed out before all had an index
 
 
 def options_of(
@@ -82,19 +82,19 @@ def options_of(
     namespace: str,
     round_timeout_s: float = ROUND_TIMEOUT_S,
 ) -> Options:
-    """From the words of the command line. Raises UsageError."""
+    """Return the options from the arguments of the command line. Raises UsageError."""
     counts = tuple(int(word) if word.isdigit() else 0 for word in replicas.split(","))
     if not all(1 <= count <= 500 for count in counts):
         raise UsageError(f"--replicas {replicas}: numbers from 1 to 500, separated by commas")
     chosen = tuple(ways.split(",")) if ways else tuple(WAYS)
     unknown = [way for way in chosen if way not in WAYS]
     if unknown:
-        raise UsageError(f"--ways {','.join(unknown)}: there are {', '.join(WAYS)}")
+        raise UsageError(f"--ways {','.join(unknown)}: known: {', '.join(WAYS)}")
     return Options(counts, choice, rounds, chosen, kubeconfig, namespace, round_timeout_s)
 
 
 def run(options: Options, json_path: str | None) -> int:
-    """The whole of `python -m bench membership`. Raises BenchError."""
+    """Run `python -m bench membership`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     warning = header.warning(head)
@@ -133,7 +133,7 @@ def _measured(options: Options, kubeconfig: str, read_cpu: ReadCpu) -> Turns:
 
 
 def write_kubeconfig(folder: Path, port: int) -> str:
-    """For the fake API server; its path."""
+    """Write a kubeconfig for the fake API server and return its path."""
     path = folder / "kubeconfig"
     document = {
         "apiVersion": "v1",
@@ -157,7 +157,7 @@ async def _turns(options: Options, kubeconfig: str, read_cpu: ReadCpu) -> Turns:
         await asyncio.gather(*(_open(client, options.namespace) for client in clients))
         for count in options.replicas:
             for number in range(options.rounds):
-                for way in options.ways:  # in turn, so that a machine that is busy for a while is so for all of them
+                for way in options.ways:  # alternating, so that a disturbance affects all of them
                     if not all(turn.is_over for turn in turns.get((way, count), ())):
                         continue
                     turn = await _turn(options, way, clients[:count], number, read_cpu)
@@ -173,7 +173,7 @@ def _client(kubeconfig: str) -> KubeClient:
 
 
 async def _open(client: KubeClient, namespace: str) -> None:
-    """A connection for reading and one for writing, by calls about something that is not there."""
+    """Open one connection for reading and one for writing, by requests about an object that does not exist."""
     path = CONFIG_MAPS.one(namespace, "bench-nothing")
     for call in (client.get(path), client.delete(path, "nobody")):
         try:
@@ -231,11 +231,11 @@ async def _clean_up(starters: list[Starter], client: KubeClient, namespace: str)
         await asyncio.gather(*(starter.release() for starter in starters))
 
 
-# --- what comes of it -----------------------------------------------------------------------------------------------
+# --- the results ----------------------------------------------------------------------------------------------------
 
 
 def rows(turns: Turns, count: int) -> tuple[list[str], list[list[str]]]:
-    """The table of one number of replicas."""
+    """Return the table of one number of replicas."""
     verbs = sorted({verb for (_, replicas), found in turns.items() if replicas == count for verb in found[0].calls})
     title = ["way", "ms", "rounds", "most", "conflicts", "duplicates", "calls", *verbs, "server CPU ms"]
     lines = []
@@ -254,7 +254,7 @@ def rows(turns: Turns, count: int) -> tuple[list[str], list[list[str]]]:
 
 
 def medians(found: list[Turn]) -> list[tuple[str, float, str, list[float]]]:
-    """Of each figure its name, the median over the rounds, its unit and what it is the median of."""
+    """Return, per figure, its name, the median of the rounds, its unit and the values."""
     values: dict[str, tuple[str, list[float]]] = {
         "converged": ("ms", [turn.converged_s * 1e3 for turn in found]),
         "rounds": ("rounds per replica", [statistics.mean(turn.rounds) for turn in found]),
@@ -270,7 +270,7 @@ def medians(found: list[Turn]) -> list[tuple[str, float, str, list[float]]]:
 
 
 def figures(options: Options, turns: Turns) -> list[Result]:
-    """For the file of --json."""
+    """Return the results for the JSON file."""
     found = []
     for (way, count), each in turns.items():
         calls: dict[str, Value] = {

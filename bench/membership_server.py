@@ -1,7 +1,7 @@
-"""The fake API server of the tests as a process of its own: `python -m bench.membership_server PORT`.
+"""The fake API server of the tests as a separate process: `python -m bench.membership_server PORT`.
 
-It keeps objects in memory and has no etcd, no admission and no watch cache: what it takes for a call says which way of
-claiming costs more, not what a real API server takes.
+It keeps objects in memory and has no etcd, no admission and no watch cache: its cost per call shows which way of
+claiming is more expensive, but not what a real API server would need.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.kubernetes.fake_api_server import FakeApiServer
 
 
 async def serve(port: int) -> None:
-    """Until the process ends."""
+    """Serve until the process ends."""
     server = FakeApiServer()
     server.port = port
     await server.start()

@@ -1,7 +1,7 @@
-"""`python -m bench micro`: pytest-benchmark on bench/micro, in both worlds, and its figures as tables.
+"""`python -m bench micro`: pytest-benchmark on bench/micro, compiled and in plain Python, and its figures as tables.
 
-A benchmark says what its figure is in `extra_info`: `figure` and `unit`; otherwise it is the median of a round.
-Whatever else is in `extra_info` stands in `params`. A name begins with `micro.`, of plain Python with `micro.plain.`.
+A benchmark names its figure in `extra_info` (`figure` and `unit`); otherwise the figure is the median of a round. The
+rest of `extra_info` goes to `params`. Names begin with `micro.`, or with `micro.plain.` for plain Python.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WORLDS = ("both", "compiled", "plain")
 
 
 class Statistics(msgspec.Struct, frozen=True):
-    """Of one benchmark; pytest-benchmark writes more."""
+    """The statistics of one benchmark, as far as they are used."""
 
     min: float
     median: float
@@ -47,7 +47,7 @@ class Statistics(msgspec.Struct, frozen=True):
 
 
 class Benchmark(msgspec.Struct, frozen=True):
-    """One entry of pytest-benchmark's file."""
+    """One benchmark in pytest-benchmark's file."""
 
     name: str
     group: str | None
@@ -56,13 +56,13 @@ class Benchmark(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """pytest-benchmark's file."""
+    """The file of pytest-benchmark."""
 
     benchmarks: list[Benchmark]
 
 
 def run(select: str | None, groups: list[str], world: str, json_path: str | None) -> int:
-    """The whole of `python -m bench micro`. Raises BenchError."""
+    """Run `python -m bench micro`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
@@ -81,7 +81,7 @@ def run(select: str | None, groups: list[str], world: str, json_path: str | None
 
 
 def _worlds(world: str, compiled: bool = lb.COMPILED) -> list[bool]:
-    """Which worlds to measure, as whether they are compiled; `compiled`: whether anything is."""
+    """Return the builds to measure (True: compiled); `compiled` is True if a compiled one exists."""
     if world == "plain" or (world == "both" and not compiled):
         return [False]
     if not compiled:
@@ -114,7 +114,7 @@ def _pytest(select: str | None, groups: list[str], compiled: bool, written: Path
 
 
 def figure(benchmark: Benchmark, compiled: bool) -> Result:
-    """What a benchmark found, in the unit that it names."""
+    """Return the result of a benchmark, in the unit that it names."""
     info = dict(benchmark.extra_info)
     value = float(info.pop("figure", benchmark.stats.median * 1e9))
     unit = str(info.pop("unit", "ns"))

@@ -1,4 +1,4 @@
-"""The figures of `python -m bench micro` on the terminal: each group in the shape that its question has."""
+"""The tables of `python -m bench micro` for the terminal, each in a layout that suits its group."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from bench.seed_figures import LINES
 CALLERS = {"in_place": "in place", "lease": "in place, with a lease", "Python": "called from Python"}
 BARS = (
     "Bars, compiled: random, choice-of-2, round-robin, least-connections 40 ns, first-available 70, others 200;",
-    "a lease + 20; add and remove of a pod 2,000 ns each; 0 bytes left behind by a pick.",
+    "a lease + 20; add and remove of a pod 2,000 ns each; 0 bytes left allocated by a pick.",
 )
 MEASURED = (
-    "Measured by pytest-benchmark, garbage collection as it is; a time is the best round divided by its operations,",
-    "loop and calls included (loop_ns, floor_ns: what they cost alone). B/op and blocks/op are what Python's",
-    "allocators are asked for, given back at once or not (bench/allocations.py); a dash: no C compiler to count with.",
-    "Of growth, CPU time; linear growth would have a ratio of 100.",
+    "Measured by pytest-benchmark, garbage collection enabled; a time is the best round divided by its operations,",
+    "including loop and calls (loop_ns, floor_ns: their cost alone). B/op and blocks/op are the requests to Python's",
+    "allocators, whether freed at once or not (bench/allocations.py); a dash: no C compiler, hence no count.",
+    "Growth is in CPU time; linear growth would have a ratio of 100.",
 )
 
 
 def everything(found: list[Result]) -> str:
-    """All that was measured, group by group."""
+    """Return all results, group by group."""
     parts = []
     for compiled in (True, False):
         here = [one for one in found if one.params["compiled"] is compiled]
@@ -34,7 +34,7 @@ def everything(found: list[Result]) -> str:
 
 
 def policies(found: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """ns for idle / one free at each number of pods; one line for each policy and caller."""
+    """Return the ns while idle and with one pod free, by number of pods; one line per policy and caller."""
     sizes = sorted({int(str(one.params["pods"])) for one in found})
     lines: dict[tuple[str, str], dict[int, dict[str, Result]]] = {}
     for one in found:
@@ -54,19 +54,19 @@ def policies(found: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def plain_list(found: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One line for each figure, with what was written beside it."""
+    """Return one line per figure, with its additional values."""
     hidden = ("compiled", "group", "bytes_per_op", "blocks_per_op")
     rows = []
     for one in found:
-        beside = ", ".join(f"{name} {value}" for name, value in one.params.items() if name not in hidden)
+        extra = ", ".join(f"{name} {value}" for name, value in one.params.items() if name not in hidden)
         name = one.name.removeprefix("micro.").removeprefix("plain.")
         asked = [_most([one], "bytes_per_op"), _most([one], "blocks_per_op")]
-        rows.append([name, results.figure(one.value, 0), one.unit, *asked, beside])
-    return ["benchmark", "figure", "unit", "B/op", "blocks/op", "beside"], rows
+        rows.append([name, results.figure(one.value, 0), one.unit, *asked, extra])
+    return ["benchmark", "figure", "unit", "B/op", "blocks/op", "more"], rows
 
 
 def fragmentation(found: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One line for each life and threshold."""
+    """Return one line per scenario and threshold."""
     columns = ("pods", "length", "length_mean", "holes", "trailing", "trims", "slots", "bytes", "change_ns")
     rows = []
     for one in sorted(found, key=lambda one: (str(one.params["scenario"]), float(str(one.params["threshold"])))):
@@ -77,7 +77,7 @@ def fragmentation(found: list[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def growth(found: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """One line for each operation: both figures and their ratio."""
+    """Return one line per operation: both figures and their ratio."""
     rows = []
     for one in found:
         cells = [results.figure(float(str(one.params[f"ns_at_{size}"])) / 1e3) for size in (SMALL, LARGE)]

@@ -1,9 +1,9 @@
-"""The load client of `python -m bench flood` and `pod-flood`: so many requests a second, however long answers take.
+"""The load client of `python -m bench flood` and `pod-flood`: a fixed rate of requests, independent of the latency.
 
     python -m bench.paced_client HOST:PORT RATE SECONDS HOST_HEADER [PATH]
 
-It prints one line of JSON, the fields of `bench.generator.Summary`. A request is sent at its time where one of the
-connections is free by then; waiting for one counts into its latency.
+It prints one line of JSON, the fields of `bench.generator.Summary`. A request is sent at its scheduled time if a
+connection is free; otherwise the wait for a connection is part of its latency.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def _connection(address: tuple[str, int], due: asyncio.Queue[float], reque
 
 
 async def load(address: tuple[str, int], rate: float, seconds: float, host: str, path: str = "/small") -> Tally:
-    """Send at this rate for so long."""
+    """Send requests at this rate for this many seconds."""
     tally = Tally()
     due: asyncio.Queue[float] = asyncio.Queue()
     request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
@@ -62,7 +62,7 @@ async def load(address: tuple[str, int], rate: float, seconds: float, host: str,
 def main() -> None:
     address, rate, seconds, host, *path = sys.argv[1:]
     ip, _, port = address.rpartition(":")
-    gc.disable()  # its pauses would be taken for the proxy's
+    gc.disable()  # its pauses would appear as latency of the proxy
     tally = uvloop.run(load((ip, int(port)), float(rate), float(seconds), host, *path))
     print(msgspec.json.encode(tally.summary(float(seconds))).decode(), flush=True)
 

@@ -1,12 +1,11 @@
-"""Who is measured: how each proxy is configured and started, all to do the same work in the same way.
+"""The proxies that are measured: each is configured and started so that all do the same work in the same way.
 
 Rules
-  1. One worker, one thread each, or as many as are asked for; keep-alive to clients and to the upstream; no access log,
-     no tracing, but for those peers that are there to show what these cost.
-  2. The Host header and all others go on as they came. Each tells the upstream of the client, as the activator does
-     unless told otherwise: X-Forwarded-For, -Proto and -Host, and X-Request-Id, made where it is missing. (Caddy makes
-     no request ids by itself.)
-  3. Everything lies in a temporary folder and listens on the loopback interface.
+  1. One worker with one thread, or as many as requested; keep-alive to clients and to the upstream; no access log and
+     no tracing, except in the peers that measure the cost of these.
+  2. The Host header and all others are passed on unchanged. Each proxy adds what the activator adds by default:
+     X-Forwarded-For, -Proto and -Host, and an X-Request-Id if there is none. (Caddy by itself creates no request ids.)
+  3. All files are in a temporary folder; all programs listen on the loopback interface.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ import msgspec
 from bench.processes import LOOPBACK, UsageError, find_program, free_port
 from bench.upstream import BODY_BYTES, body
 
-POOL_CONNECTIONS = 64  # kept open to the upstream at the least
-HAPROXY_CONNECTIONS_MAX = 4000  # haproxy refuses to start where twice as many descriptors cannot be had
-REQUESTS_PER_CONNECTION_MAX = 1_000_000_000  # nginx closes after 1,000 unless told otherwise
+POOL_CONNECTIONS = 64  # minimum of idle connections kept to the upstream
+HAPROXY_CONNECTIONS_MAX = 4000  # haproxy does not start unless it gets twice as many descriptors
+REQUESTS_PER_CONNECTION_MAX = 1_000_000_000  # the default of nginx is 1,000
 
 
 class Started(msgspec.Struct, frozen=True):
-    """How a program is started, and where it then listens."""
+    """The command of a program, and where it will listen."""
 
     command: list[str]
     port: int
@@ -37,16 +36,16 @@ class Started(msgspec.Struct, frozen=True):
 
 
 class Peer(msgspec.Struct, frozen=True):
-    """One row of the table. `prepare` is given a folder and the upstream's port; None: the upstream itself."""
+    """One row of the table; `prepare` takes a folder and the upstream's port (None: the upstream itself)."""
 
     name: str
     program: str | None
-    prepare: Callable[..., Started] | None  # `workers`: how many
+    prepare: Callable[..., Started] | None  # takes `workers`, their number
     params: dict[str, str | int | float | bool | None] = {}
-    only_named: bool = False  # not measured unless asked for
+    only_named: bool = False  # measured only if it is named
 
     def with_workers(self, count: int) -> Peer:
-        """The same with several."""
+        """Return the same peer with this many workers."""
         if self.prepare is None or count == 1:
             return self
         prepare = partial(self.prepare, workers=count)
@@ -64,7 +63,7 @@ def nginx(folder: Path, http: str, workers: int = 1) -> list[str]:
     path = find_program("nginx")
     assert path is not None
     folder.mkdir(exist_ok=True)
-    # As root its worker would become another user, who may not read this folder.
+    # If started by root, its worker would switch to another user, who cannot read this folder.
     user = "user root;" if os.geteuid() == 0 else ""
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     paths = "\n".join(f"    {kind}_temp_path {folder}/{kind};" for kind in kinds)
@@ -90,12 +89,12 @@ http {{
     return [path, "-p", str(folder), "-e", "stderr", "-c", str(configuration)]
 
 
-PODS: Final = 32  # addresses of the upstream, unless more are measured
+PODS: Final = 32  # default number of addresses of the upstream
 PODS_MAX: Final = 512
 
 
 def _pod_hosts() -> list[str]:
-    """Linux has all of 127.0.0.0/8."""
+    """Return the addresses of the pods; on Linux all of 127.0.0.0/8 is usable."""
     if sys.platform != "linux":
         return [LOOPBACK]
     return [f"127.0.{number // 254}.{number % 254 + 1}" for number in range(PODS_MAX)]
@@ -105,7 +104,10 @@ POD_HOSTS: Final = _pod_hosts()
 
 
 def nginx_upstream(folder: Path, port: int) -> list[str]:
-    """nginx that answers by itself: the small body from its configuration, the others from files; on all POD_HOSTS."""
+    """Configure nginx as the upstream on all POD_HOSTS.
+
+    The small body is part of its configuration; the others are served from files.
+    """
     folder.mkdir(exist_ok=True)
     listens = "\n        ".join(f"listen {host}:{port} backlog=1024;" for host in POD_HOSTS)
     for name in BODY_BYTES:
@@ -234,8 +236,10 @@ http://:{port} {{
 def activator(
     container_concurrency: int, more: str = "", of_revision: str = "", pods: int = 1
 ) -> Callable[..., Started]:
-    """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens.
-    `of_revision`: a line of its revision; `pods`: addresses of the upstream, each a pod.
+    """Return how to start an activator with one revision.
+
+    `more`: additional lines of its configuration, in which {upstream} is replaced with the upstream's address.
+    `of_revision`: a line for its revision. `pods`: the number of the upstream's addresses, each of which is a pod.
     """
 
     def prepare(folder: Path, upstream_port: int, workers: int = 1) -> Started:
@@ -263,9 +267,10 @@ revisions:
 
 
 def _activator_for_knative(folder: Path, upstream_port: int, workers: int = 1) -> Started:
-    """With Knative's dialect on the data path: probes looked for, fields rewritten, times from arrival.
+    """Return how to start an activator with Knative's dialect on the request path.
 
-    The revision stands in the file, and there is no cluster: what is measured is the path of a request.
+    It recognises probes, rewrites header fields and takes times from the arrival. The revision is in the configuration
+    file, and there is no cluster: only the path of a request is measured.
     """
     started = activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port, workers)
     nowhere = folder / "kubeconfig"
@@ -285,10 +290,10 @@ def _filters(count: int) -> str:
 
 # --- the list -------------------------------------------------------------------------------------------------------
 
-# The upstream takes whatever is posted to it: it is the collector too.
+# The upstream accepts any POST, so it also serves as the collector.
 _TRACED = "tracing: {exporter: otlp, endpoint: 'http://{upstream}/small', sampling_rate: 0.01}"
 
-REFERENCE = "haproxy"  # ratios are to this one
+REFERENCE = "haproxy"  # the denominator of the ratios
 
 PEERS = [
     Peer("direct", None, None),
@@ -297,9 +302,9 @@ PEERS = [
     Peer("caddy", "caddy", _caddy),
     Peer("activator-cc0", None, activator(0), {"container_concurrency": 0}),
     Peer("activator-cc100", None, activator(100), {"container_concurrency": 100}),
-    # One request at a time, so that most wait: what the line costs.
+    # The cost of the line: with one request at a time most requests wait.
     Peer("activator-cc1", None, activator(1), {"container_concurrency": 1}, only_named=True),
-    # The same over many pods, so that many slots change hands in one turn of a loop.
+    # The same with many pods, so that many slots are handed over in one turn of the event loop.
     *[
         Peer(
             f"activator-cc1-pods{'' if pods == PODS else pods}",
@@ -334,24 +339,25 @@ ONE_AT_A_TIME = [
         "haproxy",
         partial(_haproxy, of_server=" maxconn 1", of_front="option http-buffer-request"),
     ),
-    # Both buffers are on unless switched off, in memory and beyond that in files. It has no line: others get a 502.
+    # Both buffers are on by default, in memory and beyond that in files. nginx has no line: others get a 502.
     Peer("nginx", "nginx", partial(_nginx_proxy, of_server=" max_conns=1 max_fails=0", location="")),
     Peer("activator-no-buffer", None, activator(1, "", "buffer: {request: 0, response: 0}"), {"buffer": False}),
     Peer("activator", None, activator(1)),
 ]
 
 GROUPS = {
-    # What filters cost, whatever they do.
+    # The cost of calling filters that do nothing.
     "filters": ["activator-cc0", "activator-filters-1", "activator-filters-5"],
     "activator": ["activator-cc0", "activator-cc100"],
-    # What each of its parts costs.
+    # The cost of each of its parts.
     "telemetry": ["activator-no-histograms", "activator-cc0", "activator-json-log", "activator-traced"],
 }
 
 
 def choose(names: str | None, workers: str = "1") -> list[Peer]:
-    """All that are here, or those that are named: `haproxy,activator`, with each number of workers: `1,2,4`. Raises
-    UsageError.
+    """Return all available peers or the named ones, with each number of workers. Raises UsageError.
+
+    `names` is a list such as `haproxy,activator`, `workers` one such as `1,2,4`.
     """
     counts = workers.split(",")
     if not all(count.isdecimal() and int(count) > 0 for count in counts):
@@ -368,7 +374,7 @@ def _chosen(names: str | None) -> list[Peer]:
     wanted = [one for name in names.split(",") for one in GROUPS.get(name.strip(), [name.strip()])]
     for name in wanted:
         if name not in by_name:
-            raise UsageError(f"--peers: there is no {name!r}; there are {', '.join([*by_name, *GROUPS])}")
+            raise UsageError(f"--peers: unknown: {name!r}; known: {', '.join([*by_name, *GROUPS])}")
         program = by_name[name].program
         if program is not None and find_program(program) is None:
             raise UsageError(f"--peers: {program} is not on PATH")

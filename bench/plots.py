@@ -1,13 +1,13 @@
 """`python -m bench report FILE --plots FOLDER`: the figures of `bench micro` and `bench scale` as pictures for docs/.
 
 Rules
-  1. Only what is in the files is drawn; a file without the figures that a picture needs is refused.
-  2. Same figures, same bytes: no dates, no random identifiers, so that a picture in the repository changes with its
-     figures only.
-  3. Readable on light and dark pages: no background; ink and grid take their colours from the reader's scheme; lines
-     have middle tones that stand out from both.
+  1. Pictures show only what the files contain; a file without the figures of a picture is refused.
+  2. The same figures give the same bytes: no dates and no random identifiers, so that a picture in the repository
+     changes only with its figures.
+  3. Pictures are readable on light and dark pages: no background, text and grid in colours of the reader's scheme,
+     lines in medium tones that contrast with both.
 
-matplotlib is wanted here only (`pip install '.[bench]'`); neither the program nor its tests need it.
+Only this module needs matplotlib (`pip install '.[bench]'`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from bench.processes import UsageError
 from bench.results import Result
 from bench.seed_figures import ARRAY_NS, SCALE_CPU_S, SCALE_WALL_S, SCAN_NS, SCAN_PODS
 
-SCALE: Final = "scale."  # what the names of its figures begin with
+SCALE: Final = "scale."  # prefix of the names of its figures
 SCALE_PHASES: Final = ("deploy", "pods-ready", "steady", "half", "back", "delete")
-INK: Final = "#010203"  # stand-ins that no line has, exchanged for the reader's colours when all is drawn
+INK: Final = "#010203"  # placeholders, replaced in the finished picture with the reader's colours
 GRID: Final = "#010204"
 COLOURS: Final = (
     "#3b82f6", "#e8590c", "#2f9e44", "#a35fe0", "#e03131", "#0c8599", "#b7791f", "#d6457f", "#74808c",
@@ -55,7 +55,7 @@ SETTINGS: Final = {
 
 
 def draw(found: list[Result], folder: str) -> list[Path]:
-    """Every picture, into the folder. Raises UsageError."""
+    """Draw every picture into the folder. Raises UsageError."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -72,7 +72,7 @@ def draw(found: list[Result], folder: str) -> list[Path]:
 
 
 def chosen(found: list[Result]) -> dict[str, Callable[[list[Result]], Any]]:
-    """The pictures of what is measured in these files. Raises UsageError."""
+    """Return the pictures for the figures in these files. Raises UsageError."""
     pictures: dict[str, Callable[[list[Result]], Any]] = {}
     if any("group" in one.params for one in found):
         pictures |= {"pick-cost.svg": pick_cost, "fragmentation.svg": fragmentation}
@@ -84,7 +84,7 @@ def chosen(found: list[Result]) -> dict[str, Callable[[list[Result]], Any]]:
 
 
 def pick_cost(found: list[Result]) -> Any:
-    """Cost of pick + reserve + release against pods, log-log: idle to the left, one slot free to the right."""
+    """Draw the cost of pick + reserve + release by number of pods, log-log: idle (left), one slot free (right)."""
     picks = [one for one in found if one.params.get("group") == "policies" and one.params.get("caller") == "in_place"]
     if not picks:
         raise UsageError("no figures of the group policies in these files: python -m bench micro --json FILE")
@@ -114,11 +114,11 @@ def pick_cost(found: list[Result]) -> Any:
 
 
 def fragmentation(found: list[Result]) -> Any:
-    """What the threshold buys (a shorter walk) and costs (trims), for each life of a table."""
+    """Draw the benefit (a shorter walk) and the cost (trims) of the threshold in each scenario."""
     lives = [one for one in found if one.params.get("group") == "fragmentation"]
     if not lives:
         raise UsageError("no figures of the group fragmentation in these files: python -m bench micro --json FILE")
-    world = any(one.params["compiled"] for one in lives)  # both walk the same; the compiled one if it is there
+    world = any(one.params["compiled"] for one in lives)  # the walk is the same in both; prefer the compiled one
     lives = [one for one in lives if one.params["compiled"] == world]
     figure, panels = _figure(2)
     for panel, key, label in zip(panels, ("length_mean", "trims"), ("slots in a walk, on average", "trims in all")):
@@ -132,7 +132,7 @@ def fragmentation(found: list[Result]) -> Any:
 
 
 def scale_phases(found: list[Result]) -> Any:
-    """Each phase of `bench scale`, beside the seed's figures where it has some: wall-clock and CPU."""
+    """Draw each phase of `bench scale` beside the seed's figures, if any: wall-clock and CPU time."""
     figure, panels = _figure(2)
     sides = (("wall", SCALE_WALL_S, "wall-clock, s"), ("cpu", SCALE_CPU_S, "own CPU, s"))
     for panel, (what, seed, title) in zip(panels, sides):
@@ -145,7 +145,7 @@ def scale_phases(found: list[Result]) -> Any:
 
 
 def scale_techniques(found: list[Result]) -> Any:
-    """Own CPU and calls with all techniques, and with each switched off."""
+    """Draw own CPU time and calls with all techniques, and with each of them disabled."""
     names = [one.name.split(".")[1] for one in found if one.name.endswith(".deploy.cpu")]
     stages = {"deploy": ("deploy",), "half and back": ("half", "back"), "delete": ("delete",)}
     figure, panels = _figure(2)
@@ -182,7 +182,7 @@ def _seed_bars(known: dict[str, tuple[float, float]]) -> dict[str, list[float | 
 
 
 def _bars(panel: Any, places: list[str], groups: dict[str, list[float | None]]) -> None:
-    """A group of bars at each place; None: no bar."""
+    """Draw a group of bars at each place; None is no bar."""
     width = 0.8 / len(groups)
     for number, (colour, (label, values)) in enumerate(zip(COLOURS, groups.items())):
         at = [place + (number + 0.5) * width - 0.4 for place in range(len(places))]
@@ -200,7 +200,7 @@ def _figure(columns: int, **more: Any) -> tuple[Any, Any]:
 
 
 def _lines(found: list[Result], name: str, x: str, y: str | None = None) -> dict[str, list[tuple[float, float]]]:
-    """Points in order of x, by what params have under `name`; y is the figure, or another of the params."""
+    """Return points in order of x, grouped by the parameter `name`; y is the figure or another parameter."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for one in found:
         value = one.value if y is None else float(str(one.params[y]))
@@ -209,7 +209,7 @@ def _lines(found: list[Result], name: str, x: str, y: str | None = None) -> dict
 
 
 def _plain_band(panel: Any, lines: dict[str, list[tuple[float, float]]]) -> None:
-    """All policies in plain Python, as the span from the cheapest to the dearest."""
+    """Draw all policies in plain Python as one band from the cheapest to the most expensive."""
     if not lines:
         return
     pods = [x for x, _ in next(iter(lines.values()))]

@@ -1,15 +1,15 @@
-"""`python -m bench pod-flood`: pods that die and are born without a pause, and the ways to keep up with them, compared.
+"""`python -m bench pod-flood`: pods that are continually deleted and created, and a comparison of ways to keep up.
 
-The load is that of a node agent that was overrun by updates (CPU-Pooler, pull request 70): 12 pods with two containers,
-deleted and made again, ten updates of each that say nothing new, restarts inside pods that are known, 1 % of the events
-lost, a watch that breaks each second. Beside it requests come at a steady rate.
+The load is that of a node agent that was overloaded by updates (CPU-Pooler, pull request 70): 12 pods with two
+containers, deleted and recreated, ten updates of each without new information, restarts inside known pods, 1 % of the
+events lost, a watch that breaks every second. Meanwhile requests arrive at a steady rate.
 
 Rules
-  1. For each way the same seed, a cluster of its own, and a state worker, a prober and a data plane of its own. The
-     cluster and the client are processes of their own, on the other core.
-  2. A pod is routable when its slot may be picked; the time counts from its first listening. Pods that died before are
-     left out of these times; one that listened for ROUTABLE_S, without a death, and was not routable, is told as such.
-  3. CPU is that of the whole thread, requests included; the run without a flood says how much of it they are.
+  1. Each way has the same seed, its own cluster, and its own state worker, prober and data plane. The cluster and the
+     client are separate processes on the other core.
+  2. A pod is routable when its slot may be picked; the time counts from when it first listens. Pods that died earlier
+     are left out of these times; one that listened for ROUTABLE_S without dying and was not routable is reported.
+  3. CPU is that of the whole thread, including requests; the run without a flood shows the part of the requests.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from bench.processes import BenchError, Cores, pinned
 from bench.results import Document, Result
 
 RATE = 200.0  # requests per second
-PATH = "/slow/0.005"  # a pod takes so many seconds for one
+PATH = "/slow/0.005"  # the seconds that a pod takes for a request
 COMPARE_INTERVAL_S = 2.0
 ROUTABLE_S = 5.0
 START_S = 60.0
 SETTLE_S = 3.0  # after the flood, for pods that are not routable yet
 QUIET = Way("no flood, filtered", "new")
-FIRST_NET = 210  # of the pods' addresses, 127.N.x.y
+FIRST_NET = 210  # N in the pods' addresses, 127.N.x.y
 
 
 class Counts(NamedTuple):
-    """So far: events, what became of them, and seconds: of CPU, in handling events, of all time."""
+    """Totals so far: events and what became of them; seconds of CPU, of handling events, of all time."""
 
     received: float
     handled: float
@@ -69,7 +69,7 @@ class Counts(NamedTuple):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one way made of the flood."""
+    """The results of one way."""
 
     way: str
     counts: Counts
@@ -82,7 +82,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Those of the command line."""
+    """The options of the command line."""
 
     seconds: int = 20
     pods: int = 12
@@ -97,7 +97,7 @@ class Cluster:
         self.kubeconfig = kubeconfig
 
     async def story(self, seconds: float) -> Story:
-        """Begin the flood, and wait for its end."""
+        """Begin the flood and wait for its end."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"begin\n")
         return msgspec.json.decode(await _line(self._process, seconds + START_S), type=Story)
@@ -109,7 +109,7 @@ async def _line(process: asyncio.subprocess.Process, timeout_s: float) -> bytes:
         async with asyncio.timeout(timeout_s):
             line = await process.stdout.readline()
     except TimeoutError:
-        raise BenchError(f"the cluster said nothing for {timeout_s:.0f} s") from None
+        raise BenchError(f"no line from the cluster within {timeout_s:.0f} s") from None
     if not line:
         raise BenchError(f"the cluster ended with exit code {await process.wait()}")
     return line
@@ -129,7 +129,7 @@ async def _cluster(net: int, options: Options, core: int, log: Path) -> AsyncIte
     try:
         word, _, kubeconfig = (await _line(process, START_S)).decode().strip().partition(" ")
         if word != "ready":
-            raise BenchError(f"the cluster says {word!r} where it should be ready")
+            raise BenchError(f"the cluster says {word!r} instead of being ready")
         yield Cluster(process, kubeconfig)
     finally:
         assert process.stdin is not None
@@ -152,11 +152,11 @@ async def _measured(way: Way, net: int, options: Options, core: int, log: Path) 
             world.tasks.start(f"source {number}", run)
         try:
             async with asyncio.timeout(START_S):
-                while len(world.routable_s) < options.pods:  # noqa: ASYNC110 - of other processes
+                while len(world.routable_s) < options.pods:  # noqa: ASYNC110 - other processes change it
                     await asyncio.sleep(0.01)
             gc.collect()
             gc.freeze()
-            gc.set_threshold(20_000, 20, 20)  # as the program has it
+            gc.set_threshold(20_000, 20, 20)  # as in the program
             return await _under_load(way, world, source, cluster, (address, options, core))
         finally:
             await world.data.drain(1.0, 1.0)
@@ -181,7 +181,7 @@ async def _under_load(
     times: list[float] = []
     never = 0
     if story is not None:
-        await asyncio.sleep(SETTLE_S)  # lists and pulls go on: what is late is told from what never comes
+        await asyncio.sleep(SETTLE_S)  # lists and pulls continue, so that late pods differ from lost ones
         lives = [life for life in story.pods if life.began_s > story.ended_s - options.seconds]
         times, never = judged(lives, world.routable_s, story.ended_s + SETTLE_S)
     summary = msgspec.json.decode(out, type=Summary)
@@ -189,7 +189,7 @@ async def _under_load(
 
 
 def judged(lives: list[PodLife], routable_s: dict[str, float], until_s: float) -> tuple[list[float], int]:
-    """From listening to routable, in ascending order, and how many pods were there for long and never routable."""
+    """Return the times from listening to routable, ascending, and how many pods lived long but were never routable."""
     times, never = [], 0
     for life in lives:
         at_s = routable_s.get(life.address)
@@ -200,16 +200,16 @@ def judged(lives: list[PodLife], routable_s: dict[str, float], until_s: float) -
     return sorted(times), never
 
 
-# --- what comes of it -----------------------------------------------------------------------------------------------
+# --- the results ----------------------------------------------------------------------------------------------------
 
 
 def run(options: Options, json_path: str | None) -> int:
-    """The whole of it. Raises BenchError."""
+    """Run `python -m bench pod-flood`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
         print(warning, file=sys.stderr)
-    logging.getLogger("activator").setLevel(logging.CRITICAL)  # pods that die are what is asked for
+    logging.getLogger("activator").setLevel(logging.CRITICAL)  # dying pods are part of the test
     cores = Cores()
     found: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as name, pinned(cores.measured):
@@ -217,15 +217,15 @@ def run(options: Options, json_path: str | None) -> int:
             log = Path(name) / "cluster.log"
             found.append(uvloop.run(_measured(way, FIRST_NET + number, options, cores.load, log)))
     print("\n" + results.table(*rows(found)) + "\n")
-    print("\n".join(f"{one.way}: {told(one.story)}" for one in found if one.story is not None))
-    print(f"Measured: {options.pods} pods, seed {options.seed}, {options.seconds} s, beside {RATE:,.0f} requests/s")
+    print("\n".join(f"{one.way}: {describe(one.story)}" for one in found if one.story is not None))
+    print(f"Measured: {options.pods} pods, seed {options.seed}, {options.seconds} s, with {RATE:,.0f} requests/s")
     if json_path is not None:
         results.write(json_path, Document(head, figures(options, found)))
     return 0
 
 
-def told(story: Story) -> str:
-    """What was done to it, in one line."""
+def describe(story: Story) -> str:
+    """Describe the flood in one line."""
     return (
         f"{story.deleted} pods deleted, {story.restarted} restarted, {story.updates} updates, {story.lost} events "
         f"lost, {story.cut} watches cut, {sum(life.died_with for life in story.pods)} requests in flight at deaths"
@@ -267,7 +267,7 @@ def _spread(ordered: list[float]) -> tuple[float, float, float]:
 
 
 def figures(options: Options, found: list[Outcome]) -> list[Result]:
-    """For the file of --json."""
+    """Return the results for the JSON file."""
     made = []
     for one in found:
         params: dict[str, results.Value] = {

@@ -1,10 +1,10 @@
-"""Programs that a measurement starts: pinned to a core, watched until they serve, their CPU time, and their end.
+"""Programs that a measurement starts: pinned to a core, checked until they serve, their CPU time, and their end.
 
 Rules
-  1. Every child has a session of its own, so that Ctrl-C reaches only us, and `stop` ends all that it started.
-  2. Whatever is started is stopped in a `finally`; `stop` is bounded in time.
-  3. CPU time is the process clock of each process of the tree (user + system, in nanoseconds, threads that ended
-     included): /proc/PID/stat counts in 10 ms.
+  1. Every child has its own session, so that Ctrl-C reaches only the benchmark, and `stop` ends all of its processes.
+  2. All that is started is stopped in a `finally`; `stop` takes a bounded time.
+  3. CPU time is that of the process clocks of the whole tree (user + system, in nanoseconds, including ended threads):
+     /proc/PID/stat only has a resolution of 10 ms.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _LOG_TAIL_LINES = 8
 
 
 class BenchError(Exception):
-    """A measurement that could not be made; the message says why in one line or with a log's last lines."""
+    """A measurement that failed; the message gives the reason in one line or with the last lines of a log."""
 
 
 class UsageError(Exception):
-    """Something was asked for that cannot be had."""
+    """A wrong command line, or something that is not available here."""
 
 
 def find_program(name: str) -> str | None:
-    """On PATH, or where distributions put servers, which is not on everybody's PATH."""
+    """Find a program on PATH, or in the folders of servers that are not on every user's PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on right now."""
+    """Return a port of the loopback interface on which nothing listens at the moment."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -51,7 +51,7 @@ def free_port() -> int:
 
 
 class Cores:
-    """Who runs where: the measured program alone on one core, upstream and client together on another."""
+    """The placement of processes: the measured program alone on one core, upstream and client on another."""
 
     def __init__(self) -> None:
         usable = sorted(os.sched_getaffinity(0))
@@ -60,13 +60,13 @@ class Cores:
 
     @property
     def apart(self) -> bool:
-        """Whether there are two of them."""
+        """Return True if there are two cores."""
         return self.load != self.measured
 
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Iterator[None]:
-    """What is started in here stays on this core."""
+    """Pin all that is started in the block to this core."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -77,7 +77,7 @@ def pinned(core: int | None) -> Iterator[None]:
 
 
 class Child:
-    """One program that was started."""
+    """A program that was started."""
 
     def __init__(
         self,
@@ -107,12 +107,12 @@ class Child:
             raise BenchError(f"{self.name} ended with exit code {code}\n{self.tail()}".rstrip())
 
     def tail(self) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         lines = self.log.read_text("utf-8", "replace").splitlines()[-_LOG_TAIL_LINES:]
         return "\n".join(f"    {line}" for line in lines)
 
     def wait_until(self, ready: Callable[[], bool]) -> None:
-        """Raises BenchError where the program ends first, or takes too long."""
+        """Wait until `ready` returns True. Raises BenchError if the program ends first or takes too long."""
         until_s = time.monotonic() + READY_TIMEOUT_S
         while not ready():
             self.check_alive()
@@ -121,7 +121,7 @@ class Child:
             time.sleep(_STEP_S)
 
     def output(self, timeout_s: float) -> str:
-        """All that it prints; waits for its end."""
+        """Return all that the program prints, after its end."""
         try:
             out, _ = self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -132,19 +132,19 @@ class Child:
         return text
 
     def cpu_s(self) -> float:
-        """User + system of the program and of all processes it started."""
+        """Return the user + system time of the program and of all processes it started."""
         return sum(map(process_cpu_s, tree(self.process.pid)))
 
     def waited_s(self) -> float:
-        """How long they were ready to run while their core was given to others."""
+        """Return how long these processes were ready to run while others had their core."""
         return sum(map(process_waited_s, tree(self.process.pid)))
 
     def memory_bytes(self) -> int:
-        """Of all of them; what several share is counted once (Pss)."""
+        """Return the memory of all these processes; shared memory counts once (Pss)."""
         return sum(map(process_memory_bytes, tree(self.process.pid)))
 
     def stop(self) -> None:
-        """Ask, wait, insist."""
+        """Terminate the program; kill it after a timeout."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             self._signal(number)
             try:
@@ -152,7 +152,7 @@ class Child:
             except subprocess.TimeoutExpired:
                 continue
             break
-        self._signal(signal.SIGKILL)  # whoever of its group outlived it
+        self._signal(signal.SIGKILL)  # the rest of its process group
         if self.process.stdout is not None:
             self.process.stdout.close()
 
@@ -169,7 +169,7 @@ def running(
     environment: dict[str, str] | None = None,
     capture: bool = False,
 ) -> Iterator[Child]:
-    """A program for as long as the block lasts."""
+    """Run a program for the duration of the block."""
     child = Child(command, log, core, environment, capture)
     try:
         yield child
@@ -178,7 +178,7 @@ def running(
 
 
 def answers(port: int, path: str, size_bytes: int | None = None) -> Callable[[], bool]:
-    """Whether GET is answered with 200 and, where a size is given, a body of exactly that size."""
+    """Return a check that GET returns 200 and, if a size is given, a body of exactly that size."""
 
     def ask() -> bool:
         connection = http.client.HTTPConnection(LOOPBACK, port, timeout=2.0)
@@ -199,20 +199,20 @@ def answers(port: int, path: str, size_bytes: int | None = None) -> Callable[[],
 
 
 def tree(pid: int) -> list[int]:
-    """The process and all its descendants."""
+    """Return the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and (parent := _parent(entry)) is not None:
             children.setdefault(parent, []).append(int(entry.name))
     found = [pid]
-    for parent in found:  # grows while it is gone through
+    for parent in found:  # grows during the iteration
         found.extend(children.get(parent, []))
     return found
 
 
 def process_cpu_s(pid: int) -> float:
-    """0 where the process is gone."""
-    # The clock that clock_getcpuclockid(3) names; Python gives a name only to those of threads.
+    """Return the CPU time of a process; 0 if it has ended."""
+    # The clock of clock_getcpuclockid(3), which Python offers for threads only.
     clock = (~pid << 3) | 2
     try:
         return time.clock_gettime(clock)
@@ -221,7 +221,7 @@ def process_cpu_s(pid: int) -> float:
 
 
 def process_waited_s(pid: int) -> float:
-    """0 where the process is gone, or the kernel does not say."""
+    """Return how long a process was ready to run without a core; 0 if unknown."""
     waited_ns = 0
     for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
@@ -232,7 +232,7 @@ def process_waited_s(pid: int) -> float:
 
 
 def process_memory_bytes(pid: int) -> int:
-    """Its own memory, and its share of what it shares with others; 0 where the kernel does not say."""
+    """Return a process's memory, with its part of shared memory (Pss); 0 if unknown."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
             if line.startswith("Pss:"):
@@ -247,5 +247,5 @@ def _parent(entry: Path) -> int | None:
         stat = (entry / "stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    # The name stands in brackets and may hold anything, brackets and blanks included.
+    # The name is in parentheses and may itself contain parentheses and blanks.
     return int(stat.rpartition(")")[2].split()[1])

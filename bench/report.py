@@ -1,6 +1,7 @@
-"""`python -m bench report FILE…`: what JSON files hold, as one Markdown table, or as pictures (`--plots FOLDER`).
+"""`python -m bench report FILE…`: the contents of JSON files as one Markdown table, or as pictures (`--plots FOLDER`).
 
-One column per file, in the order given; with two or more, a last one says how the last file stands to the first.
+The table has one column per file, in the given order; with two or more files a last column compares the last file with
+the first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bench.results import Document, Result
 
 
 def run(paths: list[str], plots_folder: str | None, json_path: str | None) -> int:
-    """The whole of `python -m bench report`. Raises UsageError."""
+    """Run `python -m bench report`. Raises UsageError."""
     documents = [_read(path) for path in paths]
     if plots_folder is not None:
         for picture in plots.draw([one for document in documents for one in document.results], plots_folder):
@@ -44,11 +45,11 @@ def _about(document: Document) -> str:
     try:
         return header.one_line(document.header)
     except (KeyError, AssertionError):
-        return "made by something else"
+        return "written by another program"
 
 
 def rows(paths: list[str], documents: list[Document]) -> tuple[list[str], list[list[str]]]:
-    """One line per name, in the order in which names first appear."""
+    """Return the table with one line per name, in the order of first appearance."""
     by_name: dict[str, list[Result | None]] = {}
     for column, document in enumerate(documents):
         for one in document.results:
@@ -63,7 +64,7 @@ def rows(paths: list[str], documents: list[Document]) -> tuple[list[str], list[l
 
 
 def change(first: Result | None, last: Result | None) -> str:
-    """`0.80 better`; a dash where either is missing or the first is zero."""
+    """Return the ratio as `0.80 better`; a dash if either is missing or the first is zero."""
     if first is None or last is None or first.value == 0:
         return "-"
     ratio = last.value / first.value

@@ -1,7 +1,7 @@
-"""What a run leaves behind: the JSON file of `--json`, and the tables on the terminal.
+"""The output of a run: the JSON file of `--json`, and the tables on the terminal.
 
-The file is `{"header": {...}, "results": [{"name", "value", "unit", "lower_is_better", "params"}]}`. People script
-against it: a name that was published keeps its meaning.
+The file is `{"header": {...}, "results": [{"name", "value", "unit", "lower_is_better", "params"}]}`. Scripts depend on
+it: a published name keeps its meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Value = str | int | float | bool | None
 
 
 class Result(msgspec.Struct, frozen=True):
-    """One figure. Its name says what was measured on whom; `params` say under which circumstances."""
+    """A figure; `name` identifies the measurement and the program, `params` the circumstances."""
 
     name: str
     value: float
@@ -24,7 +24,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """One run."""
+    """The file of one run."""
 
     header: dict[str, object]
     results: list[Result]
@@ -41,12 +41,12 @@ def read(path: str) -> Document:
 
 
 def figure(value: float | None, digits: int = 2) -> str:
-    """For a cell; a dash where there is none."""
+    """Format a value for a cell of a table; None becomes a dash."""
     return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """Columns in line, the first one to the left, figures to the right."""
+    """Return an aligned table: the first column to the left, the figures to the right."""
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
 
     def line(row: list[str]) -> str:
@@ -57,7 +57,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
-    """The same in Markdown."""
+    """Return the table in Markdown."""
 
     def line(row: list[str]) -> str:
         return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"

@@ -1,6 +1,6 @@
-"""Many requests that look for their revision in one call, for the benchmarks.
+"""Loops that resolve the revision of many requests in one call, for the benchmarks.
 
-The loops are plain Python, so each time contains the calls into compiled code, which the proxy does not pay.
+The loops are plain Python, so each time includes the calls into compiled code, which the proxy itself does not need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 
 
 class RoutingDrill:
-    """The same request again and again; `found` is its revision."""
+    """Resolves the same request repeatedly; `found` is its revision."""
 
     def __init__(self, router: Router, head: RequestHead, model: str) -> None:
         self._router = router
@@ -24,12 +24,12 @@ class RoutingDrill:
         self.found: RevisionThrottler | None = None
 
     def by_host(self, times: int) -> None:
-        """As a request whose host leads to one revision."""
+        """Resolve a request whose host has one revision."""
         for _ in range(times):
             self.found = self._router.resolve(self._head)
 
     def by_rules(self, times: int) -> None:
-        """As one whose host has rules, with a body that says `model`."""
+        """Resolve a request whose host has rules, with a body that contains `model`."""
         for _ in range(times):
             self.found = self._router.resolve(self._head)
             rules = self._router.rules_of(self._head.authority)
@@ -45,6 +45,6 @@ class RoutingDrill:
                 self.found = rule.pick(self._head, self._client)
 
     def scan(self, body: bytes, bytes_max: int, times: int) -> None:
-        """Look for the model in a body that is here whole."""
+        """Search for the model in a complete body."""
         for _ in range(times):
             FieldScan("model", bytes_max).feed(body)

@@ -1,13 +1,13 @@
-"""`python -m bench scale`: what it costs to write Kubernetes objects for many Activations, phase by phase.
+"""`python -m bench scale`: the cost of writing Kubernetes objects for many Activations, phase by phase.
 
 Rules
-  1. The phases are those of the figures that this part started from, which stand beside ours for orientation: another
+  1. The phases are those of the seed's figures, which are shown beside ours for orientation: they come from another
      program, in Go, on another machine, against a real API server.
-  2. Each technique is switched off once, the others staying on. Without watches there is something to read, so reads
-     are compared there. Each Deployment has a Service of its user's as well, whose events a narrow selector leaves out.
-  3. Against the fake cluster wall-clock times say how often the API is waited for, not how long that takes elsewhere.
-     With --kubeconfig the API server and its controllers are real ones; nodes are simulated all the same, by a process
-     of their own (tests/kube/simulated_nodes.py). The CPU time of the API server is of all its work, pods included.
+  2. Each technique is disabled in one run while the others stay enabled. Without watches objects must be read, so reads
+     are compared there. Each Deployment also has a Service of its user, whose events a narrow selector leaves out.
+  3. With the fake cluster wall-clock times show how often the reconciler waits for the API, but not how long that takes
+     in a real one. With --kubeconfig the API server and its controllers are real; nodes are still simulated, by a
+     separate process (tests/kube/simulated_nodes.py). The CPU time of the API server covers all its work.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from bench.scale_techniques import Techniques
 from bench.scale_user import User
 from bench.seed_figures import SCALE_CPU_S, SCALE_WALL_S
 
-READY_MS = 1_000  # of the fake nodes: from a place on a node to ready
+READY_MS = 1_000  # from scheduled to ready, with the fake nodes
 TERMINATE_MS = 200
-SHORT_STEADY_S = 2.0  # of the runs with a technique switched off
+SHORT_STEADY_S = 2.0  # in runs with a disabled technique
 OBJECTS_MAX = 5_000
 
 # grove 545, "reconcile CPU on the 1000-pod scale test": 500 objects, 1,000 pods, 100 simulated nodes, concurrency 20.
@@ -46,7 +46,7 @@ SEED_LINES = (
 
 
 class Options(msgspec.Struct, frozen=True):
-    """Those of the command line."""
+    """The options of the command line."""
 
     activations: int = 500
     pods: int = 1_000
@@ -60,7 +60,7 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """`is_watched`: the source hands in what its watches show; `is_narrowed`: they select what has our label."""
+    """A run; `is_watched`: the source passes on what its watches show; `is_narrowed`: they select our label."""
 
     name: str
     techniques: Techniques = Techniques()
@@ -81,7 +81,7 @@ Runs = dict[str, list[Phase]]
 
 
 def check(options: Options) -> None:
-    """Raises UsageError."""
+    """Check the options. Raises UsageError."""
     if not 1 <= options.activations <= OBJECTS_MAX:
         raise UsageError(f"--activations {options.activations}: from 1 to {OBJECTS_MAX}")
     if options.pods < options.activations or options.pods % options.activations:
@@ -91,7 +91,7 @@ def check(options: Options) -> None:
 
 
 def run(options: Options, json_path: str | None) -> int:
-    """The whole of it. Raises BenchError, UsageError."""
+    """Run `python -m bench scale`. Raises BenchError or UsageError."""
     check(options)
     head = header.collect([])
     print(header.one_line(head), flush=True)
@@ -121,7 +121,7 @@ def run(options: Options, json_path: str | None) -> int:
 
 @contextmanager
 def _server(options: Options) -> Iterator[tuple[str, ReadCpu]]:
-    """A configuration for the API server: a fake cluster of its own, or the one that was named; and its CPU time."""
+    """Provide a kubeconfig (of a new fake cluster or the given one) and a reader of the API server's CPU time."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder, port = Path(name), free_port()
         if options.kubeconfig:
@@ -157,7 +157,7 @@ async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu:
             running_now.profiles = Path(options.profiles)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(20_000, 20, 20)  # as the program has it
+        gc.set_threshold(20_000, 20, 20)  # as in the program
         try:
             phases = await running_now.all()
             await user.settle()
@@ -168,11 +168,11 @@ async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu:
         user.close()
 
 
-# --- what comes of it -----------------------------------------------------------------------------------------------
+# --- the results ----------------------------------------------------------------------------------------------------
 
 
 def rows(phases: list[Phase]) -> tuple[list[str], list[list[str]]]:
-    """The table of one run."""
+    """Return the table of one run."""
     title = [
         "phase",
         "wall s",
@@ -219,7 +219,7 @@ def noop_rows(noops: list[Noop]) -> tuple[list[str], list[list[str]]]:
 
 
 def figures(options: Options, runs: Runs, noops: list[Noop]) -> list[Result]:
-    """For the file of --json."""
+    """Return the results for the JSON file."""
     found = []
     for name, phases in runs.items():
         key = name.replace(",", "").replace(" ", "-")

@@ -1,4 +1,4 @@
-"""What an event costs that changes nothing, from its line in the watch to the comparison: no server, no network."""
+"""The cost of an event that changes nothing, from its line in the watch to the comparison: no server, no network."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROUNDS = 5
 
 
 class Noop(NamedTuple):
-    """Of one event: the best of ROUNDS, in us; `allocated` None: there is no C compiler."""
+    """The cost of one event: the best of ROUNDS, in us; `allocated` is None without a C compiler."""
 
     objects: int
     event_us: float
@@ -47,14 +47,14 @@ class Noop(NamedTuple):
 
 
 class Silent:
-    """An API that nobody may call."""
+    """An API that must not be called."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was called: something was to be written")
+        raise AssertionError(f"{name} was called: the reconciler wanted to write")
 
 
 async def measured(objects: int) -> Noop:
-    """With so many Activations known, all as wanted."""
+    """Measure with this many Activations, all of which are as desired."""
     source = ScaleSource("default", lambda desired: True)
     reconciler = Reconciler(
         Silent(),
@@ -68,7 +68,7 @@ async def measured(objects: int) -> Noop:
     source._want = reconciler.want
     reflector = _filled(source, objects)
     source.flush()
-    assert reconciler.no_pass_total == objects, "all is as wanted from the beginning"
+    assert reconciler.no_pass_total == objects, "everything is as desired from the beginning"
     version = 10_000_000
 
     def lines() -> list[bytes]:
@@ -181,7 +181,7 @@ def _event(number: int, version: int) -> bytes:
 
 
 def run(objects: list[int]) -> list[Noop]:
-    """For each number of objects."""
+    """Measure with each number of objects."""
 
     async def all_of_them() -> list[Noop]:
         return [await measured(count) for count in objects]

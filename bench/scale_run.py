@@ -1,9 +1,9 @@
-"""One run of `python -m bench scale`: a reconciler, its source and a user against one API server, phase by phase.
+"""One run of `python -m bench scale`: a reconciler, its source and a user with one API server, phase by phase.
 
 Rules
-  1. Own CPU is that of the thread with the reconciler and its watches; the user has a thread of its own. What is left
-     of a phase's wall-clock time is waiting: for the API, for pods, for the user's calls.
-  2. A phase ends when the source's watches show its end. What the API is asked is counted at the client.
+  1. Own CPU is that of the thread with the reconciler and its watches; the user has a separate thread. The rest of a
+     phase's wall-clock time is waiting: for the API, for pods, for the user's calls.
+  2. A phase ends when the source's watches show its end. Calls to the API are counted in the client.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from bench.scale_user import User
 from lb.rng import Rng
 
 PHASE_TIMEOUT_S = 600.0
-SETTLE_S = 30.0  # after the last pod is ready, for whoever else still has work from that and would share the core
-POLL_S = 0.05  # between two looks whether a phase is over, which count as own CPU
+SETTLE_S = 30.0  # after the last pod is ready, until other programs have finished their work for it
+POLL_S = 0.05  # between two checks for the end of a phase, which count as own CPU
 WRITES = frozenset({"create", "update", "patch", "delete"})
 PHASES = ("deploy", "pods-ready", "steady", "half", "back", "delete")
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """`calls`: of the reconciler, by "verb kind"; events are those that the source received, folded and applied.
+    """The results of one phase.
 
-    `server_cpu_s`: of the API server's process, by all that it does; None: it cannot be read."""
+    `calls`: the reconciler's calls by "verb kind". Events are those that the source received, folded and applied.
+    `server_cpu_s`: CPU time of the API server's process for all its work; None if it cannot be read.
+    """
 
     name: str
     wall_s: float
@@ -62,11 +64,11 @@ class Size(msgspec.Struct, frozen=True):
     pods_each: int
     concurrency: int
     steady_s: float
-    is_settled: bool = False  # before the steady state, of a real cluster
+    is_settled: bool = False  # in a real cluster: wait before the steady state
 
 
 class CountingApi:
-    """The reconciler's calls, by verb and kind."""
+    """Counts the reconciler's calls by verb and kind."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -97,7 +99,7 @@ class CountingApi:
 
 
 class Run:
-    """A reconciler at work. `profiles`: where each phase's profile is written; None: nowhere."""
+    """A reconciler at work; `profiles` is the folder for the profile of each phase (None: no profiles)."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class Run:
         self.failures.append(error)
 
     async def all(self) -> list[Phase]:
-        """Every phase, in order."""
+        """Run every phase, in order."""
         user, names, each = self._user, self.names, self._size.pods_each
         self.source.watch(self.watches)
         await self._until(lambda: self.watches.synced)
@@ -159,7 +161,7 @@ class Run:
     # --- ends of phases ---------------------------------------------------------------------------------------------
 
     def _all_written(self) -> bool:
-        """Every Activation has its Service, its replicas and a status of its own generation."""
+        """Return True if every Activation has its Service, its replicas and a status of its generation."""
         source = self.source
         return (
             source.owned_services == len(self.names)
@@ -182,7 +184,7 @@ class Run:
         return not (source.activations or source.services or source.slices) and not len(self.reconciler)
 
     async def _steady(self) -> None:
-        """One touch without a change of the spec, and the window is held open."""
+        """Change one object without a change of its spec, and wait for the length of the steady phase."""
         await self._user.touch(self.names[0], str(time.monotonic()))
         await asyncio.sleep(self._size.steady_s)
 
@@ -208,7 +210,7 @@ class Run:
         if self.profiles is None:
             yield
             return
-        profile = cProfile.Profile(time.thread_time)  # as own CPU is counted
+        profile = cProfile.Profile(time.thread_time)  # the clock of own CPU
         profile.enable()
         try:
             yield

@@ -1,7 +1,7 @@
-"""The fake cluster as a process of its own: `python -m bench.scale_server PORT NODES READY_MS TERMINATE_MS`.
+"""The fake cluster as a separate process: `python -m bench.scale_server PORT NODES READY_MS TERMINATE_MS`.
 
-API server, controller manager and nodes in one process: what it takes for a call, and how fast pods become ready, says
-nothing of a real cluster. What another process does against it can be compared.
+API server, controller manager and nodes are one process: its cost per call and the time until pods are ready do not
+represent a real cluster. Other processes can be compared with each other against it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.kubernetes.fake_nodes import Settings
 
 
 async def serve(port: int, nodes: int, ready_s: float, terminate_s: float) -> None:
-    """Until the process ends."""
+    """Serve until the process ends."""
     server = FakeApiServer()
     server.requests_kept = False
     server.port = port

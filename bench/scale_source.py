@@ -1,8 +1,8 @@
-"""A small source for `python -m bench scale`: watched Activations become Desired.
+"""A small source for `python -m bench scale`: it watches Activations and derives a Desired from each.
 
-It watches four selections, each narrowed as far as it goes: Activations and Deployments of one namespace, and Services
-and EndpointSlices that have our label. An event marks its Activation; what is marked is worked out once, in the next
-turn of the loop, however many events there were.
+It has four watches, each as narrow as possible: Activations and Deployments of one namespace, and Services and
+EndpointSlices that have our label. An event marks its Activation; marked Activations are evaluated once, in the next
+turn of the event loop, independently of the number of events.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scaling(KubeStruct, frozen=True, gc=False):
 
 
 class ActivationSpec(KubeStruct, frozen=True, gc=False):
-    """What is wanted is the minimum: nothing here is scaled by load."""
+    """The spec of an Activation; the desired number of pods is the minimum, as nothing is scaled by load here."""
 
     target: Target = Target()
     port: int | str = 8080
@@ -113,7 +113,7 @@ OWNED_SERVICES: Final = Resource("services", "/api/v1", OwnedService)
 
 
 class Marks(Generic[Object]):
-    """A handler that marks the Activation that an object is about. `key_of` None: about none."""
+    """A handler that marks the Activation of an object; `key_of` returns None if there is none."""
 
     def __init__(self, source: ScaleSource, key_of: Callable[[Object], str]) -> None:
         self._source = source
@@ -133,7 +133,7 @@ class Marks(Generic[Object]):
 
 
 class SliceMarks(Marks[EndpointSlice]):
-    """Besides, how many endpoints of each slice are ready."""
+    """A handler that also counts the ready endpoints of each slice."""
 
     def __init__(self, source: ScaleSource) -> None:
         super().__init__(source, labelled)
@@ -162,8 +162,10 @@ def labelled(thing: KubeObject) -> str:
 
 
 class Watching(NamedTuple):
-    """`hands_in` False: nothing of what the watches show, so that the reconciler has to read; `is_narrowed` False:
-    Services and slices of everybody are watched.
+    """Options of the source.
+
+    `hands_in` False: it passes on nothing of what the watches show, so that the reconciler has to read. `is_narrowed`
+    False: the watches include Services and slices without our label.
     """
 
     hands_in: bool = True
@@ -171,7 +173,7 @@ class Watching(NamedTuple):
 
 
 class ScaleSource:
-    """`received` events, those `folded` into one that waited already, and the Desired that were `applied`."""
+    """Counts events `received`, events `folded` into a waiting one, and Desired values `applied`."""
 
     def __init__(
         self,
@@ -193,13 +195,13 @@ class ScaleSource:
 
     @property
     def owned_services(self) -> int:
-        """How many Services of ours there are."""
+        """Return how many Services of ours exist."""
         if self._watching.is_narrowed:
             return len(self.services)
         return sum(ACTIVATION_LABEL in one.metadata.labels for one in self.services.values())
 
     def watch(self, watches: KubeWatches) -> None:
-        """From now on."""
+        """Use these watches from now on."""
         namespace = self._namespace
         label = ACTIVATION_LABEL if self._watching.is_narrowed else ""
         activations, _ = watches.add(Selection(ACTIVATIONS, namespace), Marks(self, named))
@@ -210,7 +212,7 @@ class ScaleSource:
         self._services_reflector = services
 
     def mark(self, key: str) -> None:
-        """Something about this Activation has changed."""
+        """Note that something about this Activation has changed."""
         self.received += 1
         if key in self._marked:
             self.folded += 1
@@ -220,7 +222,7 @@ class ScaleSource:
         self._marked[key] = None
 
     def flush(self) -> None:
-        """Hand in what is wanted of all that is marked."""
+        """Submit the Desired of all marked Activations."""
         marked, self._marked = self._marked, {}
         for key in marked:
             desired = self._desired(key)
@@ -287,7 +289,7 @@ def conditions_of(wanted: int, ready: int) -> tuple[ConditionSpec, ...]:
 
 
 def gone(before: Desired, observed: Observed) -> Desired:
-    """What is wanted of an Activation that was deleted."""
+    """Return the Desired of a deleted Activation."""
     return Desired(
         before.key,
         before.uid,

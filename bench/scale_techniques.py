@@ -1,4 +1,4 @@
-"""What keeps the passes of the reconciler cheap, each part of which can be left out to measure what it is worth."""
+"""The techniques that make the reconciler's passes cheap, each of which can be disabled to measure its benefit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from activator.control_plane.reconcile.run import Pass
 
 
 class Techniques(msgspec.Struct, frozen=True):
-    """Read everything once in a pass; run the components of a group at once; write only what has changed."""
+    """Read everything once per pass; run the components of a group concurrently; write only changes."""
 
     memoised_reads: bool = True
     groups: bool = True
@@ -24,7 +24,7 @@ class Techniques(msgspec.Struct, frozen=True):
 
 
 class MeasuredReconciler(Reconciler):
-    """The reconciler with some of its techniques."""
+    """The reconciler with a part of its techniques."""
 
     def __init__(self, *parts: Any, techniques: Techniques, **settings: Any) -> None:
         super().__init__(*parts, **settings)
@@ -45,7 +45,7 @@ class MeasuredReconciler(Reconciler):
 
 
 class _WritingPass(Pass):
-    """A pass that writes whatever a comparison finds."""
+    """A pass that writes the object after every comparison."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ class _WritingPass(Pass):
 
 
 class FreshReads(Reads):
-    """Reads that share no answer."""
+    """Reads that do not share their results."""
 
     async def _once(self, path: str, verb: str, call: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
         self.forget()

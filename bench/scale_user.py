@@ -1,6 +1,6 @@
-"""The user of `python -m bench scale`: creates, changes and deletes Activations, on a thread and loop of its own.
+"""The user of `python -m bench scale`: it creates, changes and deletes Activations in a thread with its own event loop.
 
-Its CPU time is that of its thread, so what is measured of the activator's part is without it.
+Its CPU time belongs to its thread and is therefore not part of the activator's figure.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ ACTIVATIONS = "activator.dev/v1alpha1"
 
 
 def own_service(name: str) -> dict[str, Any]:
-    """The Service that users give their Deployment; headless, since a cluster for tests may have few addresses."""
+    """Return the Service of a user's Deployment; headless, since clusters for tests may have few addresses."""
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
     return {"metadata": {"name": name}, "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports}}
 
 
 class User:
-    """Its methods return when the API has answered all calls; to be called from the measuring loop."""
+    """The user; methods return when the API has answered all calls, and are called from the measuring loop."""
 
     def __init__(self, kubeconfig: str, namespace: str) -> None:
         self._kubeconfig = kubeconfig
@@ -46,14 +46,14 @@ class User:
         self._thread.start()
 
     async def prepare(self) -> None:
-        """The definition and the namespace, where they are not there; returns when the kind is served."""
+        """Create the definition and the namespace if they do not exist; return when the kind is served."""
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
         await self._run(self._made(definitions, make_definition()))
         await self._run(self._made("/api/v1/namespaces", {"metadata": {"name": self.namespace}}))
         await self._run(self._until(self._path(ACTIVATIONS, "activations"), lambda found: True))
 
     async def settle(self) -> None:
-        """What controllers collect is gone."""
+        """Wait until the garbage collector has removed all dependent objects."""
         await self._run(self._until(self._path("v1", "pods"), lambda found: not found["items"]))
 
     async def deploy(self, names: list[str], replicas: int) -> None:
@@ -112,7 +112,7 @@ class User:
                 raise
 
     async def _until(self, path: str, holds: Callable[[dict[str, Any]], bool]) -> None:
-        """Until a list of the API is so."""
+        """Wait until `holds` is true for a list of the API."""
         async with asyncio.timeout(CALL_TIMEOUT_S):
             while True:
                 try:

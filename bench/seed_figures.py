@@ -1,6 +1,6 @@
-"""The figures that the design started from: the same structure in Go, in its own words and on its own machine.
+"""The figures that the design started from: the same structure in Go, in the wording and on the machine of its authors.
 
-They stand beside ours for orientation; another machine and another language measured them.
+They are shown beside ours for orientation; they come from another machine and another language.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 BEFORE_NS: Final = 303.5  # a map, filtered into a slice for each request: 920 B, 2 allocations
 VALUE_ARRAY_NS: Final = 52.96  # 24 B, 1 allocation
 SPARSE_ARRAY_NS: Final = 57.0
-# The same against the number of pods: the filter before, the array after.
+# The same by number of pods: with the filter (before) and with the array (after).
 SCAN_PODS: Final = (10, 500)
 SCAN_NS: Final = (86.0, 1258.0)
 ARRAY_NS: Final = (53.0, 57.0)  # whatever the number of pods
-# Cold path.
+# The cold path.
 ADD_POD_NS: Final = 8042.0  # 4,196 B, 24 allocations; before 200,522 ns
-LIST_NS: Final = {100: 27_000.0, 500: 57_305.0}  # of so many pods, all known; of 500: 26,314 B, 64 allocations
+LIST_NS: Final = {100: 27_000.0, 500: 57_305.0}  # by number of pods, all known; for 500: 26,314 B, 64 allocations
 TABLE_BYTES: Final = {2_000: 500_000, 20_000: 5_000_000}
 
 # Reconciling 500 objects with 1,000 pods on 100 simulated nodes, 20 at once (grove 545), in Go: before, after.

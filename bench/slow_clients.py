@@ -1,11 +1,11 @@
-"""`python -m bench slow-clients`: how long others wait behind a client that uploads or reads slowly.
+"""`python -m bench slow-clients`: how long other clients wait for one that uploads or reads slowly.
 
-The pod takes one request at a time, and each proxy is told so. One client is slow; others, one after the other, ask
-for something small until they are answered with a 200, since nginx has no line: it refuses what the pod has no room
-for. The longest wait counts. None is longer than the slow client's stay.
+The pod takes one request at a time, and each proxy is configured for that. One client is slow; others, one after the
+other, repeat a small request until they get a 200, since nginx has no line and refuses what the pod has no room for.
+The figure is the longest wait. None is longer than the slow client stays connected.
 
-The clients tell a segment size as on Ethernet. On loopback, with segments of 64 KiB, the kernel gives each connection
-some 2.6 MB to send from, and would itself buffer the whole of the answer.
+The clients announce the segment size of Ethernet. With the 64 KiB segments of the loopback interface the kernel gives
+each connection a send buffer of some 2.6 MB and would itself hold the complete response.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ SEGMENT_BYTES = 1_400
 UPLOAD_BYTES = 60 * 1024
 UPLOAD_BYTES_PER_S = 10_000
 ANSWER_BYTES = 900 * 1024
-READER_STAYS_S = 10.0  # then it gives up
-NEXT_COMES_S = 0.1  # after the one before
+READER_STAYS_S = 10.0  # before it disconnects
+NEXT_COMES_S = 0.1  # between two other clients
 ASKS_AGAIN_S = 0.02
 
 _HOST = b"Host: bench.localhost\r\n\r\n"
 
 
 class _Pod(asyncio.Protocol):
-    """Answers each request when it is here whole: large where that is asked for."""
+    """Answers each request when it is complete; the response is large on request."""
 
     def __init__(self) -> None:
         self._data = b""
@@ -67,7 +67,7 @@ async def _connect(port: int, receive_bytes: int = 0) -> socket.socket:
 
 
 async def _upload(port: int) -> None:
-    """Send a body slowly. Raises BenchError where it is not answered."""
+    """Send a body slowly. Raises BenchError if it is not answered."""
     loop = asyncio.get_running_loop()
     with await _connect(port) as sock:
         await loop.sock_sendall(sock, b"POST /upload HTTP/1.1\r\nContent-Length: %d\r\n" % UPLOAD_BYTES + _HOST)
@@ -75,18 +75,18 @@ async def _upload(port: int) -> None:
             await loop.sock_sendall(sock, b"x" * min(UPLOAD_BYTES_PER_S // 10, UPLOAD_BYTES - position))
             await asyncio.sleep(0.1)
         if not (await loop.sock_recv(sock, 4096)).startswith(b"HTTP/1.1 200"):
-            raise BenchError("the upload was not answered with a 200")
+            raise BenchError("the upload was not answered with 200")
 
 
 async def _read_nothing(port: int) -> None:
-    """Ask for much, and read nothing of it."""
+    """Request a large response and read none of it."""
     with await _connect(port, 4096) as sock:
         await asyncio.get_running_loop().sock_sendall(sock, b"GET /large HTTP/1.1\r\n" + _HOST)
         await asyncio.sleep(READER_STAYS_S)
 
 
 async def _wait(port: int) -> float:
-    """For how long a client asks until it has its answer, in seconds."""
+    """Return for how many seconds a client repeats its request until it is answered with 200."""
     loop = asyncio.get_running_loop()
     begun_s = time.monotonic()
     while True:
@@ -98,7 +98,7 @@ async def _wait(port: int) -> float:
 
 
 async def _measure(peer: Peer, folder: Path) -> list[float]:
-    """How long others wait behind an upload, and behind a reader."""
+    """Return how long others wait during a slow upload, and during a slow download."""
     loop = asyncio.get_running_loop()
     pod = await loop.create_server(_Pod, LOOPBACK, 0, backlog=64)
     assert peer.prepare is not None
@@ -121,7 +121,7 @@ async def _measure(peer: Peer, folder: Path) -> list[float]:
 
 
 def run(json_path: str | None) -> int:
-    """The whole of `python -m bench slow-clients`. Raises BenchError."""
+    """Run `python -m bench slow-clients`. Raises BenchError."""
     peers = [peer for peer in ONE_AT_A_TIME if peer.program is None or find_program(peer.program) is not None]
     head = header.collect([])
     print(header.one_line(head), flush=True)
@@ -142,7 +142,7 @@ def run(json_path: str | None) -> int:
             row += [results.figure(wait_s, 3), results.figure(ratio, 4)]
             measured.append(Result(f"slow_clients.{kind}.{peer.name}", wait_s, "s", True, dict(peer.params)))
         rows.append(row)
-    columns = ["proxy", "behind an upload, s", "ratio", "behind a reader, s", "ratio"]
+    columns = ["proxy", "during an upload, s", "ratio", "during a download, s", "ratio"]
     print("\n" + results.table(columns, rows))
     if json_path is not None:
         results.write(json_path, Document(head, measured))

@@ -1,7 +1,8 @@
-"""`python -m bench slow`: pods that take their time, with and without keep-alive, behind haproxy and the activator.
+"""`python -m bench slow`: slow pods, with and without keep-alive, behind haproxy and the activator.
 
-Each combination has a pod of its own that answers after a fixed time, and clients that ask again as soon as they are
-answered. What is compared is how many answers come in the same time: whoever opens connections too carefully has fewer.
+Each combination has its own pod, which answers after a fixed time, and clients that send the next request as soon as
+they have a response. The figure is the number of responses in a fixed time: a proxy that is slow to open connections
+has fewer.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bench.processes import LOOPBACK, running
 from bench.results import Document, Result
 
 REQUEST = b"GET /small HTTP/1.1\r\nHost: bench.localhost\r\n\r\n"
-# Service time in seconds, clients, length in seconds: a few rounds of each.
+# Service time in seconds, clients, duration in seconds: enough for a few requests of each client.
 SHAPES = (
     (0.01, 20, 4.0),
     (0.01, 100, 4.0),
@@ -51,7 +52,7 @@ class _Pod(asyncio.Protocol):
 
 
 async def _ask(port: int, until_s: float) -> int:
-    """Ask again and again; how many answers came in time."""
+    """Send requests in sequence; return how many were answered in time."""
     reader, writer = await asyncio.open_connection(LOOPBACK, port)
     count = 0
     try:
@@ -66,7 +67,7 @@ async def _ask(port: int, until_s: float) -> int:
 
 
 async def _measure(peer: Peer, folder: Path, service_s: float, keeps: bool, clients: int, length_s: float) -> float:
-    """Answers per second."""
+    """Return the responses per second."""
     loop = asyncio.get_running_loop()
     pod = await loop.create_server(lambda: _Pod(service_s, keeps), LOOPBACK, 0, backlog=1024)
     assert peer.prepare is not None
@@ -81,7 +82,7 @@ async def _measure(peer: Peer, folder: Path, service_s: float, keeps: bool, clie
 
 
 def run(json_path: str | None) -> int:
-    """The whole of `python -m bench slow`. Raises BenchError and UsageError."""
+    """Run `python -m bench slow`. Raises BenchError and UsageError."""
     peers = choose("haproxy,activator-cc0")
     head = header.collect([])
     print(header.one_line(head), flush=True)

@@ -1,13 +1,13 @@
-"""What it costs that data planes know each other's loads late: a simulation around the real tables and policies.
+"""The cost of data planes that learn each other's loads late, simulated with the real tables and policies.
 
 Rules
-  1. Requests of one revision without a limit come to data planes by chance, as the kernel distributes connections. Each
-     data plane has a table of its own, with all pods; each pod serves one request after the other, so that a request
-     waits there for all that came before it, from wherever. One pod in SLOW_EVERY takes SLOW_FACTOR times as long.
-  2. Arrivals are Poisson, service times exponential, at LOAD of what the pods can do. Every `interval` each data plane
-     says how many of its requests are at each pod (`TrackerTable.set_elsewhere` at the others), each at another phase.
-     0: at once, which is one data plane with full knowledge but for the order of ties; never: no reports.
-  3. The same requests, in the same order and with the same service times, for every row.
+  1. Requests of one revision without a limit reach data planes at random, as the kernel distributes connections. Each
+     data plane has its own table with all pods; each pod serves one request at a time, so that a request waits there
+     for all earlier ones of any data plane. One pod in SLOW_EVERY takes SLOW_FACTOR times as long.
+  2. Arrivals are Poisson, service times exponential, at LOAD of the pods' capacity. Every `interval` each data plane
+     reports how many of its requests are at each pod (`TrackerTable.set_elsewhere` at the others), each at another
+     phase. 0: at once, which equals one data plane with full knowledge except for the order of ties; never: no reports.
+  3. Every row has the same requests, in the same order and with the same service times.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ PODS: Final = 20
 LOAD: Final = 0.8
 SLOW_EVERY: Final = 10
 SLOW_FACTOR: Final = 4.0
-WARM_UP_SHARE: Final = 0.1  # of the requests, which are not measured
+WARM_UP_SHARE: Final = 0.1  # share of requests at the start that are not measured
 POLICIES: Final = ("least-connections", "choice-of-2")
 PLANES: Final = (2, 4)
-SERVICE_S: Final = (0.01, 0.1, 1.0)  # means
+SERVICE_S: Final = (0.01, 0.1, 1.0)  # mean service times
 NEVER: Final = float("inf")
 INTERVALS_S: Final = (0.0, 0.05, 0.1, NEVER)
 
 
 class Outcome(NamedTuple):
-    """Of one row: how long requests waited at their pods, in mean service times."""
+    """The result of one row: how long requests waited at their pods, in mean service times."""
 
     mean: float
     p99: float
 
 
 class Work(NamedTuple):
-    """One request: seconds since the one before, its work, and where it comes to (0 … 1)."""
+    """One request: seconds after the one before, its amount of work, and the place where it arrives (0 … 1)."""
 
     after_s: float
     work_s: float
@@ -64,15 +64,15 @@ class Pod:
 
 
 class Simulation:
-    """One row."""
+    """The simulation of one row."""
 
     def __init__(self, policy: str, planes: int, interval_s: float) -> None:
         self.tables = [_table(policy, plane) for plane in range(planes)]
         self.waits: list[float] = []
         self._interval_s = interval_s
-        self._said = [[0] * PODS for _ in range(planes)]
+        self._reported = [[0] * PODS for _ in range(planes)]
         self._pods = [Pod(number) for number in range(PODS)]
-        self._events: list[tuple[float, int, int, PodTracker | None]] = []  # when, in which order, where, an end
+        self._events: list[tuple[float, int, int, PodTracker | None]] = []  # time, order, plane, pod of an end
         self._order = 0
         if 0.0 < interval_s < NEVER and planes > 1:
             for plane in range(planes):
@@ -116,10 +116,10 @@ class Simulation:
 
     def _say(self, plane: int, slot: int) -> None:
         count = int(self.tables[plane].slots[slot].in_flight)
-        change = count - self._said[plane][slot]
+        change = count - self._reported[plane][slot]
         if change == 0:
             return
-        self._said[plane][slot] = count
+        self._reported[plane][slot] = count
         for other, table in enumerate(self.tables):
             if other != plane:
                 tracker = table.slots[slot]
@@ -134,7 +134,7 @@ def _table(policy: str, plane: int) -> TrackerTable:
 
 
 def simulate(policy: str, planes: int, interval_s: float, work: list[Work], service_s: float) -> Outcome:
-    """One row."""
+    """Simulate one row."""
     simulation = Simulation(policy, planes, interval_s)
     simulation.run(work)
     waits = sorted(simulation.waits[int(len(work) * WARM_UP_SHARE) :])
@@ -142,7 +142,7 @@ def simulate(policy: str, planes: int, interval_s: float, work: list[Work], serv
 
 
 def run(requests: int, json_path: str | None) -> int:
-    """The whole of `python -m bench stale-loads`."""
+    """Run `python -m bench stale-loads`."""
     head = header.collect([])
     print(header.one_line(head))
     found: list[Result] = []

@@ -1,7 +1,7 @@
-"""`python -m bench trace`: a long random life of one throttler, every step of it judged.
+"""`python -m bench trace`: a long random history of one throttler with a check after every step.
 
-The same seed gives the same trace. With `--events 10000000` it is the long run; a violation ends it with the seed and
-the number of the event, so that it can be had again.
+The same seed gives the same trace. `--events 10000000` is the long run; a violation ends it and reports the seed and
+the number of the event, so that it can be reproduced.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from bench.processes import BenchError
 from bench.results import Document, Result, Value
 from bench.trace_world import FLAPS, HASTY, NORMAL, PUSHING, RAISING, Guest, TraceWorld, ViolationError
 
-DEEP_CHECK_EVERY = 97  # a prime: it falls on every kind of event
-LIFE_EVENTS = 20_000  # then everything ends, nothing may be left, and another world begins
+DEEP_CHECK_EVERY = 97  # a prime, so that it meets every kind of event
+LIFE_EVENTS = 20_000  # then everything ends, nothing may remain, and a new world begins
 
 INVARIANTS = (
-    "1  no grant beyond a pod's limit, to a pod that may not be picked, or to one that is suspected",
-    "2  nobody waits while a pod has room (but for hand-overs left to the next turn); the first in line goes first",
-    "3  every lease is released once, every waiter ends once, nothing is left at the end",
-    "4  nobody joins a full line or a full process; what is held is what waits",
+    "1  no grant beyond a pod's limit, to a pod that may not be picked, or to a suspected one",
+    "2  no request waits while a pod has room (except for hand-overs left to the next turn); the first in line is next",
+    "3  every lease is released once, every waiter ends once, nothing remains at the end",
+    "4  no request joins a full line or a full process; the held requests are those that wait",
 )
 
 
 class Trace:
-    """Draws events; `counts` says what they came to."""
+    """Draws random events; `counts` has the number of each result."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -53,7 +53,7 @@ class Trace:
         self._choices = [choice for _, choice in choices]
 
     def run(self, events: int) -> None:
-        """Raises ViolationError."""
+        """Draw this many events. Raises ViolationError."""
         left = events
         while left > 0:
             world = TraceWorld(self.chance.randrange(3), self.chance.randrange(1, 6))
@@ -108,7 +108,7 @@ def chosen(chance: random.Random, among: dict[Guest, None]) -> Guest:
 
 
 def run(events: int, seed: int, json_path: str | None) -> int:
-    """The whole of `python -m bench trace`. Raises BenchError when a promise was broken."""
+    """Run `python -m bench trace`. Raises BenchError when a promise was broken."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     trace = Trace(seed)

@@ -1,10 +1,10 @@
-"""One revision's throttler, its table and its waiters, on a clock of its own, judged at every step.
+"""One revision's throttler, its table and its waiters, on a simulated clock, with a check after every step.
 
 Rules
-  1. What is judged is what the throttler promises (data_plane/throttle/revision.py), not how it keeps it: each grant is
-     compared with the plainest form of the discipline (bench/line_models.py), each slot counted from the open leases.
-  2. Waiters misbehave: some release at once, some raise, some make another leave at the moment they are granted.
-  3. A broken promise raises ViolationError; within a callback too, where the throttler's guard would hide it.
+  1. The checks cover the guarantees of the throttler (data_plane/throttle/revision.py), not its implementation: each
+     grant is compared with the simplest form of the discipline (bench/line_models.py), each slot with the open leases.
+  2. Waiters misbehave: some release at once, some raise, some make another one leave while they are granted.
+  3. A violated guarantee raises ViolationError, also within a callback, where the throttler's guard would hide it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, NOT_READY, QUARANTINED, READY, RECOVERING, PodTracker
 
-NORMAL, HASTY, RAISING, PUSHING = range(4)  # how a guest takes a grant
+NORMAL, HASTY, RAISING, PUSHING = range(4)  # how a guest reacts to a grant
 AGEING_S = 4.0
 WEIGHTS = {"a": 3}
 PROCESS_MAX = 24
@@ -40,7 +40,7 @@ DISCIPLINES = (
 
 
 class ViolationError(Exception):
-    """A promise was broken."""
+    """A violated guarantee."""
 
 
 class TraceTimer:
@@ -53,7 +53,7 @@ class TraceTimer:
 
 
 class TraceClock:
-    """Time that passes when the trace says so, and a loop's timers and deferred calls on it."""
+    """A clock that advances only with the trace, and the timers and deferred calls of an event loop on it."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -72,7 +72,7 @@ class TraceClock:
         self._deferred.append(callback)
 
     def turn(self) -> bool:
-        """What was deferred before; whether there was anything."""
+        """Run the calls that were deferred before; return True if there were any."""
         deferred, self._deferred = self._deferred, []
         for callback in deferred:
             callback()
@@ -94,7 +94,7 @@ class TraceClock:
 
 
 class TraceEvents(SlotEvents):
-    """Keeps what was told of drained slots, and of errors."""
+    """Records drained slots and errors."""
 
     def __init__(self) -> None:
         self.drained_slots: list[tuple[int, int]] = []
@@ -126,7 +126,7 @@ class TraceEvents(SlotEvents):
 
 
 class DeliberateError(Exception):
-    """What a raising guest raises."""
+    """The exception of a raising guest."""
 
 
 class Guest(Waiter):
@@ -164,7 +164,7 @@ def make_head(path: str, level: int, tenant: str, timeout: str) -> RequestHead:
 
 
 class TraceWorld:
-    """`counts` says what happened and what was judged how often."""
+    """The throttler with its guests; `counts` has the number of events and of checks."""
 
     def __init__(self, discipline: int = 0, per_turn_max: int = 3) -> None:
         self.clock = TraceClock()
@@ -196,9 +196,9 @@ class TraceWorld:
         self.model = self._make_model()
         self.live: dict[Guest, None] = {}
         self.leased: dict[Guest, None] = {}
-        self.told_later: dict[Guest, Reason] = {}  # out of line, to be told within a few turns
+        self.refused_later: dict[Guest, Reason] = {}  # no longer in line, to be notified within a few turns
         self._asking: Guest | None = None
-        self._raised: list[Guest] = []  # as they were granted: they must be over when the throttler returns
+        self._raised: list[Guest] = []  # in their grant: their requests must have ended when the throttler returns
 
     # --- requests ---
 
@@ -220,18 +220,18 @@ class TraceWorld:
             self._judge_refusal(reason, before)
             self._over(guest, reason.value)
             return guest
-        self._must(before < throttler.spec.queue_depth, "a full line took one more")
+        self._must(before < throttler.spec.queue_depth, "a full line accepted another request")
         self._must(
             self.process.held_requests <= PROCESS_MAX + sum(throttler.counters.retries.values()),
-            "the process holds too many",
+            "the process holds too many requests",
         )
-        self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong place")
+        self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong position")
         self.model.join(guest)
         self.wheel.arm(guest, guest.asked_s + throttler.queue.wait_limit_s(guest))
         return guest
 
     def end(self, guest: Guest, succeeded: bool = True) -> None:
-        """The request is over at its pod."""
+        """End the request at its pod."""
         lease = guest.lease
         assert lease is not None
         guest.lease = None
@@ -240,22 +240,22 @@ class TraceWorld:
         self.throttler.release(lease, 0.1, succeeded)
 
     def leave(self, guest: Guest) -> None:
-        """The client goes, wherever its request is."""
+        """Disconnect the client, wherever its request is."""
         if guest.lease is not None:
             self.end(guest, False)
             return
         if guest.in_line:
-            if guest in self.told_later:
-                del self.told_later[guest]
+            if guest in self.refused_later:
+                del self.refused_later[guest]
             else:
                 self.model.leave(guest)
         self._over(guest, "left")
         self.wheel.cancel(guest)
         self.throttler.queue.cancel(guest)
-        self._must(not guest.in_line, "who has left still stands in line")
+        self._must(not guest.in_line, "a request that has left is still in line")
 
     def try_again(self, guest: Guest) -> None:
-        """The pod did not take the connection: another one, in the old place."""
+        """Ask for another pod with the former position, as the pod did not accept the connection."""
         lease = guest.lease
         assert lease is not None
         guest.lease = None
@@ -273,7 +273,7 @@ class TraceWorld:
             self.wheel.arm(guest, guest.asked_s + self.throttler.queue.wait_limit_s(guest))
 
     def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
-        # The throttler may grant before it returns: the model must have the guest back by then.
+        # The throttler may grant before it returns: until then the model must have the guest again.
         if self.throttler.queue.failure is None and not self._passes(guest):
             if not guest.sorted:
                 guest.level, guest.share, guest.charge = self._place_of(guest)
@@ -281,7 +281,7 @@ class TraceWorld:
         return self.throttler.requeue(guest, failed, Reason.CONNECT_FAILED)
 
     def _place_of(self, guest: Guest) -> tuple[int, bytes, int]:
-        """Level, share and charge as the discipline of now makes them."""
+        """Return level, share and charge by the current discipline."""
         fields = {name.decode(): value for name, value in guest.head.headers.pairs()}
         discipline = self.spec.discipline.name
         level = min(int(fields["X-Priority"]), 7) if discipline == "priority" else 0
@@ -290,14 +290,14 @@ class TraceWorld:
         return level, share, 5 if heavy else 1
 
     def _passes(self, guest: Guest) -> bool:
-        """Whether an exempted request will be taken by some pod at once."""
+        """Return True if some pod will accept an exempted request at once."""
         ready = [pod for pod in self.pods() if pod.state == READY and pod.suspect_until_s == 0.0 and pod.limit]
         return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.queue.line.length == 0))
 
-    # --- what the throttler says ---
+    # --- calls of the throttler ---
 
     def granted(self, guest: Guest, lease: Lease, direct: bool = False) -> None:
-        self._must(guest.ends == 0 and guest.lease is None, "a grant to one who is over, or has a slot")
+        self._must(guest.ends == 0 and guest.lease is None, "a grant to a request that has ended, or has a slot")
         pod = lease.tracker
         self._must(pod.state in {READY, RECOVERING}, f"a grant to {pod!r}")
         if lease.exempt:
@@ -306,11 +306,11 @@ class TraceWorld:
             self.counts["grants"] += 1
             self._must(pod.in_flight <= pod.limit and pod.suspect_until_s == 0.0, f"beyond its limit: {pod!r}")
             if direct:
-                self._must(not self.model.waiting, "a newcomer overtook those who wait")
+                self._must(not self.model.waiting, "a new request overtook waiting ones")
             else:
                 self.counts["hand-overs"] += 1
                 expected = self.model.first()
-                self._must(guest is expected, "a slot went to another than the first in line")
+                self._must(guest is expected, "a slot went to a request that was not first in line")
                 if guest in self.model.waiting:
                     self.model.take(guest)
         guest.lease = lease
@@ -335,33 +335,33 @@ class TraceWorld:
 
     def refused(self, guest: Guest, reason: Reason) -> None:
         if reason is Reason.INTERNAL:
-            self._must(guest.manner == RAISING, "an internal error of one who did not raise")
+            self._must(guest.manner == RAISING, "an internal error of a request that did not raise")
             if guest.lease is not None:
                 self.end(guest, False)
             return
-        expected = self.told_later.pop(guest, None)
+        expected = self.refused_later.pop(guest, None)
         self._must(reason is expected, f"refused with {reason}, expected {expected}")
         self._over(guest, reason.value)
         if guest.manner == RAISING:
             raise DeliberateError
 
     def expired(self, guest: Guest) -> None:
-        if guest not in self.told_later:  # else it hears what it was to hear first
+        if guest not in self.refused_later:  # otherwise it gets the earlier reason
             self.model.leave(guest)
-            self.told_later[guest] = Reason.QUEUE_TIMEOUT
+            self.refused_later[guest] = Reason.QUEUE_TIMEOUT
         self.throttler.queue.overdue(guest)
 
     def _judge_refusal(self, reason: Reason, length: int) -> None:
         throttler = self.throttler
         if reason is Reason.QUEUE_FULL:
-            self._must(length >= throttler.spec.queue_depth, "refused though there was a place")
+            self._must(length >= throttler.spec.queue_depth, "refused although the line had a place")
         elif reason is Reason.HELD_REQUESTS_FULL:
-            self._must(self.process.held_requests >= PROCESS_MAX, "refused though the process may hold more")
+            self._must(self.process.held_requests >= PROCESS_MAX, "refused although the process may hold more")
         else:
             self._must(
                 reason is Reason.REVISION_FAILED and throttler.queue.failure is not None, f"refused with {reason}"
             )
-        self._must(1 <= throttler.queue.retry_after_s() <= 120, "a Retry-After that helps nobody")
+        self._must(1 <= throttler.queue.retry_after_s() <= 120, "a useless Retry-After")
 
     # --- pods and configuration ---
 
@@ -389,7 +389,7 @@ class TraceWorld:
                 self.table.free(pod)
 
     def flap(self, number: int, state: int) -> None:
-        """READY, NOT_READY, QUARANTINED or RECOVERING (one request at a time)."""
+        """Set a pod to READY, NOT_READY, QUARANTINED or RECOVERING (one request at a time)."""
         pod = self.table.find_identity(f"p{number}")
         if pod is not None and pod.state != DRAINING:
             if state == RECOVERING:
@@ -408,7 +408,7 @@ class TraceWorld:
     def fail(self) -> None:
         for waiter in self.model.waiting:
             assert isinstance(waiter, Guest)
-            self.told_later[waiter] = Reason.REVISION_FAILED
+            self.refused_later[waiter] = Reason.REVISION_FAILED
         self.model = self._make_model()
         self.counts["failures"] += 1
         self.throttler.queue.fail("it broke")
@@ -417,7 +417,7 @@ class TraceWorld:
         self.throttler.recover()
 
     def reload(self, discipline: int, depth: int) -> None:
-        """Another discipline or depth: those who wait move over in the order in which they came."""
+        """Change the discipline or the depth: waiters move to the new line in their order of arrival."""
         waiting = sorted(self.model.waiting, key=lambda waiter: waiter.arrival)
         spec = self.spec
         changed = spec.discipline != DISCIPLINES[discipline]
@@ -439,27 +439,27 @@ class TraceWorld:
     # --- judging ---
 
     def check(self) -> None:
-        """Everything that must hold between two events."""
+        """Check everything that must be true between two events."""
         throttler, table = self.throttler, self.table
         self.counts["checks"] += 1
         line = throttler.queue.line
         if self._raised:
-            self._must(all(guest.ends for guest in self._raised), "who raised at its grant keeps its slot")
+            self._must(all(guest.ends for guest in self._raised), "a request that raised in its grant keeps its slot")
             self._raised = []
-        self._must(line.length == len(self.model.waiting), "the line and those who wait differ")
-        self._must(line.first() is self.model.first(), "another is first in line")
+        self._must(line.length == len(self.model.waiting), "the line and the waiting requests differ")
+        self._must(line.first() is self.model.first(), "another request is first in line")
         if line.length and table.room:
-            self._must(throttler._pump_deferred, "somebody waits while a pod has room")
+            self._must(throttler._pump_deferred, "a request waits while a pod has room")
         self._must(table.in_flight == len(throttler.leases) - self._late(), "slots and leases differ")
         self._must(len(throttler.leases) == len(self.leased), "leases and their holders differ")
-        waiting = line.length + len(self.told_later)
+        waiting = line.length + len(self.refused_later)
         self._must(self.process.held_requests == waiting, "held requests are miscounted")
-        self._must(len(self.live) == waiting + len(self.leased), "somebody is neither waiting nor served nor over")
+        self._must(len(self.live) == waiting + len(self.leased), "a request is neither waiting nor served nor ended")
         if self.broken:
             raise ViolationError(self.broken[0])
 
     def check_deeply(self) -> None:
-        """What walks everything."""
+        """Check what needs a pass over everything."""
         self.check()
         self.table.check_invariants()
         self._must(
@@ -468,7 +468,7 @@ class TraceWorld:
         held: Counter[tuple[str, int]] = Counter()
         for lease in self.throttler.leases:
             waiter = lease.holder
-            self._must(isinstance(waiter, Guest) and waiter.lease is lease, "a lease of another")
+            self._must(isinstance(waiter, Guest) and waiter.lease is lease, "a lease of another request")
             held[lease.identity, lease.generation] += 1
         for pod in self.pods():
             self._must(pod.in_flight == held[pod.identity, pod.generation], f"miscounted: {pod!r}")
@@ -479,7 +479,7 @@ class TraceWorld:
             raise ViolationError(self.broken[0])
 
     def finish(self) -> None:
-        """Let everything end; nothing may be left."""
+        """Let everything end; nothing may remain."""
         for guest in list(self.live):
             if guest in self.live:
                 self.leave(guest)
@@ -489,7 +489,7 @@ class TraceWorld:
         self.check_deeply()
         self._must(not self.live and not self.throttler.leases, "somebody is left")
         self._must(self.table.in_flight == 0 and self.process.held_requests == 0, "something is left")
-        self._must(self.wheel.armed == 0, "a deadline is left")
+        self._must(self.wheel.armed == 0, "a deadline remains")
         if self.broken:
             raise ViolationError(self.broken[0])
 
@@ -504,7 +504,7 @@ class TraceWorld:
         return FifoModel()
 
     def _late(self) -> int:
-        """Leases whose slot has been freed under them: their release will be recognised as late."""
+        """Return the leases whose slot was freed before their release, which will therefore count as late."""
         return sum(lease.generation != lease.tracker.generation for lease in self.throttler.leases)
 
     def _over(self, guest: Guest, how: str) -> None:
@@ -515,12 +515,12 @@ class TraceWorld:
         self.counts[f"ended: {how}"] += 1
 
     def _must(self, holds: bool, what: str) -> None:
-        # Not raised here: within a callback the throttler would take it for the waiter's own failure.
+        # Not raised here: within a callback the throttler would count it as a failure of the waiter.
         if not holds:
             self.broken.append(what)
 
     def _wheel_failed(self, error: Exception) -> None:
-        self.broken.append(f"the timing wheel met {error!r}")
+        self.broken.append(f"the timer wheel raised {error!r}")
 
 
 FLAPS = (READY, NOT_READY, QUARANTINED, RECOVERING)

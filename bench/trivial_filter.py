@@ -1,4 +1,4 @@
-"""A filter that looks at each request, each attempt and each end, and changes nothing: what the seam itself costs."""
+"""A filter that is called for each request, attempt and end and changes nothing: the cost of calling filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from activator.filters import Filter, HeadEdits, RequestRecord
 
 
 class Trivial(Filter):
-    """Counts what it meets."""
+    """Counts its calls."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.met = 0

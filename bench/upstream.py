@@ -1,4 +1,4 @@
-"""The upstream where there is no nginx: uvloop and httptools, three fixed answers, nothing else.
+"""The upstream if nginx is missing: uvloop and httptools, three fixed responses, nothing else.
 
 python -m bench.upstream HOST,HOST:PORT
 """
@@ -16,7 +16,7 @@ BODY_BYTES = {"small": 100, "10k": 10 * 1024, "1m": 1024 * 1024}
 
 
 def body(name: str) -> bytes:
-    """What `/name` is answered with, by every upstream."""
+    """Return the body of `/name`, which is the same for every upstream."""
     return b"x" * BODY_BYTES[name]
 
 
@@ -30,7 +30,7 @@ NOT_FOUND = _answer(b"404 Not Found", b"")
 
 
 class Connection(asyncio.Protocol):
-    """Keep-alive; answers in the order of the requests."""
+    """A keep-alive connection; responses are in the order of the requests."""
 
     transport: asyncio.Transport
 
@@ -39,7 +39,7 @@ class Connection(asyncio.Protocol):
         self._target = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's type is not a subclass
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
 
 
 async def serve(hosts: list[str], port: int) -> None:
-    """Until the process is told to end."""
+    """Serve until the process is terminated."""
     server = await asyncio.get_running_loop().create_server(Connection, hosts, port, backlog=1024)
     await server.serve_forever()
 

@@ -1,5 +1,7 @@
-"""Tables of pods and the policies that pick among them; imports nothing of ours and nothing third-party but
-mypy_extensions."""
+"""Tables of pods and the load-balancing policies that pick among them.
+
+The package imports nothing from `activator`, and nothing third-party but mypy_extensions.
+"""
 
 from __future__ import annotations
 
@@ -7,4 +9,4 @@ from typing import Final
 
 from lb import world
 
-COMPILED: Final[bool] = world.enter()  # the truth about this process: compiled modules, or plain Python
+COMPILED: Final[bool] = world.enter()  # True if this process runs the compiled modules

@@ -1,8 +1,9 @@
-"""What slots that share an address mean for one another.
+"""The limit of a pod whose address other slots share.
 
-An IP is used again while the connections of its former pod are still open, or one process has two names: nobody can
-tell from the address. So the newest slot may have only what the older ones leave it. Where the former pod is really
-gone, its connections break (the data path sees to that), and the newest has its whole limit.
+Two slots share an address if an IP is reused while connections of its former pod are still open, or if one process has
+two names; the address alone does not distinguish the two cases. So the limit of the newest slot is reduced by the
+requests in flight in the older ones. If the former pod no longer exists, the data path closes its connections, and the
+newest slot gets its full limit.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from lb.tracker import DRAINING, UNLIMITED, PodTracker
 
 
 def limit_at_address(tracker: PodTracker) -> i64:
-    """The slot's own limit without what is in flight in older slots at its address."""
+    """Return the slot's own limit minus the requests in flight in older slots at its address."""
     limit = tracker.own_limit
     older = tracker.older_at_address
     if older is None or limit >= UNLIMITED:
@@ -25,7 +26,7 @@ def limit_at_address(tracker: PodTracker) -> i64:
 
 
 def check_addresses(pods: list[PodTracker]) -> None:
-    """AssertionError with a sentence where two pods have one address, or a limit is not what it should be."""
+    """Raise AssertionError if two pods that do not drain share an address, or if a limit is wrong."""
     holders: dict[str, PodTracker] = {}
     for tracker in pods:
         if tracker.state == DRAINING:
@@ -36,7 +37,7 @@ def check_addresses(pods: list[PodTracker]) -> None:
 
 
 def check_limit(tracker: PodTracker) -> None:
-    """AssertionError with a sentence where the limit of a pod is not what its address leaves it."""
+    """Raise AssertionError if the limit of a pod does not account for the older slots at its address."""
     if tracker.state != DRAINING:
         limit = limit_at_address(tracker)
-        assert tracker.limit == limit, f"{tracker!r} may have {limit} of its {tracker.own_limit}"
+        assert tracker.limit == limit, f"the limit of {tracker!r} should be {limit}, of its own {tracker.own_limit}"

@@ -1,14 +1,15 @@
-"""A set of small numbers that knows its smallest and its greatest member, and the next smaller than a number.
+"""A hierarchical bitmap: a set of small numbers that finds its smallest, its greatest and the next smaller member.
 
 Rules
-  1. A word has 32 bits; the words of one level are summed up by the bits of the level above, until one word is left.
-     131,072 numbers take four levels, 1,000 take two.
+  1. A word has 32 bits; each bit of a level summarises one word of the level below, up to a single top word. 131,072
+     numbers take four levels, 1,000 take two.
   2. A summary bit is set whenever the word below it is not zero. It may be stale, that is, still set after the last
-     member of that word has left; a search that meets it clears it (amortised O(1)). So a number that leaves and comes
-     back again and again touches one word.
-  3. It grows and shrinks in place and never forgets members.
+     member of that word was removed; a search that finds it stale clears it (amortised O(1)). So a number that is
+     removed and added repeatedly changes only one word.
+  3. The bitmap grows and shrinks in place and keeps its members.
 
-Words are objects with an unboxed integer because a list of integers boxes every store (an allocation, once compiled).
+Words are objects with an unboxed integer, because a list of integers would box every store (an allocation in compiled
+code).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Word:
 
 @final
 class Bitmap:
-    """Numbers from 0 up to the size it was last given; 32 to begin with."""
+    """A set of numbers from 0 up to its size, which is 32 until `resize`."""
 
     __slots__ = ("_bottom", "_levels")
 
@@ -43,7 +44,7 @@ class Bitmap:
         self._levels: list[list[_Word]] = [self._bottom]  # from the members up to the single top word
 
     def resize(self, size: i64) -> None:
-        """Hold the numbers below `size` from now on; none at or above it may be a member."""
+        """Set the size; no number at or above it may be a member."""
         level: i64 = 0
         while True:
             words = self._levels[level]
@@ -52,7 +53,7 @@ class Bitmap:
             while len(words) < size:
                 words.append(_Word())
             level += 1
-            if level < len(self._levels):  # stale summary bits must not lead to words that are gone
+            if level < len(self._levels):  # stale summary bits must not lead to words that no longer exist
                 last = (size - 1) >> WORD_SHIFT
                 if last < len(self._levels[level]):
                     self._levels[level][last].bits &= 2 * mask_of(size - 1) - 1
@@ -61,7 +62,7 @@ class Bitmap:
                 return
             if level == len(self._levels):
                 self._levels.append([_Word()])
-                if words[0].bits:  # so far this word was the only one and had no summary
+                if words[0].bits:  # this word was the only one and had no summary
                     self._levels[level][0].bits = 1
 
     def __contains__(self, number: i64) -> bool:
@@ -79,7 +80,7 @@ class Bitmap:
         word.bits &= ~mask_of(number)
 
     def lowest(self) -> i64:
-        """The smallest member, or NONE."""
+        """Return the smallest member, or NONE."""
         top: i64 = len(self._levels) - 1
         level = top
         number: i64 = 0
@@ -99,19 +100,19 @@ class Bitmap:
                 number = 0
 
     def lowest_from(self, number: i64) -> i64:
-        """`lowest` where no member is smaller than `number`: mostly the next is in the same word."""
+        """Return `lowest`, given that no member is smaller than `number`; it is often in the same word."""
         bits = self._bottom[number >> WORD_SHIFT].bits
         if bits != 0:
             return (number & ~WORD_MASK) + lowest_bit(bits)
         return self.lowest()
 
     def highest(self) -> i64:
-        """The greatest member, or NONE."""
+        """Return the greatest member, or NONE."""
         top: i64 = len(self._levels) - 1
         return self._highest_of(self._levels[top][0].bits, 0, top)
 
     def highest_below(self, number: i64) -> i64:
-        """The greatest member smaller than `number`, or NONE; `number` is within the size."""
+        """Return the greatest member smaller than `number`, or NONE; `number` must be within the size."""
         levels = self._levels
         height: i64 = len(levels)
         level: i64 = 0
@@ -129,7 +130,7 @@ class Bitmap:
         return NONE
 
     def members(self) -> list[int]:
-        """All members in order, by looking at every bit; for checks."""
+        """Return all members in order, by a scan of all bits; for checks."""
         found: list[int] = []
         for index, word in enumerate(self._bottom):
             found.extend((index << WORD_SHIFT) + bit for bit in range(WORD_BITS) if (word.bits >> bit) & 1)
@@ -141,13 +142,13 @@ class Bitmap:
             below: i64 = len(self._levels[level - 1])
             last = above[(below - 1) >> WORD_SHIFT].bits
             assert len(above) == (below + WORD_MASK) >> WORD_SHIFT, f"level {level} has {len(above)} words"
-            assert last < 2 * mask_of(below - 1), f"a bit of level {level} leads to a word that is gone"
+            assert last < 2 * mask_of(below - 1), f"a bit of level {level} leads to a word that does not exist"
             for index, word in enumerate(self._levels[level - 1]):
-                told = (above[index >> WORD_SHIFT].bits >> (index & WORD_MASK)) & 1 != 0
-                assert told or word.bits == 0, f"word {index} of level {level - 1} has members and no bit above"
+                summary = (above[index >> WORD_SHIFT].bits >> (index & WORD_MASK)) & 1 != 0
+                assert summary or word.bits == 0, f"word {index} of level {level - 1} has members and no bit above"
 
     def _highest_of(self, bits: i64, index: i64, level: i64) -> i64:
-        """The greatest member below those bits of word `index`; stale summary bits are cleared."""
+        """Return the greatest member under `bits` of word `index` in `level`, or NONE. Clears stale summary bits."""
         while bits != 0:
             child = (index << WORD_SHIFT) + highest_bit(bits)
             down = level
@@ -159,7 +160,7 @@ class Bitmap:
                 child = (child << WORD_SHIFT) + highest_bit(below)
             if down == 0:
                 return child
-            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # the bit was stale: once more
+            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # the bit was stale: search again
             if down == level:
                 bits &= ~mask_of(child)
         return NONE
@@ -176,18 +177,18 @@ class Bitmap:
 
 
 def mask_of(number: i64) -> i64:
-    """The bit of `number` in its word."""
+    """Return the bit of `number` in its word."""
     # Not 1 << n: mypyc writes the 1 as a C literal of 32 bits, whatever its type here, and bit 31 becomes the sign.
     return WORD_TOP >> (WORD_MASK - (number & WORD_MASK))
 
 
 def lowest_bit(bits: i64) -> i64:
-    """The number of the lowest bit set; `bits` is not zero."""
-    lowest: int = bits & -bits  # of type int, for which mypyc counts with one instruction
+    """Return the number of the lowest bit set; `bits` must not be zero."""
+    lowest: int = bits & -bits  # int, because mypyc compiles int.bit_length to one instruction
     return lowest.bit_length() - 1
 
 
 def highest_bit(bits: i64) -> i64:
-    """The number of the highest bit set; `bits` is not zero."""
+    """Return the number of the highest bit set; `bits` must not be zero."""
     whole: int = bits
     return whole.bit_length() - 1

@@ -1,18 +1,18 @@
-"""The pods with room in order of their load, for least-connections.
+"""The room structure of `least-connections`: the pods with room in order of their load.
 
 Rules
-  1. All pods stand in one circle in falling order of load, pods of equal load side by side; after the lowest load comes
-     the highest again. Each load knows its first pod, the one that has had this load the longest, and how many pods it
-     has.
-  2. A pod joins its load as the last: just before the first pod of the next lower load or, at the lowest, of the
-     highest.
-  3. So the first pod of a load need not move when its load rises: it already stands last among the next higher load.
-     Nor need the first pod of the highest load when it falls to the lowest: after the lowest comes the highest. These
-     two cases are the most frequent, and they write no link (all six, with their reference counts, cost 18 ns a move).
-  4. There are as many loads as the highest that a pod ever had, plus one. Each was a request in flight once, here or
-     elsewhere, and its 100 bytes are little beside a request.
-  5. A bitmap over the loads finds the next that has pods: a walk over empty loads would not be O(1). The bit of a load
-     stays set when its last pod leaves, until a search meets it and clears it (amortised O(1)).
+  1. All pods are in one ring in descending order of load; behind the pods of the lowest load are those of the highest.
+     Each `Load` refers to its first pod, which has had this load the longest, and counts its pods.
+  2. A pod is inserted as the last of its load: immediately before the first pod of the next lower load or, at the
+     lowest load, of the highest.
+  3. So the first pod of a load need not move when its load rises: it is already the last of the next higher load. The
+     first pod of the highest load need not move either when it falls to the lowest, because the two are adjacent in the
+     ring. These cases are the most frequent ones, and they write no link (six writes with their reference counts cost
+     18 ns).
+  4. There is one `Load` for each number up to the highest load that a pod ever had. Its 100 bytes are little compared
+     with the request that it was created for.
+  5. A bitmap of the loads finds the next one that has pods, because a scan of empty loads would not be O(1). The bit of
+     a load stays set when its last pod leaves, until a search finds it stale and clears it (amortised O(1)).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lb.tracker import PodTracker
 
 @final
 class RoomBuckets(RoomStructure):
-    """A circle of pods in order of load, and at hand the lowest load that has any."""
+    """The ring of pods in order of load, and the lowest load that has pods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class RoomBuckets(RoomStructure):
         self._marked: Bitmap = Bitmap()
         self._count: i64 = 0
         self._highest: i64 = 0
-        self.lowest: Load = self._loads[0]  # when no pod has room, any: its count is 0
+        self.lowest: Load = self._loads[0]  # any load with count 0 if no pod has room
 
     def insert(self, tracker: PodTracker) -> None:
         load = tracker.in_flight + tracker.elsewhere
@@ -102,20 +102,20 @@ class RoomBuckets(RoomStructure):
             assert self.lowest is found[-1].room_load, f"the lowest load is not {self.lowest.load}"
             assert self._highest == found[0].room_load.load, f"the highest load is not {self._highest}"
         for index, tracker in enumerate(found):
-            assert tracker.room_prev is found[index - 1], f"the circle is broken before {tracker!r}"
-            assert found[index - 1].room_next is tracker, f"the circle is broken before {tracker!r}"
+            assert tracker.room_prev is found[index - 1], f"the ring is broken before {tracker!r}"
+            assert found[index - 1].room_next is tracker, f"the ring is broken before {tracker!r}"
         return found
 
     def _check_load(self, load: Load, found: list[PodTracker]) -> None:
-        assert self._loads[load.load] is load, f"load {load.load} is not where it belongs"
-        assert load.marked == (load.load in self._marked), f"the bit of load {load.load} is not what the load says"
+        assert self._loads[load.load] is load, f"load {load.load} is at the wrong index"
+        assert load.marked == (load.load in self._marked), f"`marked` of load {load.load} does not match its bit"
         assert load.marked or load.count == 0, f"load {load.load} has pods and no bit"
         tracker = load.head
         for _ in range(load.count):
-            assert isinstance(tracker, PodTracker), f"{tracker!r} stands in a circle of pods"
-            stands = tracker.in_flight + tracker.elsewhere == load.load
-            assert stands, f"{tracker!r} stands among the pods of load {load.load}"
-            assert tracker.room_load is load, f"{tracker!r} believes it stands elsewhere"
+            assert isinstance(tracker, PodTracker), f"{tracker!r} is in a ring of pods"
+            matches = tracker.in_flight + tracker.elsewhere == load.load
+            assert matches, f"{tracker!r} is among the pods of load {load.load}"
+            assert tracker.room_load is load, f"room_load of {tracker!r} is not {load.load}"
             found.append(tracker)
             tracker = tracker.room_next
 

@@ -1,20 +1,20 @@
-"""The pods with room on a circle of hashes, for consistent-hash: which of them is a key's.
+"""The room structure of `consistent-hash`: the pods with room on a circle of hashes.
 
-This is multi-probe consistent hashing; that full pods are skipped bounds the load of each pod.
-Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the nearest before
-any of them. So every key has an order of all pods, nearest first, that depends only on the key and their addresses.
-The structure finds the first pod of that order that has room.
+This is multi-probe consistent hashing, with a load bound because full pods are skipped. Each pod has one point on the
+circle, the hash of its address. A key has PROBES points; its pod is the one with the smallest distance before any of
+them. So every key has an order of all pods, nearest first, that depends only on the key and the addresses. The
+structure finds the first pod of that order that has room.
 
 Rules
-  1. Only pods with room stand here: skipping full pods costs nothing, however many they are.
-  2. A new pod takes keys from the others and moves none between them. When a pod leaves or becomes full, its keys, and
-     no others, move to the next pod in each key's order.
-  3. The circle is cut into positions, two to four for each pod; a bitmap says which have pods, each position has its
-     pods in order. A search looks at a position, mostly at one or two words of the bitmap, and at a pod: O(1), but for
-     the bitmap's four levels. The number of positions does not change which pod is found.
-  4. A key's PROBES points even out the gaps between pods: the largest share is at most PROBES / (PROBES - 1) of the
-     mean on average, 1.25 with five, at any number of pods. A circle with many points for each pod needs hundreds of
-     them for that, and would have to take all of them off when a pod becomes full.
+  1. Only pods with room are on the circle: skipping full pods costs nothing, however many they are.
+  2. A new pod takes keys from the others and moves none between them. When a pod is removed or becomes full, only its
+     keys move, each to the next pod in its order.
+  3. The circle is divided into positions, two to four per pod; a bitmap marks those that have pods, and each position
+     has a list of its pods in order. A search reads a position, usually one or two words of the bitmap, and a pod: O(1)
+     except for the bitmap's four levels. The number of positions does not change the result.
+  4. The PROBES points of a key even out the gaps between pods: the largest share is on average at most
+     PROBES / (PROBES - 1) of the mean, 1.25 with five, for any number of pods. With several points per pod instead, a
+     pod would need hundreds of them, and all would have to be removed when it becomes full.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from lb.tracker import PodTracker
 PROBES: Final = 5
 POINT_BITS: Final = 48
 POINT_MASK: Final = (1 << POINT_BITS) - 1
-FARTHEST: Final = 1 << POINT_BITS  # farther than any two points are apart
-_HASH_SPARE_BITS: Final = 14  # of the 62
+FARTHEST: Final = 1 << POINT_BITS  # larger than the distance of any two points
+_HASH_SPARE_BITS: Final = 14  # bits of the hash, of 62, that are not used
 _POSITION_BITS_MIN: Final = 5
-_LOOKS_MAX: Final = 64  # of a check of one pod, where many stand at one position: one address has one point
+_LOOKS_MAX: Final = 64  # bounds `holds` if many pods are at one position, as slots with one address are
 
 
 @final
 class RoomCircle(RoomStructure):
-    """Pods by their points, and beside it in no order, for requests without a key."""
+    """The pods by their points, and a dense array of them for requests without a key."""
 
     def __init__(self) -> None:
         super().__init__()
         self.array: RoomArray = RoomArray()
-        self.distance: i64 = FARTHEST  # of the pod that `nearest` found last
+        self.distance: i64 = FARTHEST  # the distance of the last result of `nearest`
         self._bits: i64 = _POSITION_BITS_MIN
-        self._heads: list[RoomNode] = [NOWHERE] * (1 << _POSITION_BITS_MIN)  # of each position the farthest pod
+        self._heads: list[RoomNode] = [NOWHERE] * (1 << _POSITION_BITS_MIN)  # the farthest pod of each position
         self._bitmap: Bitmap = Bitmap()
 
     def insert(self, tracker: PodTracker) -> None:
@@ -70,7 +70,7 @@ class RoomCircle(RoomStructure):
         node.room_next = tracker.room_next
 
     def nearest(self, key: i64) -> PodTracker | None:
-        """The first in the key's order that has room; None when none has. `distance` is how far it is."""
+        """Return the first pod with room in the key's order, None if there is none. Sets `distance`."""
         if self.array.count == 0:
             self.distance = FARTHEST
             return None
@@ -131,10 +131,10 @@ class RoomCircle(RoomStructure):
             node = head
             before: PodTracker | None = None
             while node is not NOWHERE:
-                assert isinstance(node, PodTracker), f"{node!r} stands on a circle of pods"
-                assert node.room_point == point_of(node.address), f"{node!r} stands at another's point"
+                assert isinstance(node, PodTracker), f"{node!r} is on a circle of pods"
+                assert node.room_point == point_of(node.address), f"{node!r} is at the wrong point"
                 assert node.room_point >> (POINT_BITS - self._bits) == position, f"{node!r} is at another position"
-                assert before is None or _goes_first(before, node), f"{before!r} stands before {node!r}"
+                assert before is None or _goes_first(before, node), f"{before!r} is before {node!r}"
                 found.append(node)
                 before = node
                 node = node.room_next
@@ -144,7 +144,7 @@ class RoomCircle(RoomStructure):
         return found
 
     def _before(self, probe: i64) -> PodTracker:
-        """The pod at this point of the circle, or else the next before it."""
+        """Return the pod at this point of the circle, or the next one before it."""
         position = probe >> (POINT_BITS - self._bits)
         node = self._heads[position]
         while node.slot != NOWHERE.slot:
@@ -186,13 +186,13 @@ class RoomCircle(RoomStructure):
 
 
 def point_of(address: str) -> i64:
-    """Where on the circle a pod stands: 1 … 2^48 - 1."""
+    """Return a pod's point on the circle: 1 … 2^48 - 1."""
     point = hash_bytes(address.encode()) >> _HASH_SPARE_BITS
     return point if point != 0 else 1
 
 
 def _goes_first(one: PodTracker, other: PodTracker) -> bool:
-    """Within a position the farthest comes first; of two pods at one address the lower slot."""
+    """Return True if `one` precedes `other` in a position: the farther first, at one point the lower slot."""
     if one.room_point != other.room_point:
         return one.room_point > other.room_point
     return one.slot < other.slot

@@ -1,6 +1,6 @@
-"""Many operations in one call, for the benchmarks: their cost to the throttler, which is compiled like the table.
+"""Loops of table operations for the benchmarks, compiled like the table and its caller, the throttler.
 
-If they were timed from Python, three calls into compiled code would mostly measure the interpreter.
+If the operations were called from plain Python, a benchmark would mostly measure the interpreter.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from mypy_extensions import i64
 from lb.table import TrackerTable
 from lb.tracker import READY, RECOVERING, PodTracker
 
-LATENCY_S: Final = 0.001  # of each request, so that a policy that learns from answers has something to learn
+LATENCY_S: Final = 0.001  # the latency of each request, for policies that use it
 
 
 def cycle(table: TrackerTable, times: i64) -> i64:
-    """Pick, reserve and release so many times; how many picks found a pod.
+    """Pick, reserve and release `times` times. Return how many picks found a pod.
 
-    Under a policy that wants keys each request has another.
+    If the policy wants keys, each request has a different one.
     """
     found: i64 = 0
     keyed = table.policy.wants_key
-    while times > 0:  # a for loop over a range boxes its number
+    while times > 0:  # a for loop over a range would box its number
         tracker = table.pick(times if keyed else 0, 0.0)
         times -= 1
         if tracker is not None:
@@ -33,7 +33,7 @@ def cycle(table: TrackerTable, times: i64) -> i64:
 
 
 def idle(times: i64) -> i64:
-    """The loop without its body."""
+    """Run the loop of `cycle` without its body."""
     found: i64 = 0
     while times > 0:
         times -= 1
@@ -42,7 +42,7 @@ def idle(times: i64) -> i64:
 
 
 def scan(table: TrackerTable) -> PodTracker | None:
-    """What a pick costs without room structures: the least loaded pod by a look at every slot below `length`."""
+    """Return the least loaded pod by a scan of all slots below `length`, for comparison with room structures."""
     best: PodTracker | None = None
     least: i64 = 0
     slots = table.slots
@@ -60,7 +60,7 @@ def scan(table: TrackerTable) -> PodTracker | None:
 
 
 def cycle_scanning(table: TrackerTable, times: i64) -> i64:
-    """`cycle` with `scan` for the pick."""
+    """Run `cycle` with `scan` instead of the pick."""
     found: i64 = 0
     while times > 0:
         times -= 1
@@ -73,7 +73,7 @@ def cycle_scanning(table: TrackerTable, times: i64) -> i64:
 
 
 def add_all(table: TrackerTable, names: list[tuple[str, str]]) -> list[PodTracker]:
-    """Pods of concurrency 10 by identity and address; their slots."""
+    """Add pods of concurrency 10 with these identities and addresses. Return their slots."""
     pods: list[PodTracker] = []
     for identity, address in names:
         tracker = table.add(identity, address, 10, READY)
@@ -83,6 +83,6 @@ def add_all(table: TrackerTable, names: list[tuple[str, str]]) -> list[PodTracke
 
 
 def drain_all(table: TrackerTable, pods: list[PodTracker]) -> None:
-    """Drain them, the first added first."""
+    """Drain the pods in this order."""
     for tracker in pods:
         table.drain(tracker)

@@ -1,9 +1,9 @@
-"""Hashes that are the same on every machine, in every process and in both worlds: for keys, and for pods' addresses.
+"""Hashes of keys and of pods' addresses, which are the same on every machine, in every process and in both worlds.
 
 Rules
-  1. A hash is 1 … 2^62 - 1: never 0, which means "no key", and never a number that Python would have to box.
-  2. No product leaves 63 bits (compiled integers wrap silently, plain ones grow).
-  3. It is for spreading load, never for secrets: with the constants, keys that lead to one pod can be found.
+  1. A hash is 1 … 2^62 - 1: never 0, which means "no key", and never a number that mypyc would have to box.
+  2. No product exceeds 63 bits (compiled integers wrap silently, plain ones grow).
+  3. The hash spreads load and is not cryptographic: anyone can construct keys that lead to one pod.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HIGH_BITS: Final = 0x3FFFFFFF
 
 
 def hash_bytes(data: bytes) -> i64:
-    """62 bits of `data`, from two lanes of 32 bits that each byte goes through, mixed at the end."""
+    """Return a hash of 62 bits, from two lanes of 32 bits that each process every byte and are mixed at the end."""
     low: i64 = _LOW_FROM
     high: i64 = _HIGH_FROM
     index: i64 = 0
@@ -41,7 +41,7 @@ def hash_bytes(data: bytes) -> i64:
 
 
 def mix(number: i64) -> i64:
-    """A permutation of 0 … 2^32 - 1 that changes half of the bits when one changes."""
+    """Permute 0 … 2^32 - 1 so that a change of one input bit changes half of the output bits."""
     number = ((number ^ (number >> 16)) * _MIX_1) & MASK_32
     number = ((number ^ (number >> 15)) * _MIX_2) & MASK_32
     return number ^ (number >> 15)

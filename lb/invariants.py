@@ -1,7 +1,7 @@
-"""The promises of a table, each counted anew: asserted by its tests after every step, by the audit now and then.
+"""Checks of a table's invariants, used by its tests after every step and by the audit periodically.
 
-The audit has no time for a whole table in one turn: it asks `check_pod` of one slot after the other, while the table
-lives on.
+The audit must not spend a whole turn on a large table, so it calls `check_pod` for one slot after the other while the
+table is in use.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from lb.warming import WarmUp
 
 
 def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None) -> None:
-    """AssertionError with a sentence if a sum or the room structure differs from `pods`, all slots that hold one.
+    """Raise AssertionError if a sum or the room structure does not match `pods`, which are all slots that hold one.
 
-    `warm_up`: of its slow start, while it is on.
+    `warm_up` is the table's slow start, None if it is off.
     """
     for tracker in pods:
         check_pod(table, tracker, warm_up)
@@ -29,25 +29,25 @@ def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None)
         return
     expected = [int(tracker.slot) for tracker in pods if tracker.may_take_one() and not tracker.warming]
     found = sorted([int(tracker.slot) for tracker in members])
-    assert found == expected, f"the room structure holds slots {found}, room have {expected}"
+    assert found == expected, f"the room structure holds slots {found}, but {expected} have room"
 
 
 def check_pod(table: PodTable, tracker: PodTracker, warm_up: WarmUp | None) -> None:
-    """What can be said of one slot, whatever the others are; of an empty one too."""
+    """Check one slot, even an empty one, independently of the others. Raises AssertionError."""
     assert tracker.has_room == tracker.may_take_one(), f"has_room is {tracker.has_room} on {tracker!r}"
-    assert tracker.in_flight >= 0, f"less than nothing is in flight in {tracker!r}"
+    assert tracker.in_flight >= 0, f"in_flight is negative in {tracker!r}"
     trials = i64(tracker.trials)
-    assert 0 <= trials <= tracker.in_flight, f"{trials} trials are under way at {tracker!r}"
+    assert 0 <= trials <= tracker.in_flight, f"{trials} trials are in flight at {tracker!r}"
     assert tracker.state != DRAINING or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
     stands_here = tracker.has_room
     if warm_up is not None:
         warm_up.check_pod(tracker)
         stands_here = stands_here and not tracker.warming
     else:
-        assert not tracker.warming, f"without slow start there is a newcomer: {tracker!r}"
+        assert not tracker.warming, f"slow start is off, but {tracker!r} is warming"
     if table.structure.size() >= 0:
         holds = table.structure.holds(tracker)
-        assert holds == stands_here, f"that the room structure holds it is {holds} of {tracker!r}"
+        assert holds == stands_here, f"the room structure holds {tracker!r}: {holds}, expected {stands_here}"
 
 
 def check_sums(table: PodTable, pods: list[PodTracker]) -> None:
@@ -62,21 +62,21 @@ def check_sums(table: PodTable, pods: list[PodTracker]) -> None:
             room += 1
         if tracker.state == DRAINING:
             draining += 1
-    assert table.in_flight == in_flight, f"in flight are {in_flight}, the table says {table.in_flight}"
-    assert table.room == room, f"{room} pods have room, the table says {table.room}"
+    assert table.in_flight == in_flight, f"{in_flight} requests are in flight, the table counts {table.in_flight}"
+    assert table.room == room, f"{room} pods have room, the table counts {table.room}"
     check_totals(table, len(pods), capacity, draining)
 
 
 def check_totals(table: PodTable, held: int, capacity: int, draining: int) -> None:
-    """What changes with the structure alone, and was counted by whoever walked the slots."""
-    assert table.used == held, f"{held} slots are held, the table says {table.used}"
-    assert table.capacity == capacity, f"the capacity is {capacity}, the table says {table.capacity}"
-    assert table.draining == draining, f"{draining} pods drain, the table says {table.draining}"
+    """Compare the totals that only structural changes affect with those that the caller has counted."""
+    assert table.used == held, f"{held} slots are held, the table counts {table.used}"
+    assert table.capacity == capacity, f"the capacity is {capacity}, the table counts {table.capacity}"
+    assert table.draining == draining, f"{draining} pods drain, the table counts {table.draining}"
 
 
 def check_room(table: PodTable, warm_up: WarmUp | None) -> None:
-    """Those with room stand in the room structure or among the newcomers: what the table counts is what these count."""
+    """Compare the table's number of pods with room with those of the room structure and of slow start."""
     size = table.structure.size()
-    newcomers = 0 if warm_up is None else warm_up.room
-    told = f"{size} pods stand in the room structure and {newcomers} among newcomers, the table says {table.room}"
-    assert size in {-1, table.room - newcomers}, told
+    warming = 0 if warm_up is None else warm_up.room
+    message = f"{size} pods are in the room structure and {warming} are warming, the table counts {table.room}"
+    assert size in {-1, table.room - warming}, message

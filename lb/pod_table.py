@@ -1,8 +1,8 @@
-"""The read-only view of a table: for policies, slow start and checks.
+"""The read-only view of a table, for policies, slow start and checks.
 
 Rules
-  1. Users of this class only read. `TrackerTable` (lb/table.py), which derives from it, writes.
-  2. It imports no policy and nothing that imports a policy, so that both may import it.
+  1. Users of this class only read it; its subclass `TrackerTable` (lb/table.py) writes.
+  2. This module imports no policy and no module that does, so that those can import it.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from lb.tracker import PodTracker
 
 
 class PodTable:
-    """One revision's slots; walk `slots[: length]`."""
+    """The slots of one revision; to visit all pods, iterate over `slots[: length]`."""
 
     def __init__(self, array: SlotArray, structure: RoomStructure) -> None:
         self._array: SlotArray = array
         self.slots: list[PodTracker] = array.slots  # always the same list
-        self.structure: RoomStructure = structure  # the pods with room, as the policy needs them
+        self.structure: RoomStructure = structure  # the pods with room, in the structure that the policy needs
         # Sums over the slots.
         self.in_flight: i64 = 0
         self.capacity: i64 = 0
-        self.room: i64 = 0  # how many pods a pick could return
-        self.draining: i64 = 0  # slots whose pod drains
-        # Since the table was made.
+        self.room: i64 = 0  # the number of pods that a pick could return
+        self.draining: i64 = 0  # the number of slots whose pod drains
+        # Counters since the table was made.
         self.tables_full: i64 = 0
-        self.bad_picks: i64 = 0  # of a policy: a pod that may not be picked, or none though one has room
+        self.bad_picks: i64 = 0  # picks of a pod that must not be picked, or of none although one has room
         self.late_releases: i64 = 0
 
     @property
@@ -38,17 +38,17 @@ class PodTable:
 
     @property
     def used(self) -> int:
-        """Slots that hold a pod."""
+        """The number of slots that hold a pod."""
         return self._array.held
 
     @property
     def placed(self) -> int:
-        """Slots that hold a pod that does not drain."""
+        """The number of slots that hold a pod that does not drain."""
         return self._array.held - self.draining
 
     @property
     def capacity_slots(self) -> int:
-        """Slots made."""
+        """The number of allocated slots."""
         return len(self.slots)
 
     @property

@@ -1,10 +1,10 @@
-"""Policies by name: the built-in ones, those that packages bring along, and any class by its dotted path.
+"""The registry of policies by name: built-in ones, those of installed packages, and any class by its dotted path.
 
 Rules
-  1. A name is looked for among the built-in policies first, so no package can take one over.
-  2. A package offers policies through entry points of the group `activator.lb_policies`.
+  1. Built-in policies come first, so that no package can replace one.
+  2. A package registers policies by entry points of the group `activator.lb_policies`.
   3. "package.module:Class" needs no registration.
-  4. Whatever is found is a subclass of lb.policy.Policy, made with the generator alone.
+  4. A policy is a subclass of lb.policy.Policy, constructed with the generator alone.
 """
 
 from __future__ import annotations
@@ -38,35 +38,35 @@ BUILT_IN: Final[dict[str, type[Policy]]] = {
 }
 ALIASES: Final = {"choice-of-two": "choice-of-2"}
 
-PACKED_BELOW: Final = 4  # with 1 to 3 requests per pod the lowest pods are kept full, as Knative does
+PACKED_BELOW: Final = 4  # with a concurrency of 1 to 3 the lowest pods are filled first, as in Knative
 
 
 class UnknownPolicyError(ValueError):
-    """There is no policy of that name, or what has it is not a policy."""
+    """No policy has this name, or it names an object that is not a policy."""
 
 
 def create(name: str, rng: Rng) -> Policy:
-    """A new policy for one table."""
+    """Return a new policy for one table. Raises UnknownPolicyError."""
     made: object = _class_of(ALIASES.get(name, name))(rng)
     assert isinstance(made, Policy)
     return made
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `create` knows but for dotted paths: the built-in ones first, then their aliases."""
+    """Return all names that `create` accepts, except dotted paths: built-in, aliases, then those of packages."""
     installed = sorted(name for name in _installed() if name not in BUILT_IN and name not in ALIASES)
     return (*BUILT_IN, *ALIASES, *installed)
 
 
 def default_name(container_concurrency: int) -> str:
-    """The policy of a revision that names none; 0 means no limit."""
+    """Return the policy of a revision that names none; a `container_concurrency` of 0 means no limit."""
     if container_concurrency <= 0:
         return "choice-of-2"
     return "first-available" if container_concurrency < PACKED_BELOW else "round-robin"
 
 
 def problem_with(name: str) -> str:
-    """Why there can be no such policy, in one line; empty if there can."""
+    """Return the reason why `create` would fail, in one line; empty if it would succeed."""
     try:
         found = _class_of(ALIASES.get(name, name))
     except UnknownPolicyError as error:
@@ -79,13 +79,13 @@ def problem_with(name: str) -> str:
 
 
 def takes_weights(name: str) -> bool:
-    """Whether pods may have weights under this policy; True for any that is not built in."""
+    """Return True if the policy uses weights; policies that are not built in may use them."""
     built_in = BUILT_IN.get(ALIASES.get(name, name))
     return built_in is None or built_in.needs is RoomWeights
 
 
 def takes_key(name: str) -> bool:
-    """Whether requests may have keys under this policy; True for any that is not built in."""
+    """Return True if the policy uses keys; policies that are not built in may use them."""
     built_in = BUILT_IN.get(ALIASES.get(name, name))
     return built_in is None or built_in.wants_key
 
@@ -102,7 +102,7 @@ def _class_of(name: str) -> type[Policy]:
             f"no policy is called {name!r}; there are {', '.join(names())} and package.module:Class"
         )
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise UnknownPolicyError(f"policy {name!r} is {found!r}, which is no subclass of lb.policy.Policy")
+        raise UnknownPolicyError(f"policy {name!r} is {found!r}, which is not a subclass of lb.policy.Policy")
     return found
 
 
@@ -117,6 +117,6 @@ def _entry_point(name: str) -> object:
 
 
 def _installed() -> dict[str, str]:
-    from importlib.metadata import entry_points  # 15 ms of imports, wanted only for names that are not built in
+    from importlib.metadata import entry_points  # takes 15 ms, needed only for names that are not built in
 
     return {point.name: point.value for point in entry_points(group=ENTRY_POINTS)}

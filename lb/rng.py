@@ -1,13 +1,13 @@
-"""The generator behind every random choice: seeded, cheap, and the same compiled and plain.
+"""The seeded random number generator of all random choices.
 
 Rules
-  1. Same seed, same numbers, on every machine and in both worlds. Compiled 64-bit integers wrap silently, so every
-     intermediate stays below 2^63 and the two worlds agree.
-  2. It is for spreading load, never for secrets.
+  1. The same seed gives the same numbers on every machine and in both worlds. Compiled 64-bit integers wrap silently,
+     so every intermediate result stays below 2^63.
+  2. The generator spreads load and is not cryptographic.
 
-This is splitmix32: a counter (so no seed is bad and no number repeats within 2^32 draws) followed by a mixer of two
-multiplications. A draw below n is a multiplication, not a division; its bias is at most n / 2^32, a thirtieth of a
-thousandth at the largest table.
+This is splitmix32: a counter (so no seed is weak and no number repeats within 2^32 draws) followed by a mixer with two
+multiplications. A draw below n uses a multiplication instead of a division; its bias is at most n / 2^32, which is
+0.00003 for the largest table.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MIX_2: Final = 0x735A2D97  # below 2^31, so that 32 bits times it stay below 2^
 
 @final
 class Rng:
-    """Random numbers from a seed."""
+    """A generator of pseudo-random numbers."""
 
     __slots__ = ("_state",)
 
     def __init__(self, seed: int) -> None:
-        # Seeds of any size count in full: what is above 32 bits is folded in.
+        # All bits of a larger seed count: those above 32 are folded in.
         folded = seed & _MASK_32
         rest = abs(seed) >> 32
         while rest:
@@ -38,7 +38,7 @@ class Rng:
         self._state: i64 = folded
 
     def below(self, n: i64) -> i64:
-        """A number in 0 … n - 1; n between 1 and 2^30."""
+        """Return a number in 0 … n - 1; n must be between 1 and 2^30."""
         self._state = (self._state + _STEP) & _MASK_32
         x: i64 = self._state
         x = ((x ^ (x >> 16)) * _MIX_1) & _MASK_32

@@ -1,12 +1,12 @@
-"""Room structures: which pods have room, kept in the shape that one kind of policy picks from in constant time.
+"""Room structures: data structures of the pods with room, from which one kind of policy picks in constant time.
 
 Rules
-  1. Exactly the pods with `has_room` stand in the structure. The table says when one comes to have room (`insert`), no
-     longer has (`remove`), and, if the structure `counts_load`, when the load of one that stays has changed by one.
-  2. A table keeps the one structure that its policy needs and no other; a policy that scans the slots pays for none.
-  3. Every operation is O(1); the bitmaps' walk is at most four words.
-  4. They hold references to slots, not numbers: slots are never replaced, a reference is as good as a number and saves
-     the look-up (and, compiled, the boxing) on the way of every request.
+  1. A structure contains exactly the pods with `has_room`. The table reports when a pod gets room (`insert`) or loses
+     it (`remove`) and, if the structure `counts_load`, when the load of a pod in it has changed by one.
+  2. A table has only the structure that its policy needs; a policy that scans the slots has no such cost.
+  3. Every operation is O(1); a search in a bitmap reads at most four words.
+  4. Structures hold references to slots instead of numbers: slots are never replaced, and a reference saves a lookup
+     (and boxing, in compiled code) per request.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from lb.tracker import PodTracker
 
 
 class RoomStructure:
-    """The structure of a policy that needs none, since it scans the slots, and the base of the others."""
+    """The base class of room structures, and the empty structure of a policy that scans the slots."""
 
     def __init__(self) -> None:
         self.counts_load: bool = False
 
     def insert(self, tracker: PodTracker) -> None:
-        """The pod has room from now on; its load is `in_flight + elsewhere`."""
+        """Insert a pod that has got room; its load is `in_flight + elsewhere`."""
 
     def remove(self, tracker: PodTracker) -> None:
-        """The pod has no room from now on; `in_flight` may have risen already."""
+        """Remove a pod that has no room any more; its `in_flight` may already be higher."""
 
     def load_rose(self, tracker: PodTracker) -> None:
-        """`in_flight` of a pod in the structure has risen by one."""
+        """Update a pod in the structure whose `in_flight` has risen by one."""
 
     def load_fell(self, tracker: PodTracker) -> None:
-        """`in_flight` of a pod in the structure has fallen by one."""
+        """Update a pod in the structure whose `in_flight` has fallen by one."""
 
     def resize(self, slots: i64) -> None:
-        """The table has so many slots from now on."""
+        """Adapt to the table's new number of slots."""
 
     def members(self) -> list[PodTracker] | None:
-        """The pods in the structure, checked for consistency on the way; None if it keeps none."""
+        """Return the pods in the structure, None if it stores none. Raises AssertionError if it is inconsistent."""
         return None
 
     def size(self) -> i64:
-        """How many pods it holds; -1 if it keeps none."""
+        """Return the number of pods in the structure; -1 if it stores none."""
         return -1
 
     def holds(self, tracker: PodTracker) -> bool:
-        """Whether the pod stands in it, and right; for checks of one pod at a time."""
+        """Return True if the pod is in the structure, at its right place; for checks of one pod at a time."""
         return False
 
 
 @final
 class RoomArray(RoomStructure):
-    """A dense array in no particular order: each pod knows its index; the last pod takes the place of one that leaves.
+    """A dense, unordered array: each pod has its index, and the last pod takes the place of one that is removed.
 
-    The list keeps its length when pods leave (a list of one pod that empties and fills would give its memory back and
-    take it anew each time: 70 ns): only the first `count` entries mean anything.
+    Only the first `count` entries are valid: the list does not shrink when pods are removed, because a list that
+    alternates between empty and one pod would allocate its memory each time (70 ns).
     """
 
     def __init__(self) -> None:
@@ -87,11 +87,11 @@ class RoomArray(RoomStructure):
             last.room_index = index
 
     def only(self) -> PodTracker | None:
-        """The one pod; None when there is none."""
+        """Return the pod if there is exactly one, otherwise None."""
         return self.pods[0] if self.count == 1 else None
 
     def draw_two(self, rng: Rng) -> tuple[PodTracker, PodTracker]:
-        """Two different pods, the second drawn from the others than the first; there must be two."""
+        """Return two different random pods; there must be at least two."""
         first = rng.below(self.count)
         second = rng.below(self.count - 1)
         if second >= first:
@@ -99,10 +99,9 @@ class RoomArray(RoomStructure):
         return self.pods[first], self.pods[second]
 
     def less_loaded_of_two(self, rng: Rng) -> PodTracker | None:
-        """Of two that are drawn the one with fewer requests in flight, here and elsewhere; a tie falls to the first
-        drawn, a fair coin.
+        """Return the less loaded of two random pods, by requests in flight here and elsewhere; in a tie, the first.
 
-        Of fewer than two, `only`.
+        If there are fewer than two, return `only`.
         """
         if self.count <= 1:
             return self.only()
@@ -110,7 +109,7 @@ class RoomArray(RoomStructure):
         return other if other.in_flight + other.elsewhere < one.in_flight + one.elsewhere else one
 
     def resize(self, slots: i64) -> None:
-        del self.pods[self.count :]  # they may be slots that the table has dropped
+        del self.pods[self.count :]  # these may be slots that the table has released
 
     def size(self) -> i64:
         return self.count
@@ -121,18 +120,20 @@ class RoomArray(RoomStructure):
     def members(self) -> list[PodTracker] | None:
         for index in range(self.count):
             tracker = self.pods[index]
-            assert tracker.room_index == index, f"{tracker!r} stands at {index} and believes {tracker.room_index}"
+            assert tracker.room_index == index, (
+                f"{tracker!r} is at index {index}, its room_index is {tracker.room_index}"
+            )
         return self.pods[: self.count]
 
 
 @final
 class RoomRing(RoomStructure):
-    """A circle of pods and whose turn it is. A pod that comes to have room joins at the end, just before that one."""
+    """A ring of pods, and the pod whose turn it is. A pod that gets room is inserted before that one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count: i64 = 0
-        self.turn: RoomNode = NOWHERE  # means nothing while count is 0
+        self.turn: RoomNode = NOWHERE  # undefined while count is 0
 
     def insert(self, tracker: PodTracker) -> None:
         if self.count == 0:
@@ -162,17 +163,17 @@ class RoomRing(RoomStructure):
         found: list[PodTracker] = []
         node = self.turn
         for _ in range(self.count):
-            assert isinstance(node, PodTracker), f"{node!r} stands in a circle of pods"
-            assert node.room_next.room_prev is node, f"the circle is broken after {node!r}"
+            assert isinstance(node, PodTracker), f"{node!r} is in a ring of pods"
+            assert node.room_next.room_prev is node, f"the ring is broken after {node!r}"
             found.append(node)
             node = node.room_next
-        assert self.count == 0 or node is self.turn, f"the circle has more than {self.count} pods"
+        assert self.count == 0 or node is self.turn, f"the ring has more than {self.count} pods"
         return found
 
 
 @final
 class RoomBitmap(RoomStructure):
-    """A bitmap by slot number, and the lowest pod at hand: a pick that does not fill it needs no search."""
+    """A bitmap by slot number, and the pod in the lowest slot, so that a pick that does not fill it needs no search."""
 
     def __init__(self, slots: list[PodTracker]) -> None:
         super().__init__()
@@ -211,5 +212,5 @@ class RoomBitmap(RoomStructure):
         found = [self._slots[slot] for slot in self._bitmap.members()]
         lowest = found[0] if found else None
         assert self._count == len(found), f"{len(found)} slots have room, {self._count} are counted"
-        assert lowest is self.lowest, f"the lowest slot with room is {lowest!r}, at hand is {self.lowest!r}"
+        assert lowest is self.lowest, f"the lowest slot with room is {lowest!r}, not {self.lowest!r}"
         return found

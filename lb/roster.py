@@ -1,12 +1,12 @@
-"""The pods of a table by address and by identity, each name leading to the newest slot that holds it.
+"""The indexes of a table's slots by address and by identity; each leads to the newest slot with that name.
 
 Rules
-  1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
-  2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
-     back under another address); never both. The newest is found first, the others hang behind it and drain. A draining
-     slot whose pod comes back into it is the newest again.
-  3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
-  4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left
+  1. A slot is enrolled when it is given to a pod, and struck when it is freed; draining slots are enrolled.
+  2. Two slots may share an address (an IP is reused while its former pod drains) or an identity (a pod has returned
+     under another address), but never both. A lookup finds the newest; the others are linked behind it and drain.
+     A draining slot whose pod returns to it becomes the newest again.
+  3. Striking an older slot never hides a newer one, and after striking the newest, a lookup finds the next older one.
+  4. Python never shrinks a dictionary, so the indexes are copied when at most a quarter of their names is left
      (amortised O(1)).
 """
 
@@ -18,30 +18,30 @@ from mypy_extensions import i64
 
 from lb.tracker import PodTracker
 
-_SMALL_NAMES: Final = 64  # dictionaries up to here are not worth a copy
+_SMALL_NAMES: Final = 64  # smaller dictionaries are not copied
 
 
 @final
 class Roster:
-    """Two indexes over the slots that hold a pod."""
+    """Two indexes of the slots that hold a pod."""
 
     __slots__ = ("_by_address", "_by_identity", "_names_most")
 
     def __init__(self) -> None:
-        self._names_most: i64 = 0  # the dictionaries have been made for so many names
+        self._names_most: i64 = 0  # the most names since the dictionaries were last copied
         self._by_address: dict[str, PodTracker] = {}
         self._by_identity: dict[str, PodTracker] = {}
 
     def at(self, address: str) -> PodTracker | None:
-        """The newest slot at the address."""
+        """Return the newest slot at the address."""
         return self._by_address.get(address)
 
     def of(self, identity: str) -> PodTracker | None:
-        """The newest slot of the identity."""
+        """Return the newest slot of the identity."""
         return self._by_identity.get(identity)
 
     def holder(self, identity: str, address: str) -> PodTracker | None:
-        """The slot of this pod at this address."""
+        """Return the slot of this pod at this address."""
         tracker = self._by_identity.get(identity)
         while tracker is not None and tracker.address != address:
             tracker = tracker.older_of_identity
@@ -55,7 +55,7 @@ class Roster:
         self._names_most = max(self._names_most, len(self._by_identity))
 
     def enrol_behind(self, tracker: PodTracker) -> None:
-        """As an older slot of its names: whoever has them keeps them. It drains."""
+        """Enrol a draining slot as an older one of its names: lookups still find the newer slots."""
         newest_here = self._by_address.get(tracker.address)
         newest_of = self._by_identity.get(tracker.identity)
         if newest_here is None:
@@ -71,7 +71,7 @@ class Roster:
         self._names_most = max(self._names_most, len(self._by_identity))
 
     def renew(self, tracker: PodTracker) -> None:
-        """The slot's pod has come back into it: it is found first from now on."""
+        """Make the slot the newest of its names, because its pod has returned to it."""
         if self._by_identity[tracker.identity] is not tracker or self._by_address[tracker.address] is not tracker:
             self._strike_address(tracker)
             self._strike_identity(tracker)
@@ -83,7 +83,7 @@ class Roster:
         self._compact()
 
     def check_pod(self, tracker: PodTracker) -> None:
-        """Its names lead to it, past newer slots that have the same name."""
+        """Raise AssertionError if the slot's names do not lead to it, possibly behind newer slots."""
         found = self.holder(tracker.identity, tracker.address)
         assert found is tracker, f"the identity of {tracker!r} leads to {found!r}"
         found = self._by_address.get(tracker.address)
@@ -92,19 +92,19 @@ class Roster:
         assert found is tracker, f"the address of {tracker!r} does not lead to it"
 
     def check_invariants(self, held: list[PodTracker]) -> None:
-        """`held` are the slots that hold a pod, in any order."""
+        """Raise AssertionError if the indexes do not match `held`, the slots that hold a pod, lowest first."""
         by_address: list[int] = []
         for address, newest_here in self._by_address.items():
             tracker: PodTracker | None = newest_here
             while tracker is not None:
-                assert tracker.address == address, f"{tracker!r} hangs under address {address}"
+                assert tracker.address == address, f"{tracker!r} is indexed under address {address}"
                 by_address.append(tracker.slot)
                 tracker = tracker.older_at_address
         by_identity: list[int] = []
         for identity, newest_of in self._by_identity.items():
             tracker = newest_of
             while tracker is not None:
-                assert tracker.identity == identity, f"{tracker!r} hangs under identity {identity}"
+                assert tracker.identity == identity, f"{tracker!r} is indexed under identity {identity}"
                 by_identity.append(tracker.slot)
                 tracker = tracker.older_of_identity
         slots = [int(tracker.slot) for tracker in held]

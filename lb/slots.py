@@ -1,17 +1,17 @@
-"""The sparse array: slots made ahead, held and given back, with holes inside and an empty tail.
+"""The sparse array of a table: preallocated slots, with holes between the held ones and an empty tail.
 
 Rules
-  1. The slots below `length` are in use or were since the last trim; `top` is one past the highest that holds a pod, so
+  1. The slots below `length` are held or were held since the last trim; `top` is one past the highest that is held, so
      `top` … `length` is the empty tail. Only a trim lowers `length`.
-  2. The empty slots below `top` are holes; exactly they are in the bitmap. A pod gets the lowest hole, else slot `top`.
-     Hence `top` rises only when there are no holes, and its walk down is amortised O(1) per free.
-  3. When a slot is given back, fragmentation is (holes + tail) / length. Only above the threshold is the tail trimmed;
-     a hole is never closed, no pod ever moves. A table that had grown then also gives slots back (lb/sizing.py). One
-     without pods gives all of them back when it is told to.
-  4. Each use of a slot has its own generation, taken from one counter: a slot that is dropped and made anew does not
-     start again.
+  2. The empty slots below `top` are holes; the bitmap contains exactly these. A pod gets the lowest hole, or slot `top`
+     if there is none. Hence `top` rises only when there are no holes, and lowering it is amortised O(1) per free.
+  3. Fragmentation is (holes + tail) / length, computed when a slot is given back. If it exceeds the threshold, the tail
+     is trimmed; holes are never closed, because pods never move. A table that had grown then also shrinks
+     (lb/sizing.py). `drop` releases all slots of a table without pods.
+  4. Each use of a slot has its own generation, from one counter per table: a slot that is dropped and made again does
+     not restart its numbers.
 
-The threshold makes walks over `slots[:length]` shorter. Its cost is trims, each O(slots trimmed).
+A lower threshold makes scans of `slots[:length]` shorter, at the cost of more trims, each O(slots trimmed).
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from lb.tracker import EMPTY, PodTracker
 
 
 class Trim(NamedTuple):
-    """What one trim did, for its one log line."""
+    """The result of one trim, for its log line."""
 
     length_before: int
     length_after: int
     fragmentation_before: float
     threshold: float
     slots_before: int
-    slots_after: int  # fewer if the table had grown and gave memory back
+    slots_after: int  # fewer if the table had grown and has shrunk
 
 
 @final
 class SlotArray:
-    """The slots of one table, and which of them are held."""
+    """The slots of one table, held and empty."""
 
     def __init__(self, max_scale: int, threshold: float, slots_max: int, first_generation: int) -> None:
         assert 0 < slots_max <= SLOTS_MAX, f"slots_max is 1 … {SLOTS_MAX}, not {slots_max}"
@@ -49,14 +49,14 @@ class SlotArray:
         self.slots_max: int = slots_max
         self.threshold: float = threshold
         self.on_trim: Callable[[Trim], None] | None = None
-        # Now. No slot is made before the first pod comes.
+        # State. No slot is allocated before the first pod is added.
         self.slots: list[PodTracker] = []
         self.length: i64 = 0
         self.top: i64 = 0
         self.held: i64 = 0
-        self.generation: i64 = first_generation  # of the latest use
+        self.generation: i64 = first_generation  # the last generation given out
         self._holes: Bitmap = Bitmap()
-        # Since the table was made.
+        # Counters since the table was made.
         self.trims: i64 = 0
         self.grown: i64 = 0
 
@@ -76,7 +76,7 @@ class SlotArray:
         return float(self.length - self.held) / float(self.length)
 
     def take(self) -> PodTracker | None:
-        """The lowest empty slot, under a new generation; None when all of `slots_max` are held."""
+        """Return the lowest empty slot, under a new generation; None if all of `slots_max` are held."""
         slot = self._holes.lowest()
         if slot != NONE:
             self._holes.discard(slot)
@@ -93,7 +93,7 @@ class SlotArray:
         return tracker
 
     def give_back(self, tracker: PodTracker) -> None:
-        """Empty the slot, and trim the tail if that is worth it."""
+        """Empty the slot, and trim the tail if fragmentation exceeds the threshold."""
         self.generation += 1
         tracker.vacate(self.generation)
         self.held -= 1
@@ -117,7 +117,7 @@ class SlotArray:
             self.on_trim(Trim(length_before, self.length, fragmentation_before, self.threshold, slots_before, slots))
 
     def set_max_scale(self, max_scale: int) -> None:
-        """Grow to the new scale at once, or give back what it no longer asks for."""
+        """Set the scale. Grow to it at once, or release the slots that it does not need."""
         self.max_scale = max_scale
         if not self.slots:
             return
@@ -133,13 +133,13 @@ class SlotArray:
         self.trim_if_worth_it()
 
     def shrink(self) -> None:
-        """Give back the slots above `length` that the scale does not ask for."""
+        """Release the slots above `length` that the scale does not need."""
         kept = kept_slots(self.length, self.max_scale, self.slots_max)
         if kept < len(self.slots):
             self._resize(kept)
 
     def drop(self) -> None:
-        """Drop all slots; none is held."""
+        """Release all slots; none may be held."""
         assert self.held == 0, "slots that hold a pod were dropped"
         self.length = 0
         self.top = 0
@@ -147,21 +147,21 @@ class SlotArray:
         self.slots.clear()
 
     def pods(self) -> list[PodTracker]:
-        """The slots that hold a pod, lowest first."""
+        """Return the slots that hold a pod, lowest first."""
         return [tracker for tracker in self.slots[: self.length] if tracker.state != EMPTY]
 
     def check_slot(self, slot: int) -> None:
-        """What can be said of one slot below `length`, whatever the others are."""
+        """Check one slot below `length` independently of the others. Raises AssertionError."""
         tracker = self.slots[slot]
-        assert tracker.slot == slot, f"slot {slot} believes it is {tracker.slot}"
-        assert tracker.generation <= self.generation, f"slot {slot} is ahead of the generations"
+        assert tracker.slot == slot, f"slot {slot} has the number {tracker.slot}"
+        assert tracker.generation <= self.generation, f"the generation of slot {slot} is ahead of the counter"
         is_hole = slot in self._holes
         if tracker.state == EMPTY:
-            assert tracker.is_vacant(), f"the empty slot {slot} refers to something"
-            assert is_hole == (slot < self.top), f"that the empty slot {slot} is a hole is {is_hole}"
+            assert tracker.is_vacant(), f"the empty slot {slot} has data of a pod"
+            assert is_hole == (slot < self.top), f"the empty slot {slot} is marked as a hole: {is_hole}"
         else:
-            assert slot < self.top, f"slot {slot} is held, and top is {self.top}"
-            assert not is_hole, f"slot {slot} is held, and a hole"
+            assert slot < self.top, f"slot {slot} is held, but top is {self.top}"
+            assert not is_hole, f"slot {slot} is held, but marked as a hole"
 
     def check_invariants(self) -> None:
         held = [int(tracker.slot) for tracker in self.pods()]
@@ -170,12 +170,12 @@ class SlotArray:
         assert self.top == top, f"the highest slot held is {top - 1}, top is {self.top}"
         assert self.top <= self.length <= len(self.slots) <= self.slots_max, f"length {self.length} is out of bounds"
         holes = sorted(set(range(top)) - set(held))
-        assert self._holes.members() == holes, f"holes are {holes}, the bitmap says {self._holes.members()}"
+        assert self._holes.members() == holes, f"the holes are {holes}, the bitmap has {self._holes.members()}"
         self._holes.check_invariants()
         for slot, tracker in enumerate(self.slots):
-            assert tracker.slot == slot, f"slot {slot} believes it is {tracker.slot}"
-            assert tracker.state != EMPTY or tracker.is_vacant(), f"the empty slot {slot} refers to something"
-            assert tracker.generation <= self.generation, f"slot {slot} is ahead of the generations"
+            assert tracker.slot == slot, f"slot {slot} has the number {tracker.slot}"
+            assert tracker.state != EMPTY or tracker.is_vacant(), f"the empty slot {slot} has data of a pod"
+            assert tracker.generation <= self.generation, f"the generation of slot {slot} is ahead of the counter"
 
     def _lower_top(self) -> None:
         top = self.top - 1

@@ -1,4 +1,4 @@
-"""The room structures that a policy may need: it names the class, its table makes and keeps the one object."""
+"""The room structures that a policy may need: the policy names the class, and its table makes and keeps the object."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ STRUCTURES: Final[tuple[type[RoomStructure], ...]] = (
 
 
 def make_structure(needs: type[RoomStructure], slots: list[PodTracker]) -> RoomStructure:
-    """The empty structure that a policy asked for; `slots` is the table's list. ValueError: there is no such."""
+    """Return an empty structure of the class `needs`; `slots` is the table's list. Raises ValueError if unknown."""
     if needs not in STRUCTURES:
         known = ", ".join(structure.__name__ for structure in STRUCTURES)
-        raise ValueError(f"a policy needs {needs!r}, which is no room structure: there are {known} (lb.structures)")
+        raise ValueError(f"a policy needs {needs!r}, which is not a room structure; lb.structures has {known}")
     return RoomBitmap(slots) if needs is RoomBitmap else needs()

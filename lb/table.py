@@ -1,25 +1,26 @@
-"""The pods of one revision, their load, and the pick of the pod for the next request.
+"""The table of one revision: its pods, their load, and the pick of the pod for the next request.
 
 Rules
-  1. Structure has one writer: `add`, `drain`, `free`, `drop_slots` and every `set_…` are called by the state worker
-     alone. The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`,
-     and, as its one exception, `suspect`. `set_elsewhere` is for who hears of others that serve the same pods.
-  2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; its generation says which pod it means.
-  3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
-  4. A release under a generation that has passed is counted and changes nothing.
-  5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod. With slow start,
-     a newcomer stands among those of lb/warming.py instead.
-  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` is called. An
-     exception of `pick` goes to the caller; it leaves the table as it was.
-  7. `in_flight`, `capacity`, `room` and `draining` are updated by each call; only `check_invariants` counts them anew.
-  8. An address has one pod: before another one is added there, the one that has it must drain. Both may be names of one
-     process, so what is still in flight in older slots at the address counts for the limit of the newest.
-  9. What others have in flight (`elsewhere`) ranks pods, and does nothing else: limits, capacity, drains and totals
-     are of what is in flight here.
+  1. The structure has a single writer: only the state worker calls `add`, `drain`, `free`, `drop_slots` and the setters
+     of pods. The request path calls `pick`, `reserve` and `release`, for a pod on trial also `begin_trial` and
+     `end_trial`, and as the only exception `suspect`. `set_elsewhere` is for load reports of other members.
+  2. Pods never move (lb/slots.py), so a reference to a slot stays valid; the generation identifies the pod.
+  3. `free` frees a slot, and so does `drain` when nothing is in flight. `release` returns DRAINED and frees nothing.
+  4. A release with an old generation is counted and changes nothing.
+  5. A pod is in the room structure if and only if `may_take_one()` is true; `has_room` has the same value. With slow
+     start, a warming pod is in the structure of lb/warming.py instead.
+  6. An exception in a hook of the policy is counted and passed to `on_hook_error`; the operation completes. An
+     exception in `pick` is propagated to the caller, and the table does not change.
+  7. Each call updates `in_flight`, `capacity`, `room` and `draining`; only `check_invariants` computes them from the
+     slots.
+  8. At most one pod that does not drain has an address: before another is added, the first must drain. Both may be
+     names of one process, so the requests in flight in older slots at the address reduce the limit of the newest.
+  9. The requests of other members (`elsewhere`) only affect the ranking of pods: limits, capacity, drains and totals
+     count the requests of this table.
 
-Cost: pick, reserve, release, suspect, set_elsewhere, find, set_state, set_limit are O(1); add and free are amortised
-O(1), with growth and trims; where slots share an address, O(slots there). set_policy, drop_slots, abandon and
-check_invariants walk the table.
+Cost: pick, reserve, release, suspect, set_elsewhere, find, set_state and set_limit are O(1); add and free are amortised
+O(1), including growth and trims, and O(slots at the address) if slots share one. set_policy, drop_slots, abandon and
+check_invariants are O(slots).
 """
 
 from __future__ import annotations
@@ -42,18 +43,18 @@ from lb.tracker import DRAINING, EMPTY, FOREVER, UNLIMITED, PodTracker
 from lb.warming import NO_WARM_UP, WarmUp
 from lb.weights import WEIGHT_MAX
 
-# What `release` answers.
+# Results of `release`.
 RELEASED: Final = 0
 LATE: Final = 1  # the slot has since been freed or given to another pod
-DRAINED: Final = 2  # the last release of a draining slot: ask the state worker to free it
+DRAINED: Final = 2  # the last release of a draining slot, which the state worker should free
 
 
 @final
 class TrackerTable(PodTable):
-    """One revision's slots, with the room structure that its policy picks from.
+    """The slots of one revision, with the room structure that its policy picks from.
 
-    `first_generation`: a table that replaces another goes on from that one's `generation`, so that no
-    (slot, generation) still under way can name a pod of the new one.
+    A table that replaces another one takes that table's `generation` as `first_generation`, so that no
+    (slot, generation) of a request in flight can identify a pod of the new table.
     """
 
     def __init__(
@@ -70,9 +71,9 @@ class TrackerTable(PodTable):
         self.abandoned: bool = False
         self.hook_errors: i64 = 0  # since the table was made
         self.on_hook_error: Callable[[Exception], None] | None = None
-        # The policy, and which of its hooks do anything.
+        # The policy, and which of its hooks it defines.
         self.policy: Policy = policy
-        self.warm_up: WarmUp = NO_WARM_UP  # this table's own while slow start is on
+        self.warm_up: WarmUp = NO_WARM_UP  # the table's own object while slow start is on
         self.slow_starts: bool = False
         self._trusts_policy: bool = is_own(policy)
         self._counts_load: bool = self.structure.counts_load
@@ -82,23 +83,23 @@ class TrackerTable(PodTable):
     # The request path.
 
     def pick(self, key: i64, now_s: float) -> PodTracker | None:
-        """The pod the policy gives the next request to; None when no pod has room.
+        """Return the pod that the policy picks for the next request; None if no pod has room.
 
-        What the policy returns is checked: a pod that may not be picked is not picked, whatever a policy from elsewhere
-        says, and a request does not wait while a pod has room.
+        An invalid pick of a third-party policy is replaced: a pod without room is never returned, and neither is None
+        while a pod has room.
         """
         if self.slow_starts:
             tracker = self.warm_up.pick(self, self.policy, key, now_s)
         else:
             tracker = self.policy.pick(self, key, now_s)
         if tracker is None:
-            return None if self.room == 0 else self._in_place_of_bad_pick()
+            return None if self.room == 0 else self._replace_bad_pick()
         if tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
             return tracker
-        return self._in_place_of_bad_pick()
+        return self._replace_bad_pick()
 
     def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
-        """As `pick`, but the avoided pod only where no other has room."""
+        """Pick as `pick` does, but return the avoided pod only if no other has room."""
         if not avoided.has_room or self.room == 1:
             return self.pick(key, now_s)
         self._leave_room(avoided)
@@ -108,9 +109,9 @@ class TrackerTable(PodTable):
             self._settle(avoided)
 
     def reserve(self, tracker: PodTracker) -> None:
-        """One request more in the pod. The caller may go beyond its limit (a request exempted by rule).
+        """Count one more request in the pod. The caller may exceed the limit (a request exempted by rule).
 
-        Of a pod that drains, `drain` must follow: what is in flight there counts for the newer pod at its address.
+        If the pod drains, the caller must then call `drain`, which updates the limit of the newer pod at its address.
         """
         assert tracker.state != EMPTY, "a request was given to an empty slot"
         in_flight = tracker.in_flight + 1
@@ -127,9 +128,10 @@ class TrackerTable(PodTable):
             self._notify_reserve(tracker)
 
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
-        """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED.
+        """Count one request less in the pod that had `generation`. Return RELEASED, LATE or DRAINED.
 
-        `latency_s`: how long the pod took; negative if it ended after so long without an answer; 0.0: unknown.
+        `latency_s` is the pod's response time, negative if the request ended after this time without a response, 0.0 if
+        unknown.
         """
         if generation != tracker.generation:
             self.late_releases += 1
@@ -154,31 +156,29 @@ class TrackerTable(PodTable):
         return RELEASED
 
     def begin_trial(self, tracker: PodTracker) -> None:
-        """What was reserved last is the trial of a recovering pod: it gets no other request before `end_trial`.
+        """Mark the last reserved request as the trial of a recovering pod, which gets no other before `end_trial`.
 
-        Its other requests in flight, from before its quarantine, do not delay the trial, but they count for its limit.
+        The pod's requests from before its quarantine do not delay the trial, but they count towards its limit.
         """
         assert i64(tracker.trials) < tracker.in_flight, "a trial is one of the requests in flight"
         tracker.trials += 1
         self._settle(tracker)
 
     def end_trial(self, tracker: PodTracker, generation: i64) -> None:
-        """The trial no longer keeps other requests from the pod; called once, before its release."""
+        """End the trial, so that the pod may get other requests. Called once per trial, before its release."""
         if generation == tracker.generation and tracker.trials > 0:
             tracker.trials -= 1
             self._settle(tracker)
 
     def suspect(self, tracker: PodTracker, until_s: float) -> None:
-        """Do not pick the pod from this turn on, until the state worker has decided about it; FOREVER: until it leaves,
-        or `end_suspicion`.
-        """
+        """Do not pick the pod until the state worker decides about it; with FOREVER, until `end_suspicion`."""
         assert until_s > 0.0, "0.0 means not suspected"
-        assert tracker.state != EMPTY, "nobody is in the slot to be suspected"
+        assert tracker.state != EMPTY, "an empty slot cannot be suspected"
         tracker.suspect_until_s = until_s
         self._settle(tracker)
 
     def end_suspicion(self, tracker: PodTracker, generation: i64, now_s: float) -> bool:
-        """The time of a suspicion may be over, and nobody has decided about the pod; whether it can be picked again."""
+        """End a suspicion whose time has passed without a decision. Return True if the pod can be picked again."""
         if tracker.generation != generation or not 0.0 < tracker.suspect_until_s <= now_s:
             return False
         tracker.suspect_until_s = 0.0
@@ -189,20 +189,20 @@ class TrackerTable(PodTable):
         slot = tracker.slot
         return 0 <= slot < self.length and self.slots[slot] is tracker
 
-    def _in_place_of_bad_pick(self) -> PodTracker | None:
-        """The first pod that has room; walks the slots, since only a defect of a policy leads here."""
+    def _replace_bad_pick(self) -> PodTracker | None:
+        """Return the first pod with room, by a scan of the slots, which only a defective policy causes."""
         self.bad_picks += 1
         for tracker in self.slots[: self.length]:
             if tracker.has_room:
                 return tracker
         return None
 
-    # Structure: the state worker's.
+    # Structure, written by the state worker.
 
     def add(self, identity: str, address: str, limit: int, state: int) -> PodTracker | None:
-        """Give the pod a slot; None only when all of `slots_max` slots are held.
+        """Give the pod a slot. Return None only if all of `slots_max` slots are held.
 
-        A pod that still holds a slot at this address, draining or not, keeps it with its requests in flight.
+        A pod that already has a slot at this address, draining or not, keeps it with its requests in flight.
         """
         assert not self.abandoned, "a pod was added to an abandoned table"
         _assert_settable(state)
@@ -223,8 +223,9 @@ class TrackerTable(PodTable):
         return tracker
 
     def add_leaving(self, identity: str, address: str) -> PodTracker | None:
-        """A slot for requests in flight at a pod that has left, for `reserve`; then `drain` it. It is never picked, and
-        whoever has the pod's names now is found first.
+        """Give a slot to a removed pod that has requests in flight: `reserve` them, then `drain` it.
+
+        The slot is never picked, and lookups prefer any other slot with its names. Return None if the table is full.
         """
         tracker = self._take_empty(identity, address)
         if tracker is not None:
@@ -234,32 +235,32 @@ class TrackerTable(PodTable):
         return tracker
 
     def find_pod(self, identity: str, address: str) -> PodTracker | None:
-        """The slot of this pod at this address, also one that drains."""
+        """Return the slot of this pod at this address, which may be draining."""
         return self._roster.holder(identity, address)
 
     def find(self, address: str) -> PodTracker | None:
-        """The newest slot at the address, also one that drains."""
+        """Return the newest slot at the address, which may be draining."""
         return self._roster.at(address)
 
     def find_identity(self, identity: str) -> PodTracker | None:
-        """The newest slot of the identity, also one that drains."""
+        """Return the newest slot of the identity, which may be draining."""
         return self._roster.of(identity)
 
     def set_state(self, tracker: PodTracker, state: int) -> None:
-        """Any state but EMPTY and DRAINING, which `free` and `drain` bring about; suspicion ends."""
+        """Set any state but EMPTY and DRAINING, which `free` and `drain` set. Ends a suspicion, unless FOREVER."""
         assert tracker.state != EMPTY, "an empty slot has no state to set"
-        assert tracker.state != DRAINING, f"only an add brings back {tracker!r}"
+        assert tracker.state != DRAINING, f"only `add` can restore {tracker!r}"
         self._write(tracker, state, tracker.own_limit)
 
     def set_limit(self, tracker: PodTracker, limit: int) -> None:
-        """A new limit, also below what is in flight: running work then drains down."""
+        """Set the limit, possibly below the requests in flight, which then fall to it as they end."""
         assert tracker.state != EMPTY, "an empty slot has no limit"
         _assert_possible(limit)
         tracker.own_limit = limit
         self._limit(tracker)
 
     def set_weight(self, tracker: PodTracker, weight: int) -> None:
-        """The share the pod should have where the policy looks at weights; 0: only when no other has room."""
+        """Set the pod's weight for policies that use weights; 0 means only when no other has room."""
         assert tracker.state != EMPTY, "an empty slot has no weight"
         assert 0 <= weight <= WEIGHT_MAX, f"a weight is 0 … {WEIGHT_MAX}, not {weight}"
         if tracker.weight != weight:
@@ -268,9 +269,9 @@ class TrackerTable(PodTable):
             self._settle(tracker)
 
     def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
-        """Others have so many requests in flight at the pod."""
-        assert tracker.state != EMPTY, "nobody has requests at an empty slot"
-        assert count >= 0, f"nobody can have {count} requests in flight"
+        """Set the number of requests that other members have in flight at the pod."""
+        assert tracker.state != EMPTY, "an empty slot has no requests"
+        assert count >= 0, f"{count} requests cannot be in flight"
         if tracker.elsewhere == count:
             return
         if self._counts_load and tracker.has_room and not tracker.warming:
@@ -281,7 +282,7 @@ class TrackerTable(PodTable):
             tracker.elsewhere = count
 
     def drain(self, tracker: PodTracker) -> bool:
-        """Give the pod no more requests; True if nothing was in flight and the slot is free already."""
+        """Give the pod no more requests. Return True if none was in flight, so that the slot is already free."""
         assert tracker.state != EMPTY, "an empty slot cannot drain"
         if tracker.state != DRAINING:
             self._retire(tracker)
@@ -292,16 +293,16 @@ class TrackerTable(PodTable):
         return True
 
     def free(self, tracker: PodTracker) -> None:
-        """Take the slot back whatever is in flight; releases that still come are late."""
+        """Free the slot even if requests are in flight; their releases will be late."""
         assert tracker.state != EMPTY, "a slot was freed twice"
         if tracker.state != DRAINING:
             self._retire(tracker)
         self._vacate(tracker)
 
     def drop_slots(self) -> bool:
-        """Give back the memory of a table without pods: the next pod makes slots anew. False: there is nothing to give.
+        """Release all slots of a table without pods; the next pod allocates new ones. Return False if nothing was done.
 
-        A table that keeps its high-water mark for good (threshold 1) keeps its slots, too.
+        A table that always keeps its high-water mark (threshold 1) also keeps its slots.
         """
         if self.used != 0 or not self.slots or self._array.threshold == 1.0:
             return False
@@ -313,13 +314,13 @@ class TrackerTable(PodTable):
         return True
 
     def abandon(self) -> None:
-        """Give up a table that is not to be trusted: every release that still comes is late. It counts on nothing."""
+        """Abandon an inconsistent table, so that every later release is late. Relies on no state but the slots."""
         self.abandoned = True
         for tracker in self.slots:
             tracker.generation += 1
 
     def dispose(self, count: int) -> bool:
-        """Drop so many slots of an abandoned table, with all that they refer to; False when none is left."""
+        """Release `count` slots of an abandoned table with their references. Return False when none is left."""
         assert self.abandoned, "slots of a table that is in use were dropped"
         self._roster = Roster()
         self.structure = RoomStructure()
@@ -331,18 +332,18 @@ class TrackerTable(PodTable):
         return len(slots) != 0
 
     def set_max_scale(self, max_scale: int) -> None:
-        """Another scale: the table grows to it at once, or gives back what it no longer asks for."""
+        """Set the scale. The table grows to it at once, or releases the slots that it does not need."""
         self._array.set_max_scale(max_scale)
         self._resize()
 
     def set_threshold(self, trailing_fragmentation_threshold: float) -> None:
-        """Another threshold, acted upon at once."""
+        """Set the threshold, and trim at once if fragmentation exceeds it."""
         self._array.set_threshold(trailing_fragmentation_threshold)
         self._resize()
 
     def set_slow_start(self, window_s: float) -> None:
-        """How long the share of a newcomer grows (lb/warming.py); 0.0: not at all."""
-        assert window_s >= 0.0, f"no pod can be new for {window_s} s"
+        """Set the window over which a new pod's share grows (lb/warming.py); 0.0 disables slow start."""
+        assert window_s >= 0.0, f"a window cannot be {window_s} s"
         if window_s > 0.0 and not self.slow_starts:
             self.slow_starts = True
             self.warm_up = WarmUp(window_s, len([t for t in self._array.pods() if t.is_routable()]))
@@ -355,7 +356,7 @@ class TrackerTable(PodTable):
             self.warm_up = NO_WARM_UP
 
     def set_policy(self, policy: Policy) -> None:
-        """Another policy: its structure is built from the slots as they are; pods that do not drain are added."""
+        """Set the policy: build its structure from the slots, and call `on_add` for the pods that do not drain."""
         for tracker in self._array.pods():
             self._leave_room(tracker)
             tracker.forget_room()
@@ -378,7 +379,7 @@ class TrackerTable(PodTable):
 
     @property
     def on_trim(self) -> Callable[[Trim], None] | None:
-        """Called with each trim once the array has made it: the place for the one log line."""
+        """The function that is called after each trim, for its log line."""
         return self._array.on_trim
 
     @on_trim.setter
@@ -393,17 +394,17 @@ class TrackerTable(PodTable):
         )
 
     def check_room(self) -> None:
-        """AssertionError with a sentence if `room` is not what the room structure counts; no slot is looked at."""
+        """Raise AssertionError if `room` differs from the count of the room structure. Reads no slot."""
         check_room(self, self.warm_up if self.slow_starts else None)
 
     def check_totals(self, held: int, capacity: int, draining: int) -> None:
-        """AssertionError with a sentence if these, counted by the caller, are not what the table says."""
+        """Raise AssertionError if the table's totals differ from these, which the caller has counted."""
         check_totals(self, held, capacity, draining)
 
     def check_slot(self, slot: int) -> None:
-        """All that can be said of one slot below `length`: AssertionError with a sentence if it does not hold.
+        """Raise AssertionError if one slot below `length` is inconsistent.
 
-        For who cannot walk a whole table in one turn, as `check_invariants` does: it may change between two calls.
+        Unlike `check_invariants`, it does not read the whole table in one turn; the table may change between calls.
         """
         self._array.check_slot(slot)
         tracker = self.slots[slot]
@@ -413,13 +414,13 @@ class TrackerTable(PodTable):
         check_pod(self, tracker, self.warm_up if self.slow_starts else None)
 
     def check_invariants(self) -> None:
-        """Count everything anew; AssertionError with a sentence if anything differs from what is kept."""
+        """Raise AssertionError if any sum, index or structure differs from its value computed from the slots."""
         self._array.check_invariants()
         self._roster.check_invariants(self._array.pods())
         check_addresses(self._array.pods())
         check_table(self, self._array.pods(), self.warm_up if self.slow_starts else None)
 
-    # One step of structure each; every public writer above is made of them.
+    # Steps of the public writers.
 
     def _take_slot(self, identity: str, address: str) -> PodTracker | None:
         tracker = self._take_empty(identity, address)
@@ -477,7 +478,7 @@ class TrackerTable(PodTable):
         except Exception as error:
             self._hook_raised(error)
 
-    # Apart from `reserve` and `release`, which are quicker without a handler of exceptions in them.
+    # Separate from `reserve` and `release`, which are faster without an exception handler.
 
     def _notify_reserve(self, tracker: PodTracker) -> None:
         try:
@@ -497,7 +498,7 @@ class TrackerTable(PodTable):
             self.on_hook_error(error)
 
     def _limit_newest(self, address: str) -> None:
-        """Less or more may be in flight in older slots at the address."""
+        """Update the limit of the newest slot, because the requests of older slots at the address may have changed."""
         newest = self._roster.at(address)
         if newest is not None and newest.older_at_address is not None:
             self._limit(newest)
@@ -521,7 +522,7 @@ class TrackerTable(PodTable):
             self._resize()
 
     def _settle(self, tracker: PodTracker) -> None:
-        # After any change of state, limit or suspicion: has_room follows, and the structure with it.
+        # Called after any change of state, limit or suspicion, to update has_room and the structure.
         if not tracker.may_take_one():
             self._leave_room(tracker)
         elif not tracker.has_room:
@@ -553,11 +554,11 @@ class TrackerTable(PodTable):
             self.warm_up.resize(len(self.slots))
 
 
-# Asserted before anything changes: a change half done would leave a slot that is never freed.
+# Checked before anything changes, because an incomplete change would leave a slot that is never freed.
 
 
 def _assert_settable(state: int) -> None:
-    assert EMPTY < state < DRAINING, f"{state} is no state that can be set"
+    assert EMPTY < state < DRAINING, f"{state} is no state that `set_state` accepts"
 
 
 def _assert_possible(limit: int) -> None:

@@ -1,4 +1,6 @@
-"""The contract of every policy, as tests that an author runs on a policy of their own. It needs pytest only to be run:
+"""The contract of every policy, as tests for the authors of policies.
+
+pytest is needed only to run them:
 
     from lb.testing import PolicyContract
     from my_package import Mine
@@ -7,10 +9,11 @@
         policy = Mine
 
 Rules
-  1. Nothing but the standard library and `lb`; every choice from a seeded generator, so what fails once fails always.
-  2. What a policy need not promise is switched off by name: `reaches_all`, `has_fair_ties`. What it promises beside the
-     contract is switched on (`is_least_loaded`), or checked by an oracle.
-  3. The tests by chance state how often a policy that keeps its promise would fail them with another seed.
+  1. The module uses only the standard library and `lb`. All random choices come from seeded generators, so that
+     failures are reproducible.
+  2. Optional properties can be disabled by name: `reaches_all`, `has_fair_ties`. Additional properties can be enabled
+     (`is_least_loaded`), or checked by an oracle.
+  3. Each statistical test states how often a correct policy would fail it with another seed.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _CHI_SQUARE_9 = 47.0  # exceeded by chance once in 10^6 with 9 degrees of freedo
 
 
 def candidates(table: PodTable) -> list[PodTracker]:
-    """Every pod with room, found the plain way: a scan with inline checks of state, suspicion and limit."""
+    """Return every pod with room, by a scan with its own checks of state, suspicion and limit."""
     found = []
     for tracker in table.slots[: table.length]:
         if tracker.state not in {READY, RECOVERING} or tracker.suspect_until_s != 0.0:
@@ -45,19 +48,19 @@ def candidates(table: PodTable) -> list[PodTracker]:
 
 
 class Oracle:
-    """Names the pods that the next pick may return; this one any with room.
+    """A reference model of a policy: it names the pods that the next pick may return, in this class any with room.
 
-    It watches the table from outside: it is shown the table after every step (`observe`) and every pick (`picked`).
-    `stamp` says when each pod last changed its place in the order.
+    It observes the table from outside: `observe` is called after every step, and `picked` after every pick. `stamp`
+    has the time at which each pod last changed its place in the order.
     """
 
     def __init__(self) -> None:
         self.clock = 0
-        self.stamp: dict[int, int] = {}  # of the slots with room
+        self.stamp: dict[int, int] = {}  # by slot, for slots with room
         self.load: dict[int, int] = {}
 
     def observe(self, table: TrackerTable, order: dict[int, int] | None = None) -> None:
-        """`order` by slot, for pods that came to have room in one step."""
+        """Record the table's state; `order` ranks the slots of pods that got room in the same step."""
         now = [tracker for tracker in candidates(table) if not tracker.warming]
         if order is not None:
             now.sort(key=lambda tracker: order.get(tracker.slot, 0))
@@ -78,7 +81,7 @@ class Oracle:
         pass
 
     def allowed(self, table: TrackerTable, key: int = 0, now_s: float = 0.0) -> list[PodTracker]:
-        """What the policy may return among the others, or any newcomer of a slow start."""
+        """Return the pods that the policy may pick, and the pods in slow start that the table may pick."""
         found = candidates(table)
         newcomers = [tracker for tracker in found if tracker.warming]
         others = [tracker for tracker in found if not tracker.warming]
@@ -92,18 +95,18 @@ class Oracle:
 
 
 class PolicyContract:
-    """Subclass it and set `policy`; pytest finds the tests if the subclass's name begins with Test."""
+    """The tests of one policy: derive a class whose name begins with Test, and set `policy`."""
 
     policy: ClassVar[type[Policy]]
     oracle: ClassVar[type[Oracle]] = Oracle
-    reaches_all: ClassVar[bool] = True  # idle pods all get requests; False for one that packs
-    has_fair_ties: ClassVar[bool] = True  # idle pods that are alike get equally many
+    reaches_all: ClassVar[bool] = True  # all idle pods get requests; False for a policy that fills few pods
+    has_fair_ties: ClassVar[bool] = True  # equal idle pods get equally many requests
     is_least_loaded: ClassVar[bool] = False
 
-    # What the tests are made of.
+    # Fixtures.
 
     def make_policy(self, seed: int) -> Policy:
-        """For policies that are not made as `cls(rng)`."""
+        """Return a new policy; override this if the class is not constructed as `cls(rng)`."""
         return self.policy(Rng(seed))
 
     def make_table(self, pods: int, limit: int = 2, seed: int = 1) -> TrackerTable:
@@ -119,7 +122,7 @@ class PolicyContract:
         return tracker
 
     def keys(self) -> Iterator[int]:
-        """The keys of requests: none, and some, for a policy that wants them."""
+        """Yield keys of requests: only 0, or also others if the policy wants keys."""
         if not self.policy.wants_key:
             while True:
                 yield 0
@@ -134,7 +137,7 @@ class PolicyContract:
         keys = self.keys()
         for table in (self.make_table(0), self.make_table(4, limit=0)):
             for _ in range(5):
-                assert picked(table, next(keys), 1.0) is None, "a pod was picked where none has room"
+                assert picked(table, next(keys), 1.0) is None, "a pod was picked although none has room"
 
     def test_the_only_one_with_room_is_picked_at_once(self) -> None:
         keys = self.keys()
@@ -149,7 +152,7 @@ class PolicyContract:
                 release(table, table.slots[only])
 
     def test_never_an_empty_full_or_unfit_slot(self) -> None:
-        """With holes at the start, in the middle and at the end; until every request that fits has been placed."""
+        """Place every request that fits, with holes at the start, in the middle and at the end."""
         keys = self.keys()
         unfit = {3: PENDING, 4: NOT_READY, 5: QUARANTINED, 6: RECOVERING}
         for holes in _HOLES:
@@ -166,14 +169,14 @@ class PolicyContract:
             while table.room:
                 fit = candidates(table)
                 tracker = grant(table, next(keys))
-                assert tracker is not None, f"nobody was picked, room had {fit}"
-                assert tracker in fit, f"{tracker!r} was picked, room had {fit}"
+                assert tracker is not None, f"no pod was picked, although {fit} have room"
+                assert tracker in fit, f"{tracker!r} was picked, but only {fit} have room"
                 placed += 1
             assert picked(table, next(keys), 1.0) is None, "no pod had room"
             assert placed == 2 * len([slot for slot in (0, 1, 2, 6, 8, 9) if slot not in holes])
 
     def test_every_idle_pod_is_reached(self) -> None:
-        """Of 20 idle pods each is picked among the first 2,000: one that gets half its share fails once in 10^20."""
+        """Pick each of 20 idle pods within 2,000 picks; a pod with half of its share fails this once in 10^20."""
         if not self.reaches_all:
             return
         keys = self.keys()
@@ -187,7 +190,7 @@ class PolicyContract:
         assert len(seen) == 20, f"never picked: {sorted(set(range(20)) - seen)}"
 
     def test_equal_to_the_oracle_under_load(self) -> None:
-        """A load that rises to the brim and falls, again and again."""
+        """Compare all picks with the oracle while the load rises to capacity and falls repeatedly."""
         keys = self.keys()
         table = self.make_table(100, limit=3)
         oracle = self.oracle()
@@ -206,12 +209,12 @@ class PolicyContract:
         table.check_invariants()
 
     def test_pods_come_and_go(self) -> None:
-        """Anything may happen between two picks; after each step the table's promises are counted anew."""
+        """Change the table at random between picks, and check its invariants after each step."""
         for seed in range(8):
             self.churn(seed, slow_start_s=0.0)
 
     def test_pods_come_and_go_with_slow_start(self) -> None:
-        """A newcomer is passed over at times, and never while no other pod has room."""
+        """Do the same with slow start, which may skip a new pod only while another one has room."""
         for seed in range(8):
             self.churn(seed, slow_start_s=3.0)
 
@@ -231,10 +234,10 @@ class PolicyContract:
         assert picked(table, next(keys), 1.0) is None, "no pod had room"
 
     def test_same_seed_same_picks(self) -> None:
-        assert self.picks(11) == self.picks(11), "the policy takes its choices from elsewhere than its generator"
+        assert self.picks(11) == self.picks(11), "the policy makes choices that do not come from its generator"
 
     def test_ties_are_fair(self) -> None:
-        """Chi-square of 10,000 picks without a key among 10 idle pods: a fair policy fails once in 10^6 seeds."""
+        """Test 10,000 picks among 10 idle pods by chi-square; a fair policy fails once in 10^6 seeds."""
         if not self.has_fair_ties:
             return
         table = self.make_table(10)
@@ -246,7 +249,7 @@ class PolicyContract:
             release(table, tracker)
         mean = _FAIR_PICKS / 10
         chi_square = sum((count[slot] - mean) ** 2 / mean for slot in range(10))
-        assert chi_square < _CHI_SQUARE_9, f"picked were {sorted(count.items())}"
+        assert chi_square < _CHI_SQUARE_9, f"the picks by slot are {sorted(count.items())}"
 
     def test_least_is_least_over_all_orders(self) -> None:
         if not self.is_least_loaded:
@@ -261,7 +264,7 @@ class PolicyContract:
             for _ in range(5):
                 grant(table, 0)
             found = sorted(int(tracker.in_flight) for tracker in table.slots[:4])
-            assert found == [3, 3, 3, 3], f"loads {loads} and six requests came to {found}"
+            assert found == [3, 3, 3, 3], f"loads {loads} and six requests became {found}"
 
     # Parts of the tests.
 
@@ -276,11 +279,11 @@ class PolicyContract:
         return found
 
     def pick_as_allowed(self, table: TrackerTable, oracle: Oracle, key: int, now_s: float) -> PodTracker | None:
-        """Pick and reserve, asking the oracle before."""
+        """Pick and reserve, and compare the pick with the oracle's."""
         allowed = oracle.allowed(table, key, now_s)
         tracker = picked(table, key, now_s)
         if tracker is None:
-            assert not allowed, f"nobody was picked, the oracle allows {allowed}"
+            assert not allowed, f"no pod was picked, the oracle allows {allowed}"
             return None
         assert any(tracker is one for one in allowed), f"{tracker!r} was picked, the oracle allows {allowed}"
         oracle.picked(tracker)
@@ -300,9 +303,9 @@ class PolicyContract:
                 fit = candidates(table)
                 tracker = picked(table, next(keys), step * 0.1)
                 if not fit:
-                    assert tracker is None, f"{tracker!r} was picked where none had room"
+                    assert tracker is None, f"{tracker!r} was picked although none has room"
                     break
-                assert tracker in fit, f"{tracker!r} was picked, room had {fit}"
+                assert tracker in fit, f"{tracker!r} was picked, but only {fit} have room"
                 assert tracker is not None
                 table.reserve(tracker)
                 running.append((tracker, int(tracker.generation)))
@@ -317,7 +320,7 @@ class PolicyContract:
         table.check_invariants()
 
     def disturb(self, table: TrackerTable, rng: Rng, step: int) -> None:
-        """One thing that the state worker, or the failure of a pod, may do."""
+        """Make one random change, as the state worker or the failure of a pod does."""
         pods = [tracker for tracker in table.slots[: table.length] if tracker.identity and tracker.state != DRAINING]
         what = rng.below(8)
         if what < 3 or not pods:
@@ -339,10 +342,10 @@ class PolicyContract:
 
 
 def picked(table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
-    """What the policy picks; the table would take another pod in the place of one that may not be picked."""
+    """Return the policy's pick. Raises AssertionError if the table had to replace it."""
     before = table.bad_picks
     tracker = table.pick(key, now_s)
-    assert table.bad_picks == before, f"the policy named a pod that may not be picked, or none; {tracker!r} was taken"
+    assert table.bad_picks == before, f"the policy picked a pod without room, or none; the table took {tracker!r}"
     return tracker
 
 

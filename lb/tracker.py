@@ -1,13 +1,13 @@
-"""One pod of one revision: a slot of the table, used in place for one pod after another.
+"""The tracker of one pod of a revision: a slot of the table, which is reused for one pod after another.
 
 Rules
   1. A slot object is made once and never replaced or moved; `slot` is its fixed place in the table.
-  2. `generation` says which use of the slot this is. It moves on when the slot is given to a pod and again when it is
-     freed, and no two uses within one table share a number. A lease keeps the generation it was granted under.
-  3. All code may read; only the table writes, except `attachment`, `leases` and `epoch`, which are the data path's.
-  4. The fields under "room structure" belong to the structures (lb/rooms.py and its kin), those under "slow start" to
-     lb/warming.py, those under "policy" to the policy of the table. They are fields of the pod (an intrusive structure)
-     so that a pick, a reserve and a release neither allocate nor look anything up.
+  2. `generation` identifies a use of the slot. It changes when the slot is given to a pod and when it is freed, and is
+     unique within a table. A lease keeps the generation that it was granted under.
+  3. All code may read; only the table writes, except `attachment`, `leases` and `epoch`, which the data path writes.
+  4. The fields under "Room structure" belong to the structures (lb/rooms.py and others) and to slow start
+     (lb/warming.py), those under "Policy" to the policy of the table. They are fields of the pod (an intrusive
+     structure) so that a pick, a reserve and a release neither allocate nor look anything up.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Final, final
 
 from mypy_extensions import i32, i64
 
-from lb.ring import NO_LEASE, NO_LOAD, NO_NEWCOMER, NOWHERE, LeaseNode, Load, Newcomer, RoomNode, forget
+from lb.ring import NO_LEASE, NO_LOAD, NO_WARMING_NODE, NOWHERE, LeaseNode, Load, RoomNode, WarmingNode, forget
 
 EMPTY: Final = 0  # no pod in the slot
-PENDING: Final = 1  # known, not proven
+PENDING: Final = 1  # known, but not shown to be ready
 READY: Final = 2
-NOT_READY: Final = 3  # was or claims not ready; keeps its ledger
-RECOVERING: Final = 4  # was quarantined; picked again, one trial request at a time
+NOT_READY: Final = 3  # reported or found not ready; its requests in flight stay counted
+RECOVERING: Final = 4  # after quarantine; picked for one trial request at a time
 QUARANTINED: Final = 5
-DRAINING: Final = 6  # leaves when its last request ends
+DRAINING: Final = 6  # removed when its last request ends
 
 STATE_NAMES: Final = ("empty", "pending", "ready", "not_ready", "recovering", "quarantined", "draining")
 
 UNLIMITED: Final = 1 << 30  # the limit of a pod of a revision without container_concurrency
-FOREVER: Final = float("inf")  # of a suspicion
+FOREVER: Final = float("inf")  # suspect_until_s of a suspicion that only `end_suspicion` ends
 
 
 @final
 class PodTracker(RoomNode):
     """A slot: its pod, the pod's limit and its load."""
 
-    # Saves an interpreted process a dictionary per slot; compiled, the class has no dictionary anyhow.
+    # Saves a dictionary per slot in plain Python; the compiled class has none.
     __slots__ = (
         "address",
         "attachment",
@@ -50,7 +50,6 @@ class PodTracker(RoomNode):
         "latency_s",
         "leases",
         "limit",
-        "newcomer",
         "older_at_address",
         "older_of_identity",
         "own_limit",
@@ -61,6 +60,7 @@ class PodTracker(RoomNode):
         "suspect_until_s",
         "trials",
         "warming",
+        "warming_node",
         "weight",
     )
 
@@ -73,49 +73,49 @@ class PodTracker(RoomNode):
         self.identity: str = ""
         self.address: str = ""  # canonical ip:port, or unix:/path
         self.state: i64 = EMPTY
-        self.limit: i64 = 0  # less than its own while older slots at its address have requests in flight (lb/table.py)
+        self.limit: i64 = 0  # `own_limit` minus the requests in flight in older slots at its address (lb/addresses.py)
         self.own_limit: i64 = 0
         self.in_flight: i64 = 0
-        self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
-        self.suspect_until_s: float = 0.0  # 0.0: not suspected; FOREVER: it takes no more requests in its life
-        self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
-        self.leases: LeaseNode = NO_LEASE  # the newest of the requests at the pod; the data path's, as `attachment` is
-        self.epoch: i64 = 0  # which of the pod's states this is, as whoever decides about it counts them
-        # The next older slot of the same address, of the same identity (lb/roster.py).
+        self.weight: i64 = 1  # the relative share under the policy `weighted`
+        self.suspect_until_s: float = 0.0  # 0.0: not suspected; FOREVER: no decision of the state worker ends it
+        self.attachment: object | None = None  # the data path's object for the pod; cleared when the slot is freed
+        self.leases: LeaseNode = NO_LEASE  # the newest lease of the pod; written by the data path
+        self.epoch: i64 = 0  # the number of the pod's last state change, as the state worker counts them
+        # The next older slots with the same address and with the same identity (lb/roster.py).
         self.older_at_address: PodTracker | None = None
         self.older_of_identity: PodTracker | None = None
         # Room structure.
-        self.has_room: bool = False  # a pick could return it; exactly then it stands in the table's room structure
-        self.warming: bool = False  # slow start: it stands among the newcomers instead
-        # Trials in flight; the next one waits for their end. 32 bits beside the two flags save 16 bytes a slot.
+        self.has_room: bool = False  # a pick could return it; if and only if set, it is in the table's room structure
+        self.warming: bool = False  # in slow start, and therefore in the structure of lb/warming.py instead
+        # Trials in flight; the next one waits for their end. 32 bits beside the two flags save 16 bytes per slot.
         self.trials: i32 = 0
-        self.elsewhere: i64 = 0  # what others have in flight at the pod, as they said last; 0 where nobody else serves
+        self.elsewhere: i64 = 0  # requests in flight that other members last reported for the pod
         self.room_index: i64 = 0
         self.room_load: Load = NO_LOAD  # its load in lb/buckets.py
-        self.room_point: i64 = 0  # where it stands in lb/circle.py, by its address; 0: not worked out yet
-        self.newcomer: Newcomer = NO_NEWCOMER  # of slow start; NO_NEWCOMER unless `warming`
-        # Policy: what `ewma` has learnt of the pod.
-        self.latency_s: float = 0.0  # 0.0: nothing yet
+        self.room_point: i64 = 0  # its point in lb/circle.py, computed from its address; 0: not computed yet
+        self.warming_node: WarmingNode = NO_WARMING_NODE  # NO_WARMING_NODE unless `warming`
+        # Policy: the state of `ewma`.
+        self.latency_s: float = 0.0  # 0.0: not measured
         self.latency_at_s: float = 0.0
 
     def is_routable(self) -> bool:
-        """Whether its state allows picking it, room or not."""
+        """Return True if the pod's state allows a pick, whether it has room or not."""
         return self.state == READY or self.state == RECOVERING
 
     def may_take_one(self) -> bool:
-        """Whether the pod may be given a request now, from its own fields: what `has_room` must always equal."""
+        """Return True if the pod may get a request now, computed from its fields; `has_room` must always equal this."""
         if self.state != READY and (self.state != RECOVERING or self.trials > 0):
             return False
         return self.in_flight < self.limit and self.suspect_until_s == 0.0
 
     def capacity(self) -> i64:
-        """What the pod adds to the revision's capacity; suspicion is a matter of seconds and does not change it."""
+        """Return the pod's part of the revision's capacity, which a suspicion, lasting seconds, does not change."""
         if self.state == READY:
             return self.limit
         return min(self.limit, 1) if self.state == RECOVERING else 0
 
     def vacate(self, generation: i64) -> None:
-        """Forget the pod. The table has taken the slot out of everything before."""
+        """Clear the slot, which the table must have removed from all structures."""
         self.generation = generation
         self.identity = ""
         self.address = ""
@@ -131,13 +131,13 @@ class PodTracker(RoomNode):
         self.leases = NO_LEASE
         self.epoch = 0
         self.warming = False
-        self.newcomer = NO_NEWCOMER
+        self.warming_node = NO_WARMING_NODE
         self.room_point = 0
         self.forget_latency()
         self.forget_room()
 
     def forget_room(self) -> None:
-        """Drop what the fields of the room structure refer to."""
+        """Clear the references of the room structure."""
         forget(self)
         self.room_load = NO_LOAD
 
@@ -146,7 +146,7 @@ class PodTracker(RoomNode):
         self.latency_at_s = 0.0
 
     def is_vacant(self) -> bool:
-        """Whether nothing of a pod is left in the slot."""
+        """Return True if no data of a pod are left in the slot."""
         names = self.identity == "" and self.address == "" and self.attachment is None and self.epoch == 0
         links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
         older = self.older_at_address is None and self.older_of_identity is None

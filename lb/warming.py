@@ -1,20 +1,22 @@
-"""Slow start: the share of a pod that has just come grows over a window, whatever the policy.
+"""Slow start: the share of a new pod grows over a window, under any policy.
 
-A *newcomer* is a pod that came to be routable less than a window ago while others were routable already. Its ramp goes
-from RAMP_LEAST to 1: its age over the window, or over the age of the oldest pod if that is younger than the window.
-So pods that start from zero together, all equally cold, share as if there were no slow start.
+A *warming* pod became routable less than a window ago, while others were routable already. Its ramp grows from
+RAMP_LEAST to 1: it is its age divided by the window, or by the age of the oldest pod if that is younger than the
+window. So pods that start from zero together, all equally cold, share as if there were no slow start.
 
 Rules
-  1. It ranks and never withholds: a newcomer with room is picked when no other pod has room.
-  2. Newcomers with room stand here, not in the structure that the policy picks from. Each pick first draws one of all
-     pods with room, as likely as it should be at full share; if that is a newcomer it is taken with the probability of
-     its ramp, else the policy picks among the others. So a newcomer has exactly its ramp's part of its full share.
-  3. Where the policy picks by key nothing is drawn: a newcomer takes a part of the keys that will be its own. The part
-     grows with the ramp, and no key is given back.
-  4. There is always one pod that is no newcomer, to compare with: the first pod to come is none, and when the last pod
-     that is none leaves, the oldest newcomer takes its place.
-  5. Time is that of the picks: a newcomer's age begins with the first pick after it came, since only requests warm it.
-     Newcomers stand in order of age, so a pick looks at the oldest only: O(1), each pod once. No clock is read.
+  1. Slow start ranks pods and never makes a request wait: a warming pod with room is picked when no other has room.
+  2. Warming pods with room are stored here, not in the structure that the policy picks from. Each pick first draws one
+     of all pods with room, with the probability of its full share. A warming pod that is drawn is accepted with the
+     probability of its ramp; otherwise the policy picks among the others. So the share of a warming pod is exactly its
+     ramp times its full share.
+  3. If the policy picks by key, nothing is drawn: a warming pod takes a part of the keys that will be its own. The part
+     grows with the ramp, and no key is returned.
+  4. At least one routable pod is not warming, for comparison: the first pod to arrive is not, and when the last such
+     pod leaves, the oldest warming pod stops warming.
+  5. Time is measured at picks: the age of a warming pod begins with the first pick after its arrival, because only
+     requests warm it. Warming pods are kept in order of age, so a pick checks only the oldest, in amortised O(1). No
+     clock is read.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from lb.circle import RoomCircle
 from lb.hashing import MASK_32, mix
 from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.ring import NO_NEWCOMER, Newcomer, link, stand_alone, unlink
+from lb.ring import NO_WARMING_NODE, WarmingNode, link, stand_alone, unlink
 from lb.rng import Rng
 from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
@@ -41,18 +43,18 @@ _CHANCE: Final = 1 << 30
 
 @final
 class WarmUp:
-    """The newcomers of one table."""
+    """The warming pods of one table."""
 
     def __init__(self, window_s: float, routable: int) -> None:
-        """`routable`: how many pods are routable already and count as warm."""
+        """Start with `routable` pods that are routable already and count as warm."""
         self.window_s: float = window_s
-        self.warm: i64 = routable  # pods that are routable and no newcomers
-        self.cold: i64 = 0  # newcomers
-        self.room: i64 = 0  # newcomers with room
-        self._oldest: Newcomer = NO_NEWCOMER  # means nothing while cold is 0
+        self.warm: i64 = routable  # the number of routable pods that are not warming
+        self.cold: i64 = 0  # the number of warming pods
+        self.room: i64 = 0  # the number of warming pods with room
+        self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while cold is 0
         self._stamped: bool = True  # every age has begun
-        self._warm_from_s: float = LONG_AGO_S  # of the oldest pod that is no newcomer; negative and near: not yet seen
-        self._ends_s: float = _NOT_YET_S  # when the oldest newcomer's window is over
+        self._warm_from_s: float = LONG_AGO_S  # when the oldest pod that is not warming began; -1.0: at the next pick
+        self._ends_s: float = _NOT_YET_S  # when the window of the oldest warming pod ends
         self._by_weight: bool = False
         self._by_key: bool = False
         self._weights: RoomWeights = RoomWeights(False)
@@ -61,7 +63,7 @@ class WarmUp:
     # The request path.
 
     def pick(self, table: PodTable, policy: Policy, key: i64, now_s: float) -> PodTracker | None:
-        """Called by the table instead of the `pick` of `policy`."""
+        """Return the pod for the next request; the table calls this instead of the `pick` of `policy`."""
         if not self._stamped or now_s >= self._ends_s:
             self.advance(table, now_s)
         if self.room == 0:
@@ -69,22 +71,22 @@ class WarmUp:
         if self.room == table.room:
             return self._any(key, policy.rng)
         if self._by_key and key != 0:
-            newcomer = self._nearest(table, key, now_s)
+            warming = self._nearest(table, key, now_s)
         else:
-            newcomer = self._drawn(table, policy.rng, now_s)
-        if newcomer is not None:
-            return newcomer
+            warming = self._drawn(table, policy.rng, now_s)
+        if warming is not None:
+            return warming
         return policy.pick(table, key, now_s)
 
     def advance(self, table: PodTable, now_s: float) -> None:
-        """Begin the ages of those that have come, and end the windows that are over."""
+        """Begin the ages of new pods, and end the windows that are over."""
         if not self._stamped:
             self._stamp(now_s)
         while now_s >= self._ends_s:
             self._graduate(table)
 
     def insert(self, tracker: PodTracker) -> None:
-        """A newcomer has room."""
+        """Insert a warming pod that has got room."""
         self.room += 1
         if self._by_key:
             self._circle.insert(tracker)
@@ -92,7 +94,7 @@ class WarmUp:
             self._weights.insert(tracker)
 
     def remove(self, tracker: PodTracker) -> None:
-        """A newcomer has no room."""
+        """Remove a warming pod that has no room any more."""
         self.room -= 1
         if self._by_key:
             self._circle.remove(tracker)
@@ -102,24 +104,24 @@ class WarmUp:
     # Structure.
 
     def arrive(self, tracker: PodTracker) -> None:
-        """The pod is routable from now on, and stands in no structure yet."""
+        """Add a pod that has become routable and is in no structure yet."""
         if self.warm == 0:
             self.warm = 1
             self._warm_from_s = -1.0
             self._stamped = False
             return
-        newcomer = Newcomer(tracker)
+        node = WarmingNode(tracker)
         if self.cold == 0:
-            self._oldest = newcomer
+            self._oldest = node
         else:
-            link(newcomer, self._oldest)
+            link(node, self._oldest)
         self.cold += 1
         self._stamped = False
-        tracker.newcomer = newcomer
+        tracker.warming_node = node
         tracker.warming = True
 
     def leave(self, table: PodTable, tracker: PodTracker) -> None:
-        """The pod is not routable any more, and stands in no structure."""
+        """Remove a pod that is not routable any more and is in no structure."""
         if tracker.warming:
             self._forget(tracker)
             return
@@ -134,11 +136,11 @@ class WarmUp:
 
     def set_window(self, window_s: float) -> None:
         self.window_s = window_s
-        self._look_at_oldest()
+        self._update_end()
 
     def set_needs(self, needs: type[RoomStructure], slots: i64) -> None:
-        """The policy has changed. No newcomer stands here at the moment."""
-        assert self.room == 0, "newcomers with room stand in the structures of another policy"
+        """Make the structures for another policy; no warming pod may be in them."""
+        assert self.room == 0, "warming pods with room are in the structures of another policy"
         self._by_weight = needs is RoomWeights
         self._by_key = needs is RoomCircle
         self._weights = RoomWeights(self._by_weight)
@@ -151,85 +153,85 @@ class WarmUp:
             self._circle.resize(slots)
 
     def ramp(self, tracker: PodTracker, now_s: float) -> float:
-        """RAMP_LEAST … 1: which part of its full share the pod has."""
-        if not tracker.warming or tracker.newcomer.from_s < 0.0:
+        """Return the part of its full share that the pod has, RAMP_LEAST … 1."""
+        if not tracker.warming or tracker.warming_node.from_s < 0.0:
             return RAMP_LEAST if tracker.warming else 1.0
         whole_s = min(self.window_s, now_s - self._warm_from_s)
-        age_s = now_s - tracker.newcomer.from_s
+        age_s = now_s - tracker.warming_node.from_s
         if age_s >= whole_s:
             return 1.0
         return max(age_s / whole_s, RAMP_LEAST)
 
     def check_pod(self, tracker: PodTracker) -> None:
-        """What can be said of one slot, whatever the others are."""
-        stands = self._circle.holds(tracker) if self._by_key else self._weights.holds(tracker)
-        stands_here = tracker.warming and tracker.has_room
-        assert stands == stands_here, f"that it stands among the newcomers with room is {stands} of {tracker!r}"
-        assert not tracker.warming or tracker.is_routable(), f"the newcomer {tracker!r} is not routable"
-        assert not tracker.warming or tracker.newcomer.pod is tracker, f"the age of {tracker!r} is another pod's"
+        """Check one slot independently of the others. Raises AssertionError."""
+        holds = self._circle.holds(tracker) if self._by_key else self._weights.holds(tracker)
+        expected = tracker.warming and tracker.has_room
+        assert holds == expected, f"{tracker!r} is among the warming pods with room: {holds}, expected {expected}"
+        assert not tracker.warming or tracker.is_routable(), f"{tracker!r} is warming, but not routable"
+        assert not tracker.warming or tracker.warming_node.pod is tracker, f"the age of {tracker!r} is another pod's"
 
     def check_invariants(self, pods: list[PodTracker]) -> None:
-        """`pods` are the slots that hold one."""
-        newcomers = [tracker for tracker in pods if tracker.warming]
+        """Raise AssertionError if the state does not match `pods`, the slots that hold a pod."""
+        warming = [tracker for tracker in pods if tracker.warming]
         warm = [tracker for tracker in pods if tracker.is_routable() and not tracker.warming]
-        assert all(tracker.is_routable() for tracker in newcomers), "a newcomer is not routable"
-        assert self.cold == len(newcomers), f"{len(newcomers)} pods are newcomers, {self.cold} are counted"
-        assert self.warm == len(warm), f"{len(warm)} pods are none, {self.warm} are counted"
-        assert self.warm > 0 or self.cold == 0, "all pods are newcomers"
-        newcomer = self._oldest
+        assert all(tracker.is_routable() for tracker in warming), "a warming pod is not routable"
+        assert self.cold == len(warming), f"{len(warming)} pods are warming, {self.cold} are counted"
+        assert self.warm == len(warm), f"{len(warm)} pods are warm, {self.warm} are counted"
+        assert self.warm > 0 or self.cold == 0, "all pods are warming"
+        node = self._oldest
         found: list[int] = []
         for _ in range(self.cold):
-            assert newcomer.pod in newcomers, f"{newcomer.pod!r} is no newcomer"
-            following = newcomer.room_next
-            assert isinstance(following, Newcomer), f"{following!r} stands among the newcomers"
-            found.append(int(newcomer.slot))
-            in_order = following.from_s < 0.0 or newcomer.from_s <= following.from_s or following is self._oldest
-            assert in_order, "the newcomers do not stand in order of age"
-            newcomer = following
-        assert self.cold == 0 or newcomer is self._oldest, f"there are more newcomers than {self.cold}"
-        assert sorted(found) == [int(tracker.slot) for tracker in newcomers], f"the newcomers are said to be {found}"
+            assert node.pod in warming, f"{node.pod!r} is not warming"
+            following = node.room_next
+            assert isinstance(following, WarmingNode), f"{following!r} is among the warming pods"
+            found.append(int(node.slot))
+            in_order = following.from_s < 0.0 or node.from_s <= following.from_s or following is self._oldest
+            assert in_order, "the warming pods are not in order of age"
+            node = following
+        assert self.cold == 0 or node is self._oldest, f"there are more warming pods than {self.cold}"
+        assert sorted(found) == [int(tracker.slot) for tracker in warming], f"the ring of warming pods has {found}"
         members = self._circle.members() if self._by_key else self._weights.members()
         assert members is not None
-        expected = [int(tracker.slot) for tracker in newcomers if tracker.may_take_one()]
+        expected = [int(tracker.slot) for tracker in warming if tracker.may_take_one()]
         slots = sorted([int(tracker.slot) for tracker in members])
-        assert slots == expected, f"newcomers with room are {expected}, here stand {slots}"
-        assert self.room == len(expected), f"{len(expected)} newcomers have room, {self.room} are counted"
+        assert slots == expected, f"the warming pods with room are {expected}, the structure has {slots}"
+        assert self.room == len(expected), f"{len(expected)} warming pods have room, {self.room} are counted"
 
     # The next pod.
 
     def _drawn(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
-        """A newcomer, if the draw over all pods with room falls on one and its ramp lets it have the request."""
+        """Return a warming pod if the draw over all pods with room selects one and its ramp accepts the request."""
         others = table.room - self.room
-        newcomers = self.room
+        warming = self.room
         if self._by_weight:
             structure = table.structure
             assert isinstance(structure, RoomWeights)
             others = structure.total
-            newcomers = self._weights.total
-            if newcomers == 0:
-                return None  # all of them are reserves
+            warming = self._weights.total
+            if warming == 0:
+                return None  # all warming pods are reserves
         if self._by_key:
-            newcomer = self._circle.array.pods[rng.below(self.room)]
+            tracker = self._circle.array.pods[rng.below(self.room)]
         else:
-            newcomer = self._weights.draw(rng)
-        if others == 0:  # a reserve, used only when no other has room
-            return newcomer
-        if rng.below(others + newcomers) < others:
+            tracker = self._weights.draw(rng)
+        if others == 0:  # the others are reserves, used only when no other pod has room
+            return tracker
+        if rng.below(others + warming) < others:
             return None
-        taken = float(rng.below(_CHANCE)) < self.ramp(newcomer, now_s) * float(_CHANCE)
-        return newcomer if taken else None
+        taken = float(rng.below(_CHANCE)) < self.ramp(tracker, now_s) * float(_CHANCE)
+        return tracker if taken else None
 
     def _nearest(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
-        """The newcomer that the key will belong to, if it has taken that key over already."""
+        """Return the warming pod to which the key will belong, if its ramp already includes the key."""
         circle = table.structure
         assert isinstance(circle, RoomCircle)
-        newcomer = self._circle.nearest(key)
-        assert newcomer is not None
+        tracker = self._circle.nearest(key)
+        assert tracker is not None
         circle.nearest(key)
         if circle.distance <= self._circle.distance:
             return None
-        turn = mix((key ^ newcomer.room_point) & MASK_32)
-        return newcomer if float(turn) < self.ramp(newcomer, now_s) * float(MASK_32) else None
+        turn = mix((key ^ tracker.room_point) & MASK_32)
+        return tracker if float(turn) < self.ramp(tracker, now_s) * float(MASK_32) else None
 
     def _any(self, key: i64, rng: Rng) -> PodTracker | None:
         if not self._by_key:
@@ -241,20 +243,20 @@ class WarmUp:
     # Ages.
 
     def _stamp(self, now_s: float) -> None:
-        """Begin the ages of those that came since the last pick: they are the last in order."""
+        """Begin the ages of the pods added since the last pick, which are the last in order."""
         self._stamped = True
         if self._warm_from_s == -1.0:
             self._warm_from_s = now_s
-        newcomer = self._oldest.room_prev
+        node = self._oldest.room_prev
         for _ in range(self.cold):
-            assert isinstance(newcomer, Newcomer)
-            if newcomer.from_s >= 0.0:
+            assert isinstance(node, WarmingNode)
+            if node.from_s >= 0.0:
                 break
-            newcomer.from_s = now_s
-            newcomer = newcomer.room_prev
-        self._look_at_oldest()
+            node.from_s = now_s
+            node = node.room_prev
+        self._update_end()
 
-    def _look_at_oldest(self) -> None:
+    def _update_end(self) -> None:
         if self.cold > 0 and self._oldest.from_s >= 0.0:
             self._ends_s = self._oldest.from_s + self.window_s
         else:
@@ -271,20 +273,20 @@ class WarmUp:
             table.structure.insert(tracker)
 
     def _forget(self, tracker: PodTracker) -> None:
-        newcomer = tracker.newcomer
-        tracker.newcomer = NO_NEWCOMER
+        node = tracker.warming_node
+        tracker.warming_node = NO_WARMING_NODE
         tracker.warming = False
         self.cold -= 1
         if self.cold == 0:
-            self._oldest = NO_NEWCOMER
+            self._oldest = NO_WARMING_NODE
         else:
-            if self._oldest is newcomer:
-                following = newcomer.room_next
-                assert isinstance(following, Newcomer)
+            if self._oldest is node:
+                following = node.room_next
+                assert isinstance(following, WarmingNode)
                 self._oldest = following
-            unlink(newcomer)
-        stand_alone(newcomer)  # nothing keeps its neighbours alive
-        self._look_at_oldest()
+            unlink(node)
+        stand_alone(node)  # it must not keep its neighbours alive
+        self._update_end()
 
 
 NO_WARM_UP: Final = WarmUp(0.0, 0)

@@ -1,13 +1,13 @@
-"""The pods with room by weight, so that one can be drawn with a probability in proportion to its weight.
+"""The room structure of `weighted`: pods with room by weight, drawn with a probability in proportion to their weights.
 
 Rules
-  1. Weights are whole numbers from 0 to WEIGHT_MAX. A pod of weight 0 is a reserve: drawn only when no other has room.
-  2. Pods stand in classes: class c has the weights from 2^(c-1) to 2^c - 1, class 0 the reserve. A class is a dense
-     array and knows the sum of its weights.
-  3. A draw takes a class in proportion to its sum, among those that have pods (at most ten), then a pod of it at
-     random, which it accepts with the probability weight / highest weight of the class. That is at least a half, so a
-     draw takes two tries at most on average, whatever the weights and however many the pods.
-  4. A pod's weight changes only while it stands outside.
+  1. Weights are integers from 0 to WEIGHT_MAX. A pod of weight 0 is a reserve, drawn only when no other has room.
+  2. Pods are in classes: class c has the weights from 2^(c-1) to 2^c - 1, class 0 the reserve. A class is a dense array
+     with the sum of its weights.
+  3. A draw selects a class in proportion to its sum, among those that have pods (at most ten), then a random pod of the
+     class, which it accepts with the probability weight / highest weight of the class. That is at least a half, so a
+     draw takes at most two tries on average, for any weights and any number of pods.
+  4. A pod's weight changes only while it is not in the structure.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lb.tracker import PodTracker
 
 WEIGHT_MAX: Final = 1000
 _CLASSES: Final = 11  # the reserve and 1, 2 …, 512 … 1023
-_TRIES_MAX: Final = 40  # one draw in 2^40 would go on: it takes the pod it has
+_TRIES_MAX: Final = 40  # after so many tries, once in 2^40 draws, the last pod is accepted
 
 
 @final
 class _WeightClass:
-    """Pods of which none has twice the weight of another."""
+    """A class of pods of which none has twice the weight of another."""
 
     __slots__ = ("array", "highest", "total")
 
@@ -40,7 +40,7 @@ class _WeightClass:
 
 @final
 class RoomWeights(RoomStructure):
-    """Pods by weight; with `by_weight` False all weigh 1."""
+    """The pods with room by weight; if `by_weight` is False, all have weight 1."""
 
     def __init__(self, by_weight: bool = True) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class RoomWeights(RoomStructure):
         self.total: i64 = 0
         self._by_weight: bool = by_weight
         self._classes: list[_WeightClass] = [_WeightClass(number) for number in range(_CLASSES)]
-        self._present: i64 = 0  # a bit for each class but the reserve that has pods
+        self._present: i64 = 0  # a bit for each class that has pods, except the reserve
 
     def insert(self, tracker: PodTracker) -> None:
         weight = tracker.weight if self._by_weight else 1
@@ -73,7 +73,7 @@ class RoomWeights(RoomStructure):
             self._present &= ~mask_of(number)
 
     def draw(self, rng: Rng) -> PodTracker:
-        """A pod, each with the probability weight / total; `count` is not 0."""
+        """Return a random pod, each with the probability weight / total; `count` must not be 0."""
         array = self._classes[0].array
         if self.total == 0:
             return array.pods[rng.below(array.count)]
@@ -113,12 +113,12 @@ class RoomWeights(RoomStructure):
             assert pods is not None
             weights = [int(tracker.weight) if self._by_weight else 1 for tracker in pods]
             assert all(_class_of(weight) == number for weight in weights), f"class {number} holds weights {weights}"
-            assert one.total == sum(weights), f"class {number} weighs {sum(weights)}, it says {one.total}"
-            told = (self._present >> number) & 1 != 0
-            assert told == (number > 0 and len(pods) > 0), f"the bit of class {number} is not what it holds"
+            assert one.total == sum(weights), f"class {number} weighs {sum(weights)}, its total is {one.total}"
+            is_present = (self._present >> number) & 1 != 0
+            assert is_present == (number > 0 and len(pods) > 0), f"the bit of class {number} does not match its pods"
             total += sum(weights)
             found += pods
-        assert self.total == total, f"the pods weigh {total}, counted are {self.total}"
+        assert self.total == total, f"the pods weigh {total}, the total is {self.total}"
         assert self.count == len(found), f"{len(found)} pods have room, {self.count} are counted"
         return found
 

@@ -1,15 +1,15 @@
-"""Which world this is: the hot modules compiled by mypyc, or the same sources as plain Python.
+"""The choice between the two worlds: the hot modules compiled by mypyc, or the same sources as plain Python.
 
 Rules
-  1. This runs before any other module of `lb` and `activator` (both packages call it first), so it is never compiled
-     itself and needs nothing but the standard library.
-  2. `ACTIVATOR_COMPILE=0` at import gives plain Python, even where compiled files lie beside the sources.
-  3. In a checkout, compiled files hide edits of their sources. The build leaves a stamp with the hash of everything it
-     read; where that no longer agrees with the files, the import fails and says how to go on. An installed package has
-     no stamp: nobody edits it.
-  4. A process that began in plain Python stays there: compiled files that appear while it runs (a build behind it) are
-     not loaded beside the sources that it has imported already.
-  5. The build puts the witness in place last and removes it first, so that a build which was cut short counts as none.
+  1. This module runs before any other of `lb` and `activator` (both packages import it first), so it is never compiled
+     and uses only the standard library.
+  2. `ACTIVATOR_COMPILE=0` at import selects plain Python, even if there are compiled files beside the sources.
+  3. In a checkout, compiled files hide edits of their sources. The build writes a stamp with the hash of every file
+     that it read; if a hash does not match, the import fails with the command to run. An installed package has no
+     stamp, because its files are not edited.
+  4. A process that began in plain Python stays there: compiled files that a build creates while it runs are not mixed
+     with the sources that it has imported.
+  5. The build installs the witness module last and removes it first, so that an incomplete build counts as none.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Final
 
 PACKAGES: Final = ("activator", "lb")
 VARIABLE: Final = "ACTIVATOR_COMPILE"
-STAMP_NAME: Final = ".compiled"  # in lb/: a line "<sha256> <path>" per file read; lines with "#" are the builder's
-WITNESS: Final = "table"  # compiling is all or nothing, so one module of lb/ stands for all
+STAMP_NAME: Final = ".compiled"  # in lb/: a line "<sha256> <path>" per file; lines with "#" belong to the build
+WITNESS: Final = "table"  # all modules are compiled or none, so one module of lb/ represents all
 
 
 class StaleBuildError(ImportError):
-    """The compiled files of a checkout are not those of its sources."""
+    """The compiled files of a checkout do not match its sources."""
 
 
 class PlainFinder:
-    """Finds our modules as .py only; put before Python's own finders, which prefer compiled files."""
+    """A finder of our modules as .py files only, placed before Python's own finders, which prefer compiled files."""
 
     def __init__(self) -> None:
         self._finders: dict[str, FileFinder] = {}
@@ -60,9 +60,9 @@ class PlainFinder:
 
 
 def enter() -> bool:
-    """Settle which world this process is in; True if it is the compiled one.
+    """Select the world of this process. Return True if it is the compiled one.
 
-    Raises StaleBuildError: a compiled file of a checkout is older than its source.
+    Raises StaleBuildError if the compiled files of a checkout do not match its sources.
     """
     here = os.path.dirname(os.path.abspath(__file__))
     if os.environ.get(VARIABLE) == "0" or not _is_compiled(here):
@@ -80,7 +80,7 @@ def enter() -> bool:
 
 
 def stale_file(root: str) -> str | None:
-    """The first file that is not what the compiled files in the checkout `root` were made from; None if all are."""
+    """Return the first file of the checkout `root` that has changed since it was compiled; None if all match."""
     try:
         with open(os.path.join(root, "lb", STAMP_NAME), encoding="utf-8") as stamp:
             lines = stamp.read().splitlines()
@@ -96,7 +96,7 @@ def stale_file(root: str) -> str | None:
 
 
 def file_hash(path: str) -> str:
-    """SHA-256 of a file in hexadecimal; empty where there is none."""
+    """Return the SHA-256 of a file in hexadecimal; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest()

@@ -1,1 +1,1 @@
-"""The admin port: health, metrics, debug pages, control; and `activator status`, which asks it."""
+"""The admin port (health, metrics, debug pages, control) and `activator status`, its client."""

@@ -1,4 +1,4 @@
-"""Asking a running activator over its admin port, for `activator status` and the other commands."""
+"""The client of a running activator's admin port, for `activator status` and the other commands."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _TIMEOUT_S = 5.0
 
 
 def ask(admin: str, method: str, path: str, token: str = "") -> bytes:
-    """Return the body of the answer. Raises StartError when there is no answer or the answer is a refusal.
+    """Send a request. Return the body of the response. Raises StartError if there is none, or if it is a refusal.
 
-    `admin`: a URL, `host:port` or `unix:/path`; `token`: of the admin port, if it needs one.
+    `admin` is a URL, `host:port` or `unix:/path`; `token` is the token of the admin port, if it needs one.
     """
     headers = {"Activator-Admin": "1", **({"Authorization": f"Bearer {token}"} if token else {})}
     if is_unix(admin):

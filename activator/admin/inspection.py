@@ -1,4 +1,4 @@
-"""The answer to `GET /debug/config`."""
+"""The response to `GET /debug/config`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def configuration(config: Config) -> Any:
 
 
 def _shown(value: Any, kind: types.Type) -> Any:
-    """Return plain data. What the type calls a secret is shown as set or not, whatever its key is named."""
+    """Return plain data. A value of the type Secret is only shown as set or not set, whatever its key."""
     match kind:
         case types.Metadata():
             return _shown(value, kind.type)
@@ -41,7 +41,7 @@ def _shown(value: Any, kind: types.Type) -> Any:
 
 
 def _member(value: Any, kind: types.UnionType) -> types.Type:
-    """Return the member of the union that the value is of; a plain value is of any."""
+    """Return the member of the union that matches the value; AnyType for a plain value."""
     for one in kind.types:
         member = one.type if isinstance(one, types.Metadata) else one
         match member:

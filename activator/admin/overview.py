@@ -1,9 +1,8 @@
-"""`GET /debug/overview`: one row for each revision, as the table of the live page shows it.
+"""`GET /debug/overview`: one row per revision, for the table of the live page.
 
 Rules
-  1. A row is what an operator needs to see whether a revision needs attention, and why. `/debug/revisions?revision=…`
-     has the rest.
-  2. Made row by row of statistics and of what the control plane knows, so that thousands of revisions do not hold up
+  1. A row shows whether a revision needs attention, and why. `/debug/revisions?revision=…` has the details.
+  2. Rows are made one by one from statistics and the control plane's data, so that thousands of revisions do not block
      the loop.
 """
 
@@ -21,9 +20,9 @@ from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVER
 
 ROWS_IN_A_SLICE: Final = 50
 
-# What a revision is like, the worst first; the page sorts by it.
+# States of a revision, the worst first; the page sorts by them.
 FAILED: Final = "failed"  # it cannot start
-DEGRADED: Final = "degraded"  # some pods do not answer, or something of its declaration cannot be had
+DEGRADED: Final = "degraded"  # some pods do not answer, or a part of its declaration cannot be applied
 WAITING: Final = "waiting"  # requests wait
 SERVING: Final = "serving"
 READY_STATE: Final = "ready"
@@ -33,7 +32,7 @@ STATES: Final = (FAILED, DEGRADED, WAITING, STARTING, SERVING, READY_STATE, ASLE
 
 
 def totals(counts: DataPlaneStatistics, workers: list[dict[str, Any]], draining: bool) -> dict[str, Any]:
-    """Of the program as a whole."""
+    """Return the figures of the whole program."""
     return {
         "clients": counts.client_connections,
         "http2_connections": counts.http2.connections,
@@ -47,7 +46,7 @@ def totals(counts: DataPlaneStatistics, workers: list[dict[str, Any]], draining:
 def slices(
     statistics: Iterable[RevisionStatistics], known: Callable[[str], Known | None], head: dict[str, Any]
 ) -> Iterator[bytes]:
-    """The answer in pieces: an object with `head`'s items and `revisions`."""
+    """Yield the response in slices: an object with the items of `head`, and `revisions`."""
     yield msgspec.json.encode(head)[:-1] + b',"revisions":['
     rows: list[bytes] = []
     separator = b""
@@ -64,7 +63,7 @@ def slices(
 
 
 def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
-    """Plain data."""
+    """Return the row of one revision as plain data."""
     spec = known.record.spec
     pods = one.table.pods
     attention = _attention(one, known)
@@ -90,7 +89,7 @@ def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
 
 
 def _attention(one: RevisionStatistics, known: Known) -> list[str]:
-    """Sentences that say what is wrong."""
+    """Return the problems of a revision as sentences."""
     pods = one.table.pods
     found = []
     if known.record.failure:

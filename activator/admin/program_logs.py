@@ -1,4 +1,4 @@
-"""`activator logs`: what the local programs of a revision have written, and what they write from now on."""
+"""`activator logs`: the output of a revision's local programs, and optionally new output as it is written."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from urllib.parse import quote
 
 import msgspec
 
-FOLLOW_INTERVAL_S: Final = 0.5  # between two looks for new lines
+FOLLOW_INTERVAL_S: Final = 0.5  # the interval between requests for new lines
 
-Ask = Callable[[str], bytes]  # path → the body of the answer
+Ask = Callable[[str], bytes]  # path → the body of the response
 
 
 def path_of(name: str, after: int) -> str:
-    """On the admin port."""
+    """Return the path on the admin port for the lines behind the number `after`."""
     return f"/logs/{quote(name, safe='/')}?after={after}"
 
 
 def output(ask: Ask, name: str, last_lines: int, goes_on: Callable[[], bool]) -> Iterator[str]:
-    """Lines as they are printed: the last ones, and as long as `goes_on` (which waits) says so, those that come.
+    """Yield the last lines as text, then new ones as long as `goes_on`, which waits, returns True.
 
     Raises StartError as `ask` does.
     """
@@ -29,10 +29,10 @@ def output(ask: Ask, name: str, last_lines: int, goes_on: Callable[[], bool]) ->
     last = found["last"]
     while goes_on():
         found = msgspec.json.decode(ask(path_of(name, last)))
-        if found["last"] < last:  # the revision is another one of that name, or the activator was started anew
+        if found["last"] < last:  # the revision was replaced by one of the same name, or the activator was restarted
             found = msgspec.json.decode(ask(path_of(name, 0)))
         elif found["missed"]:
-            yield f"… {found['missed']} lines were too many to be kept …"
+            yield f"… {found['missed']} lines were dropped because there were too many …"
         yield from map(_shown, found["lines"])
         last = found["last"]
 

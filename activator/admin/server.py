@@ -1,11 +1,12 @@
-"""The admin port: health, metrics, what is going on, and the few things that can be asked for.
+"""The admin port: health, metrics, debug pages, and a few commands.
 
 Rules
-  1. It is for operators on this machine or in the cluster, never for a browser that was lured here: a request whose
-     Host is a foreign name, or whose Origin is another site, is refused, and whatever changes something needs the
-     header `Activator-Admin: 1`, which no page of another site can send without asking first.
-  2. Where a token is configured, every request needs it but those of kubelets and Prometheus (`OPEN_PATHS`).
-  3. Nothing here is on the path of a request, and nothing here may hold the loop up for long.
+  1. The port is for operators on this machine or in the cluster, and is protected against requests of foreign web
+     pages: a request whose Host is a foreign name, or whose Origin is another site, is refused, and a request that
+     changes something needs the header `Activator-Admin: 1`, which a page of another site cannot send without a
+     preflight.
+  2. If a token is configured, every request needs it except those of kubelets and Prometheus (`OPEN_PATHS`).
+  3. The request path does not use this module, and no handler may block the loop for long.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from activator.telemetry.history import HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
-PROFILE_SECONDS: Final = 5.0  # of a profile for which no length is given
+PROFILE_SECONDS: Final = 5.0  # the default duration of a profile
 PROFILE_SECONDS_MAX: Final = 60.0
 LINE_NUMBER_DIGITS_MAX: Final = 15
-HISTORY_KEYS_MAX: Final = 100  # that one request may ask for by name
-WAKE_S: Final = 600.0  # of a wake for which no time is given
+HISTORY_KEYS_MAX: Final = 100  # revisions that one request may name
+WAKE_S: Final = 600.0  # the default duration of a wake
 HOLD_S_MAX: Final = 7 * 86_400.0
 
 ADMIN_HEADER: Final = "Activator-Admin"
@@ -74,92 +75,92 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Inside(Protocol):
-    """What the admin port asks of the running program."""
+    """The interface of the running program to the admin port."""
 
     def is_alive(self) -> bool: ...
 
     def waiting_for(self) -> list[str]:
-        """Why the program is not ready to serve; empty when it is."""
+        """Return why the program is not ready to serve; empty if it is."""
         ...
 
     async def gather_statistics(self) -> None:
-        """Let all processes of the program report what `metrics` shows."""
+        """Collect the figures for `metrics` from all processes of the program."""
         ...
 
     async def gather_snapshot(self) -> None:
-        """Let them report what `snapshot` shows."""
+        """Collect the data for `snapshot` from all processes of the program."""
         ...
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
-        """The exposition, in slices made one by one, and its content type, for the header Accept."""
+        """Return the exposition, as slices rendered on demand, and its content type, for the header Accept."""
         ...
 
     def snapshot(self, only: str = "") -> object:
-        """Plain data: what `GET /debug/revisions` shows of all revisions, or of the one of this key."""
+        """Return plain data for `GET /debug/revisions`, of all revisions or of the one with this key."""
         ...
 
     def overview(self) -> Iterator[bytes]:
-        """What `GET /debug/overview` answers, in slices made one by one."""
+        """Return the response to `GET /debug/overview`, as slices rendered on demand."""
         ...
 
     def history(self, keys: list[str]) -> object:
-        """Plain data: the curves of these revisions; without keys, of all that have any."""
+        """Return the history of these revisions as plain data; of all revisions if there are no keys."""
         ...
 
     async def snapshot_of(self, worker: int) -> object:
-        """The same of one worker. Raises NoWorkerError, as the next two do."""
+        """Return the snapshot of one worker. Raises NoWorkerError, as the next two methods do."""
         ...
 
     async def tasks_of(self, worker: int) -> object: ...
 
     async def profile_of(self, worker: int, seconds: float) -> object:
-        """Raises ProfilerBusyError."""
+        """Take a profile of one worker. Raises ProfilerBusyError."""
         ...
 
     def program_output(self, key: str, after: int) -> object:
-        """The lines of a revision's programs behind a number; None: no such revision, or it has no programs."""
+        """Return the lines of a revision's programs behind a number; None if it does not exist or has no programs."""
 
     def load(self, key: str, seconds: float | None) -> str:
-        """Have a revision loaded, and keep a program of it for so long; None: as long as it may be idle. Why not."""
+        """Load a revision, and keep a program for `seconds`, or its idle time if None. Return a problem, or ""."""
         ...
 
     def unload(self, key: str) -> str:
-        """Stop the programs of a revision. Why not."""
+        """Stop the programs of a revision. Return why it is refused, or ""."""
         ...
 
     def restart(self, key: str) -> str:
-        """Start other programs in the place of a revision's. Why not."""
+        """Replace the programs of a revision by new ones. Return why it is refused, or ""."""
         ...
 
     def end_member(self, seat: int) -> str:
-        """Take the operator's word that the silent member at a seat has ended. Return why not."""
+        """Accept the operator's assurance that the silent member at a seat has ended. Return why not, or ""."""
 
     def members(self) -> object:
-        """Plain data: what `GET /debug/members` shows."""
+        """Return plain data for `GET /debug/members`."""
 
     def configuration(self) -> object:
-        """Plain data: what `GET /debug/config` shows."""
+        """Return plain data for `GET /debug/config`."""
         ...
 
     @property
     def log(self) -> AppLog | None:
-        """The program's own log, where it is ours to set."""
+        """The program's own log; None if it is not configured here."""
         ...
 
     def set_log_level(self, part: str, level: str) -> None: ...
 
     def stop(self) -> None: ...
 
-    needs_restart: list[str]  # keys of the file that the last reload changed in vain: only a new start applies them
+    needs_restart: list[str]  # keys that the last reload changed and that only take effect after a restart
 
     def reload(self) -> list[str]: ...
 
 
 class AdminServer:
-    """aiohttp on a listener of its own."""
+    """The HTTP server of the admin port, by aiohttp."""
 
     def __init__(self, inside: Inside, now: Now, token: AdminToken | None = None) -> None:
-        """`token`: what requests must carry; None: nothing."""
+        """Make a server; requests must have `token` unless it is None."""
         self._inside = inside
         self._token = token or AdminToken("")
         self._profiler = Profiler(now)
@@ -168,7 +169,7 @@ class AdminServer:
         self._address = ""
 
     async def start(self, address: str, access: SocketAccess | None = None) -> str:
-        """Bind and serve; the address as bound. Raises StartError."""
+        """Bind and serve. Return the bound address. Raises StartError."""
         try:
             sock = bind(address, access=access)
         except StartError as error:
@@ -219,7 +220,7 @@ class AdminServer:
 
     @web.middleware
     async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Ask for the token, but for what kubelets and Prometheus read."""
+        """Require the token, except for the paths that kubelets and Prometheus read."""
         is_open = request.path in OPEN_PATHS and request.method in _READS
         if is_open or self._token.is_in(request.headers.get("Authorization", "")):
             return await handler(request)
@@ -279,11 +280,11 @@ class AdminServer:
         return _json(found)
 
     async def _load(self, request: web.Request) -> web.Response:
-        said = request.query.get("for")
-        seconds = parse_seconds(said) if said is not None else None
-        if request.path.startswith("/wake/") and said is None:
+        duration = request.query.get("for")
+        seconds = parse_seconds(duration) if duration is not None else None
+        if request.path.startswith("/wake/") and duration is None:
             seconds = WAKE_S
-        if (said is not None and seconds is None) or not 0.0 < (seconds or 1.0) <= HOLD_S_MAX:
+        if (duration is not None and seconds is None) or not 0.0 < (seconds or 1.0) <= HOLD_S_MAX:
             problem = f"for: a duration such as 300s, 10m or 2h, more than 0, at most {HOLD_S_MAX / 3600.0:g}h"
             return _json({"problems": [problem]}, status=400)
         return _outcome(request, self._inside.load(_key(request), seconds))
@@ -336,7 +337,7 @@ class AdminServer:
         except ProfilerBusyError:
             return _json({"problems": ["a profile is being taken already"]}, status=409)
         except asyncio.CancelledError:
-            self._profiler.stop()  # its client has gone
+            self._profiler.stop()  # the client has disconnected
             raise
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -363,26 +364,26 @@ def _outcome(request: web.Request, problem: str) -> web.Response:
 
 
 def _worker(request: web.Request) -> int | None:
-    """Which one is asked about; None: the program as a whole."""
-    said = request.query.get("worker")
-    if said is None:
+    """Return the worker that the request names; None for the whole program."""
+    number = request.query.get("worker")
+    if number is None:
         return None
-    if not said.isdecimal():
-        raise NoWorkerError(f"worker: a number from 0, not {said!r}")
-    return int(said)
+    if not number.isdecimal():
+        raise NoWorkerError(f"worker: a number from 0, not {number!r}")
+    return int(number)
 
 
 class _Accepting:
-    """Bounds the connections: a client that opens many takes descriptors only from other clients of this port.
+    """The acceptor of connections, which bounds their number, so that no client can exhaust the program's descriptors.
 
-    The oldest is closed for the newest: a question whether the program is alive is always answered.
+    The oldest connection is closed in favour of a new one, so that health checks are always answered.
     """
 
     def __init__(self, server: web.Server) -> None:
         self._server = server
 
     def accepted(self) -> RequestHandler:
-        """The protocol factory of `loop.create_server`."""
+        """Return a protocol; this is the protocol factory of `loop.create_server`."""
         transports = [connection.transport for connection in self._server.connections]
         open_ones = [one for one in transports if one is not None and not one.is_closing()]
         if len(open_ones) >= ADMIN_CONNECTIONS_MAX:
@@ -397,16 +398,16 @@ def _json(data: object, status: int = 200) -> web.Response:
 
 @web.middleware
 async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamResponse:
-    said = request.headers.get("Host", "")
-    host = _hostname(said)
+    field = request.headers.get("Host", "")
+    host = _hostname(field)
     if not _is_own(host):
-        text = f"the Host {host or said!r} is not this program's: use an address or localhost\n"
+        text = f"the Host {host or field!r} is not this program's: use an address or localhost\n"
         return web.Response(status=403, text=text)
     origin = request.headers.get("Origin")
-    if origin is not None and origin.partition("://")[2] != said:
+    if origin is not None and origin.partition("://")[2] != field:
         return web.Response(status=403, text="requests from other sites are refused\n")
     if request.method not in _READS and request.headers.get(ADMIN_HEADER) != "1":
-        return web.Response(status=403, text=f"send the header {ADMIN_HEADER}: 1 with what changes something\n")
+        return web.Response(status=403, text=f"send the header {ADMIN_HEADER}: 1 with requests that change something\n")
     try:
         return await handler(request)
     except NoWorkerError as error:
@@ -417,12 +418,12 @@ def _hostname(host: str) -> str:
     """Return the name or address of a Host field; empty if it is malformed."""
     try:
         return urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # brackets that hold no IPv6 address
+    except ValueError:  # brackets without an IPv6 address
         return ""
 
 
 def _is_own(host: str) -> bool:
-    """An address or a name that no one outside can point here: DNS rebinding needs a name of its own."""
+    """Return True for an address, or a name that an attacker cannot make point here by DNS rebinding."""
     if host == "localhost" or host.endswith((".localhost", ".svc", ".cluster.local")):
         return True
     try:

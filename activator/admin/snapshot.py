@@ -1,4 +1,4 @@
-"""What `GET /debug/revisions` shows: what the data plane reports, completed by what the control plane knows."""
+"""The response to `GET /debug/revisions`: the data plane's report, completed by data of the control plane."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ def joined(
     workers: list[dict[str, Any]],
     counts: DataPlaneStatistics,
 ) -> dict[str, Any]:
-    """`data`: of `data_plane.snapshot`; `control`, `state_worker`: of `control_plane.snapshot`. Both by key. `workers`:
-    the processes that serve, if there are several; `counts`: of all of them.
+    """Return the response as plain data.
+
+    `data` is the result of `data_plane.snapshot`, and `control` and `state_worker` are those of
+    `control_plane.snapshot`; revisions are by key. `workers` are the worker processes, empty if there is one process;
+    `counts` are the sums of all workers.
     """
     revisions = [_revision(shown, control.get(key, {})) for key, shown in data.items()]
     clients = {
@@ -46,8 +49,9 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slot(slot: dict[str, Any], known: dict[str, str] | None) -> dict[str, Any]:
-    """With the reason why the pod does not answer, is in quarantine, or on trial. The record may be of the same pod
-    elsewhere.
+    """Add the reason why the pod does not answer, is in quarantine, or is on trial.
+
+    The reason is omitted if the control plane's record is of the same pod at another address.
     """
     reason = ""
     if known is not None and known["address"] == slot["address"] and slot["state"] in _WITH_REASON:

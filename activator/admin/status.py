@@ -1,4 +1,4 @@
-"""`activator status`: the answer of `/debug/revisions` as tables."""
+"""`activator status`: the response of `/debug/revisions` as tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 
 def table(answer: bytes) -> str:
-    """Text for a terminal as wide as it is."""
+    """Return the tables as text, in the width of the terminal."""
     console = Console(file=io.StringIO())
     console.print(shown(answer))
     written = console.file
@@ -23,14 +23,14 @@ def table(answer: bytes) -> str:
 
 
 def watch(ask: Callable[[], bytes], wait: Callable[[], bool], console: Console) -> None:
-    """The same, asked again and again and shown in place, until `wait` returns False."""
+    """Show the tables in place, and refresh them until `wait` returns False."""
     with Live(shown(ask()), console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while wait():
             live.update(shown(ask()), refresh=True)
 
 
 def shown(answer: bytes) -> Group | Text:
-    """What `/debug/revisions` says, to be printed."""
+    """Return the response of `/debug/revisions` as an object to print."""
     snapshot = msgspec.json.decode(answer)
     parts: list[Text | Table] = []
     for revision in snapshot["revisions"]:
@@ -48,7 +48,10 @@ def shown(answer: bytes) -> Group | Text:
 
 
 def why(answer: bytes, name: str) -> str | None:
-    """Why each revision has so many pods, or only that of this name (`name`, `namespace/name`); None: there is none."""
+    """Return why each revision, or only the one with this name, has its number of pods; None if it does not exist.
+
+    `name` may be `name` or `namespace/name`.
+    """
     revisions = [
         one
         for one in msgspec.json.decode(answer)["revisions"]
@@ -63,7 +66,7 @@ def _why(revision: dict[str, Any]) -> list[str]:
     head = f"{revision['namespace']}/{revision['name']}"
     scaling = revision.get("scaling")
     if scaling is None:
-        return [f"{head}: not scaled here, since it has no `process` or `container`"]
+        return [f"{head}: not scaled here, because it has no `process` or `container`"]
     state = "asleep" if scaling["asleep"] else "panics" if scaling["panicking"] else "awake"
     averages = f"stable average {scaling['stable_average']:g}, panic average {scaling['panic_average']:g}"
     bounds = f"ready {scaling['ready']}, min {scaling['min']}, max {scaling['max'] or 'no bound'}"
@@ -75,8 +78,8 @@ def _why(revision: dict[str, Any]) -> list[str]:
     group = revision.get("group")
     if group is not None:
         waits = group.get("waits")
-        said = f"{waits['explanation']}, for {waits['waited_s']:.0f} s" if waits else "waits for nothing"
-        lines.append(f"  group {group['name']}: may run {group['granted']}, {said}")
+        wait = f"{waits['explanation']}, for {waits['waited_s']:.0f} s" if waits else "waits for nothing"
+        lines.append(f"  group {group['name']}: may run {group['granted']}, {wait}")
     changed = scaling["changed"]
     if changed is not None:
         came = f"  last change {_ago(changed['age_s'])}: {changed['from']} to {changed['to']} ({changed['reason']}): "
@@ -85,7 +88,7 @@ def _why(revision: dict[str, Any]) -> list[str]:
 
 
 def _group(group: dict[str, Any]) -> Text:
-    """Its budget, who has it, and who waits for what."""
+    """Return the group's budget, the revisions that use it, and those that wait."""
     line = Text(f"group {group['name']}", style="bold")
     used = ", ".join(
         f"{name} {_amount(group['used'][name])} of {_amount(most)}" for name, most in group["budget"].items()
@@ -102,7 +105,7 @@ def _group(group: dict[str, Any]) -> Text:
 
 
 def _amount(amount: int) -> str:
-    """A size as in a file; a number of GPUs, or of something else that is few, as it is."""
+    """Format an amount: a size in KiB, MiB or GiB, a small number (such as of GPUs) unchanged."""
     for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if amount >= size:
             return f"{amount / size:.4g}{unit}"

@@ -19,23 +19,23 @@ log = logging.getLogger("activator")
 
 
 class AdminToken:
-    """The secret that requests must carry. A file is read for each request: its content can be replaced."""
+    """The secret that requests must have. A file is read for each request, so that its content can be replaced."""
 
-    def __init__(self, said: str) -> None:
-        """Raises StartError if there is no such secret."""
-        self._said = said
-        read_secret(said, _WHAT)
+    def __init__(self, setting: str) -> None:
+        """Read the secret. Raises StartError if it cannot be read."""
+        self._setting = setting
+        read_secret(setting, _WHAT)
 
     def is_in(self, authorization: str) -> bool:
-        """True if the header field has the token: as a bearer token, or as a browser sends a password."""
-        if not self._said:
+        """Return True if the header field has the token, as a bearer token or as a Basic password of a browser."""
+        if not self._setting:
             return True
         try:
-            wanted = read_secret(self._said, _WHAT).encode()
+            expected = read_secret(self._setting, _WHAT).encode()
         except StartError as error:
-            log.error("%s: nobody is let in", error)
+            log.error("%s: all requests to the admin port are refused", error)
             return False
-        return hmac.compare_digest(_given(authorization), wanted)
+        return hmac.compare_digest(_given(authorization), expected)
 
 
 def _given(authorization: str) -> bytes:

@@ -1,1 +1,1 @@
-"""Bytes to messages of HTTP and back. A codec does no I/O and belongs to no plane."""
+"""Conversion between bytes and HTTP messages. A codec does no I/O and belongs to neither plane."""

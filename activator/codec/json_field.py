@@ -1,12 +1,12 @@
-"""One member of a JSON object, found in the beginning of a body without parsing the rest of it.
+"""A search for one member of a JSON object at the beginning of a body, without parsing the rest.
 
 Rules
-  1. The member is looked for in the outermost object only. Of several of that name the first counts: the scan ends
-     there, so that nothing has to be waited for. A value that is not a string is as if there were none.
-  2. What is passed over is not judged: only strings and brackets are told apart. A body that is not JSON may be found
-     to have the member; that it is not JSON, its reader says.
-  3. Nothing is kept but TOKEN_BYTES_MAX bytes of a name or a value. Nesting is a number. Each byte is looked at a
-     bounded number of times, however the body is cut into pieces and whatever is in it.
+  1. Only members of the outermost object count. If several have the name, the first is taken: the scan ends there and
+     does not wait for the rest of the body. A member whose value is not a string counts as absent.
+  2. Other members are skipped without validation: only strings and brackets are recognised. A body that is not valid
+     JSON may be found to have the member; validation is left to the reader of the body.
+  3. The scan buffers at most TOKEN_BYTES_MAX bytes of a name or a value, and nesting is a counter. Each byte is read a
+     bounded number of times, whatever the body contains and however it is split.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mypy_extensions import i64
 
 from activator.codec.json_values import ValueSkipper
 
-TOKEN_BYTES_MAX: Final = 1024  # of a name or a value, as it is written; a longer one is none
+TOKEN_BYTES_MAX: Final = 1024  # the longest name or value, in its encoded form; a longer one does not match
 
-# What has become of the search.
-PENDING: Final = 0  # it has not come yet
+# States of the search.
+PENDING: Final = 0  # not found in the bytes received so far
 FOUND: Final = 1
-ABSENT: Final = 2  # the object has none, or it is no text, or this is no object
-BEYOND: Final = 3  # not among the bytes that are looked at
+ABSENT: Final = 2  # the object has no such member, its value is not a string, or the text is not an object
+BEYOND: Final = 3  # not within the first `bytes_max` bytes
 
-# Where in the text the next byte stands.
+# Positions of the next byte in the text.
 _START: Final = 0  # before the object
-_FIRST: Final = 1  # behind its brace
+_FIRST: Final = 1  # behind the object's opening brace
 _NAME: Final = 2  # before a name
 _IN_NAME: Final = 3
 _COLON: Final = 4  # behind a name
@@ -56,20 +56,21 @@ _BOM_BYTES: Final = 3
 
 @final
 class FieldScan:
-    """The search for the member `name` among the first `bytes_max` bytes.
+    """The search for the member `name` in the first `bytes_max` bytes of a body.
 
-    Once it is FOUND, `value` is what it says, written in the body from `start` to `end`, quotes included.
+    Once `state` is FOUND, `value` is the decoded string, and `start` and `end` are its offsets in the body, including
+    the quotes.
     """
 
     def __init__(self, name: str, bytes_max: i64) -> None:
         self._name = name
         self._plain_name = name.encode()
         self._left: i64 = bytes_max
-        self._offset: i64 = 0  # of the piece that is being looked at
+        self._offset: i64 = 0  # the current piece's offset in the body
         self._step: i64 = _START
         self._bom: i64 = 0  # bytes of a byte order mark
         self._skipper = ValueSkipper()
-        self._token: bytes = b""  # of a name or value, what the pieces before had
+        self._token: bytes = b""  # the part of the current name or value in earlier pieces
         self._too_long: bool = False
         self.state: i64 = PENDING
         self.value: str = ""
@@ -77,7 +78,7 @@ class FieldScan:
         self.end: i64 = 0
 
     def feed(self, data: bytes) -> None:
-        """The next piece of the body."""
+        """Scan the next piece of the body."""
         size: i64 = len(data)
         if size > self._left:
             size = self._left
@@ -99,21 +100,21 @@ class FieldScan:
             self.state = BEYOND
 
     def finish(self) -> None:
-        """The body is here to its end."""
+        """End the search: the body is complete."""
         if self.state == PENDING:
             self.state = ABSENT
 
-    # --- within ---
+    # --- internals ---
 
     def _pass(self, end: i64, size: i64) -> i64:
-        """Go on behind a value, if it ends in this piece."""
+        """Return the position behind a skipped value that ends at `end`; `size` if it does not end in this piece."""
         if end < 0:
             return size
         self._step = _BEHIND
         return end + 1
 
     def _look_at(self, byte: i64, pos: i64) -> None:
-        """One byte outside of strings and nested values."""
+        """Process one byte outside of strings and nested values."""
         step = self._step
         if step == _SCALAR:
             if byte in (_COMMA, _CLOSES_OBJECT):
@@ -137,7 +138,7 @@ class FieldScan:
             self._become(byte == _QUOTE, _IN_NAME)
 
     def _become(self, is_so: bool, step: i64) -> None:
-        """Go on to `step` where the text is as it should be; else it is no object, or has ended."""
+        """Continue with `step` if `is_so`; otherwise the text is not an object, or the object has ended."""
         if is_so:
             self._step = step
         else:
@@ -151,7 +152,7 @@ class FieldScan:
             self._become(byte == _OPENS_OBJECT and bom in (0, _BOM_BYTES), _FIRST)
 
     def _begin_value(self, byte: i64, pos: i64) -> None:
-        if self.start > 0:  # the member
+        if self.start > 0:  # the value of the member that is searched for
             self.start = self._offset + pos
             self._begin_string()
             self._become(byte == _QUOTE, _IN_FOUND)
@@ -165,16 +166,16 @@ class FieldScan:
             self._become(byte not in (_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY), _SCALAR)
 
     def _end_value(self, byte: i64) -> None:
-        self._become(byte == _COMMA, _NAME)  # a brace is the end of the object
+        self._become(byte == _COMMA, _NAME)  # a brace ends the object
 
     def _begin_string(self) -> None:
-        """One that is kept."""
+        """Begin a string that is kept."""
         self._skipper.begin_string()
         self._token = b""
         self._too_long = False
 
     def _take_string(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Of a name, or of the value that is looked for: as far as this piece has it."""
+        """Keep this piece's part of a name or of the value. Return the position behind it."""
         end = self._skipper.string_end(data, pos, size)
         stop = size if end < 0 else end
         if len(self._token) + stop - pos > TOKEN_BYTES_MAX:
@@ -189,12 +190,12 @@ class FieldScan:
         else:
             self._step = _COLON
             if self._is_name():
-                self.start = 1  # its place follows; that it is the member is all that counts
+                self.start = 1  # marks the member as found; `_begin_value` sets the offset
         return end + 1
 
     def _is_name(self) -> bool:
         token = self._token
-        if len(token) <= len(self._plain_name):  # an escaped one is longer
+        if len(token) <= len(self._plain_name):  # an escaped name is longer
             return token == self._plain_name
         return b"\\" in token and text_of(token) == self._name
 
@@ -209,13 +210,13 @@ class FieldScan:
 
 
 def text_of(token: bytes) -> str | None:
-    """What a string of JSON says, without its quotes; None where it is none."""
+    """Decode a JSON string that is given without its quotes. Return None if it is not valid."""
     try:
         text = token.decode()
         if "\\" not in text:
             return None if any(one < " " for one in text) else text
         found = json.loads(f'"{text}"')
-        found.encode()  # half of a pair of surrogates is no text
+        found.encode()  # raises for an unpaired surrogate
     except ValueError:
         return None
     return found if isinstance(found, str) else None

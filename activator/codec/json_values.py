@@ -1,16 +1,16 @@
-"""Passing over the strings and the nested values of JSON, without reading what they say.
+"""A scanner that skips strings and nested values of JSON without decoding them.
 
 Rules
-  1. Only strings and brackets are told apart, and one kind of bracket closes another. What is passed over is not
-     judged.
-  2. A backslash takes the next byte with it, in strings and outside of them. So each byte is looked at once, and a
-     value ends at the same byte however the text is cut into pieces.
-  3. Compiled, seven bytes are looked at together, as one number: 64 KiB take 40 to 95 us, whatever is in them, where
-     one byte after the other takes 160. In plain Python arithmetic is slow, and a regular expression finds the marks.
-  4. The results of both ways are the same (tests/codec/test_json_values.py), and no number in them depends on a width:
-     what overflows 64 bits is cut off by a mask.
+  1. Only strings and brackets are recognised, and a bracket of either kind closes one of the other. Skipped values are
+     not validated.
+  2. A backslash escapes the next byte, in strings and outside of them. So each byte is read once, and a value ends at
+     the same byte however the text is split.
+  3. Compiled, seven bytes are processed at a time, as one number: 64 KiB take 40 to 95 us, whatever they contain; one
+     byte at a time takes 160 us. In plain Python arithmetic is slow, so a regular expression finds the marks.
+  4. Both implementations give the same results (tests/codec/test_json_values.py), and the arithmetic does not depend on
+     the width of integers: a mask removes the bits above 64.
 
-The bytes of a word are told apart by their highest bits (`_unequal`).
+The highest bit of each byte of a word is the result of a comparison (`_unequal`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BY_WORDS: Final = lb.COMPILED
 _QUOTE: Final = 0x22
 _BACKSLASH: Final = 0x5C
 
-_READ_BYTES: Final = 8  # by one read …
-_WORD_BYTES: Final = 7  # … of which the last is left out: a number with it could be negative
+_READ_BYTES: Final = 8  # read at a time
+_WORD_BYTES: Final = 7  # used of them: with the eighth byte, the number could be negative
 _FIRST: Final = 0x80
 _LAST: Final = 0x0080_0000_0000_0000
 _ALL: Final = 0x0080_8080_8080_8080
 _LOW_BITS: Final = 0x007F_7F7F_7F7F_7F7F
 _ONES: Final = 0x0001_0101_0101_0101
-_BRACES: Final = 0x0020_2020_2020_2020  # makes braces of brackets
+_BRACES: Final = 0x0020_2020_2020_2020  # turns square brackets into braces
 _QUOTES: Final = _QUOTE * _ONES
 _BACKSLASHES: Final = _BACKSLASH * _ONES
 _OPENING: Final = 0x7B * _ONES
@@ -47,10 +47,13 @@ _MARK: Final = re.compile(rb'["{}\[\]]|\\.?', re.DOTALL)
 
 @final
 class ValueSkipper:
-    """Where a string, or a nested value, ends. It may come in pieces; `begin…` is called behind its first byte."""
+    """A search for the end of a string or of a nested value, which may come in pieces.
+
+    Call `begin_string` or `begin_nested` behind the first byte of the value.
+    """
 
     def __init__(self) -> None:
-        self._depth: i64 = 0  # of brackets that are open
+        self._depth: i64 = 0  # the number of open brackets
         self._in_string: bool = False
         self._escaped: bool = False  # the piece before ended with a backslash
 
@@ -63,7 +66,7 @@ class ValueSkipper:
         self._escaped = False
 
     def string_end(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Where the quote is that ends the string of which `data[pos:size]` is the next piece; -1: it does not end."""
+        """Return the position of the closing quote in `data[pos:size]`, the string's next piece; -1 if not found."""
         if _BY_WORDS:
             pos = self.string_by_words(data, pos, size)
             if pos < size and data[pos] == _QUOTE and not self._escaped:
@@ -71,15 +74,15 @@ class ValueSkipper:
         return self.string_by_search(data, pos, size)
 
     def nested_end(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Where the bracket is that ends the value of which `data[pos:size]` is the next piece; -1: it does not end."""
+        """Return the position of the value's last bracket in `data[pos:size]`, its next piece; -1 if there is none."""
         if _BY_WORDS:
             pos = self.nested_by_words(data, pos, size)
         return self.nested_by_search(data, pos, size)
 
-    # --- the two ways, each of which may be left at any byte for the other ---
+    # --- the two implementations; the scan may switch between them at any byte ---
 
     def string_by_words(self, data: bytes, pos: i64, size: i64) -> i64:
-        """How far no word has the end. That is where the end is, or less than a word is left."""
+        """Return the position of the closing quote, or the first position where less than a word is left."""
         escaped: i64 = _FIRST if self._escaped else 0
         last: i64 = size - _READ_BYTES
         while pos <= last:
@@ -100,7 +103,7 @@ class ValueSkipper:
         return pos
 
     def nested_by_words(self, data: bytes, pos: i64, size: i64) -> i64:
-        """How far no word has the end. That is where the end is, or less than a word is left."""
+        """Return the position of the last bracket, or the first position where less than a word is left."""
         depth: i64 = self._depth
         inside: i64 = _ALL if self._in_string else 0
         escaped: i64 = _FIRST if self._escaped else 0
@@ -115,7 +118,7 @@ class ValueSkipper:
                 pos += _WORD_BYTES
                 continue
             taken: i64 = _escaped_bytes(~backslashes & _ALL, escaped)
-            # From each quote to the next one, which is then not in it.
+            # The bytes from each opening quote up to, but not including, its closing quote.
             strings: i64 = ~quotes & _ALL & ~taken
             strings ^= strings << 8
             strings ^= strings << 16
@@ -124,7 +127,7 @@ class ValueSkipper:
             outside: i64 = _ALL & ~strings & ~taken
             opening = ~opening & outside
             closing = ~closing & outside
-            pairs: i64 = opening << 8 & closing  # those that are empty, of which there may be many
+            pairs: i64 = opening << 8 & closing  # empty pairs of brackets, which may be many
             closing ^= pairs
             opening ^= pairs >> 8
             if closing != 0:
@@ -148,14 +151,14 @@ class ValueSkipper:
         return pos
 
     def string_by_search(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Where the end is; -1: it is not in this piece."""
+        """Return the position of the closing quote; -1 if it is not in this piece."""
         if self._escaped and pos < size:
             self._escaped = False
             pos += 1
         if pos >= size:
             return -1
         found = _IN_STRING.match(data, pos, size)
-        assert found is not None, "it matches nothing, too"
+        assert found is not None, "the pattern matches the empty string"
         end: i64 = found.end()
         if end == size:
             return -1
@@ -165,7 +168,7 @@ class ValueSkipper:
         return -1
 
     def nested_by_search(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Where the end is; -1: it is not in this piece."""
+        """Return the position of the last bracket; -1 if it is not in this piece."""
         if self._escaped and pos < size:
             self._escaped = False
             pos += 1
@@ -187,12 +190,15 @@ class ValueSkipper:
 
 
 def _unequal(word: i64, wanted: i64) -> i64:
-    """The highest bit of a byte is clear where it is as in `wanted`; other bits mean nothing."""
+    """Compare two words bytewise: the highest bit of a byte is clear if both are equal; other bits are undefined."""
     return ((word & _LOW_BITS ^ wanted) + _LOW_BITS) | word
 
 
 def _escaped_bytes(backslashes: i64, escaped: i64) -> i64:
-    """The bytes that a backslash takes with it; the first one by `escaped`, and the eighth, which the next word has."""
+    """Return the highest bits of the bytes that a backslash escapes.
+
+    `escaped` is the first byte's bit if the previous word escapes it. The eighth byte's bit is for the next word.
+    """
     taken = escaped
     left: i64 = backslashes & ~escaped
     while left != 0:
@@ -203,7 +209,7 @@ def _escaped_bytes(backslashes: i64, escaped: i64) -> i64:
 
 
 def _index(bit: i64) -> i64:
-    """Of the byte whose highest bit it is."""
+    """Return the index of the byte whose highest bit is `bit`."""
     index: i64 = 0
     while bit > _FIRST:
         bit >>= 8
@@ -212,7 +218,7 @@ def _index(bit: i64) -> i64:
 
 
 def _index_of_end(opening: i64, closing: i64, depth: i64) -> i64:
-    """Of the bracket at which the depth is 0; -1: at none of these."""
+    """Return the index of the bracket at which the depth becomes 0; -1 if it does at none of them."""
     left: i64 = opening | closing
     while left != 0:
         first: i64 = left & -left
@@ -224,5 +230,5 @@ def _index_of_end(opening: i64, closing: i64, depth: i64) -> i64:
 
 
 def _count(bits: i64) -> i64:
-    """How many of the seven there are: their sum, as a multiplication has it in the highest byte."""
+    """Return how many of the seven highest bits are set: the multiplication sums them in the highest byte."""
     return ((bits >> 7) * _ONES >> 48) & 0x7

@@ -1,16 +1,16 @@
-"""Heads of requests and responses, in no protocol version's terms.
+"""Heads of requests and responses, independent of the protocol version.
 
 Rules
-  1. What stands here is end to end: hop-by-hop fields and framing (Connection, Keep-Alive, Transfer-Encoding,
-     Content-Length, Upgrade, Proxy-*) never appear in `headers`; the length is a number, and the code that sends the
-     message on frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` where the client
-     sent it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
-  2. Names and values are the bytes that were received, order and case kept; code that compares names lowers them.
-  3. A head is made once by a codec, and its listener adds where it comes from (headers/forwarding.py). From then on it
-     is only read: what a pod receives differently is made of it for each attempt (headers/edits.py).
+  1. `headers` holds end-to-end fields only. Hop-by-hop fields and framing (Connection, Keep-Alive, Transfer-Encoding,
+     Content-Length, Upgrade, Proxy-*) never appear in it; the length is a number, and the code that forwards the
+     message writes new framing. Two exceptions: Trailer appears, because trailers are forwarded; and so does
+     `TE: trailers` if the client sent it (gRPC servers insist on it), with the `Connection: TE` that HTTP/1 requires.
+  2. Names and values are the received bytes, in their order and case; code that compares names lowers them.
+  3. A codec makes a head, and the listener adds the request's origin (headers/forwarding.py). After that the head is
+     only read: for each attempt, edits for the pod are made on a copy (headers/edits.py).
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
-(UNKNOWN_LENGTH, True) for a body whose end the stream shows, and (UNKNOWN_LENGTH, False) for no body at all.
+(UNKNOWN_LENGTH, True) for a body that the stream delimits, and (UNKNOWN_LENGTH, False) for no body.
 A response to HEAD, or a 304, may declare the length of a body that does not follow: (n, False).
 """
 
@@ -27,13 +27,13 @@ _NO_CLAIMS: Final[list[bytes]] = []
 
 
 class Fields:
-    """Header fields as one block of bytes: before each field CRLF, between its name and its value a colon.
+    """Header fields as one block of bytes: each field is CRLF, name, colon, value.
 
-    Of the dozen fields that a proxied head has, two or three are ever looked at. As a block they cost one slice when
-    read and one copy when written; as a list of pairs they were half of what parsing cost and all of what writing did.
-    The notation does not depend on HTTP/1: `from_pairs` makes a block of pairs, `pairs` makes pairs of a block.
-    Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and code that adds a field must
-    not either. Fields are shared: those who did not make them use `with_line` and `without`, which return others.
+    A proxy reads two or three of the dozen fields of a head. A block costs one slice to read and one copy to write; a
+    list of pairs took half of the time of parsing and all of the time of writing. The block does not depend on HTTP/1:
+    `from_pairs` makes a block from pairs, and `pairs` makes pairs from a block. Names and values must not contain CR,
+    LF or NUL: the parsers refuse them, and code that adds a field must not use them. Objects are shared and must not be
+    changed: `with_line` and `without` return new ones.
 
     `never_indexed`: lines, each with its CRLF, that no hop may put into a compression table (RFC 7541 6.2.3).
     """
@@ -51,12 +51,12 @@ class Fields:
         return self._with_block(b"%b\r\n%b: %b" % (self.block, name, value))
 
     def with_changed(self, line: bytes, other: bytes) -> Fields:
-        """Return these fields with another line in the place of the first one that is `line`."""
+        """Return these fields with the first occurrence of `line` replaced by `other`."""
         block = (self.block + b"\r\n").replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % other, 1)[:-2]
         return self._with_block(block)
 
     def without(self, lowered_names: frozenset[bytes]) -> Fields:
-        """Return these fields without those of these names."""
+        """Return these fields without those whose names are in `lowered_names`."""
         lines = self.block.split(b"\r\n")
         return self._with_block(
             b"\r\n".join([line for line in lines if line.partition(b":")[0].lower() not in lowered_names])
@@ -68,7 +68,7 @@ class Fields:
         return fields
 
     def get(self, lowered_name: bytes) -> bytes | None:
-        """The value of the first field of this name, without whitespace around it."""
+        """Return the value of the first field of this name, without surrounding whitespace; None if there is none."""
         start = self.block.lower().find(b"\r\n%b:" % lowered_name)
         if start < 0:
             return None
@@ -77,7 +77,7 @@ class Fields:
         return self.block[start : end if end >= 0 else len(self.block)].strip(b" \t")
 
     def pairs(self) -> Headers:
-        """All fields, in order; values without whitespace around them."""
+        """Return all fields as (name, value), in order; values without surrounding whitespace."""
         return pairs_of(self.block.split(b"\r\n")[1:])
 
     def __eq__(self, other: object) -> bool:
@@ -91,7 +91,7 @@ class Fields:
 
 
 def pairs_of(lines: list[bytes]) -> Headers:
-    """Field lines, without their line ends, taken apart."""
+    """Split field lines, without their line ends, into (name, value)."""
     pairs: Headers = []
     for line in lines:
         name, _, value = line.partition(b":")
@@ -100,10 +100,11 @@ def pairs_of(lines: list[bytes]) -> Headers:
 
 
 class RequestHead:
-    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port],
-    empty where an HTTP/1.0 client names none: then `headers` have no Host.
+    """The head of a request.
 
-    An `upgrade` makes both bodies raw streams once the pod has answered 101 (RFC 9110 7.8).
+    `target` is in origin-form (path and query) or `*`. `authority` is the lowered host[:port]; it is empty if an
+    HTTP/1.0 client names none, and then `headers` has no Host. If `upgrade` is set, both bodies become raw streams once
+    the pod has answered 101 (RFC 9110 7.8).
     """
 
     def __init__(
@@ -121,18 +122,18 @@ class RequestHead:
         self.headers = headers
         self.content_length = content_length
         self.has_body = has_body
-        self.upgrade: bytes = b""  # the protocols that the client asks for on this connection, lowered, in a list
-        self.named: bytes = b""  # the fields that Connection names, as a block: for us, and not in `headers`
+        self.upgrade: bytes = b""  # the protocols that the client offers in Upgrade, lowered and comma-separated
+        self.named: bytes = b""  # the fields that Connection names, as a block; they are not in `headers`
         self.claims: list[bytes] = (
-            _NO_CLAIMS  # field lines about its origin, taken out of `headers` (headers/forwarding.py)
+            _NO_CLAIMS  # field lines about the request's origin, removed from `headers` (headers/forwarding.py)
         )
-        self.has_internal: bool = False  # fields that only Knative's components and this program give a meaning
-        self.takes_trailers: bool = False  # over HTTP/2 it says so (TE), as all of gRPC's do
-        self.entry: bytes = b""  # a port that says the revision, whatever the host; empty: it came to none
-        self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
+        self.has_internal: bool = False  # has fields that only Knative's components and this program use
+        self.takes_trailers: bool = False  # an HTTP/2 request with `te: trailers`, as all of gRPC are
+        self.entry: bytes = b""  # a port that selects the revision, whatever the host; empty: none
+        self.traceparent: bytes = b""  # the field line, which is also in `headers`: see headers/trace_context.py
 
     def copy(self) -> RequestHead:
-        """Return another head that says the same, with the same fields."""
+        """Return a copy that shares the fields."""
         head = RequestHead(self.method, self.target, self.authority, self.headers, self.content_length, self.has_body)
         head.upgrade = self.upgrade
         head.named = self.named
@@ -144,7 +145,7 @@ class RequestHead:
         return head
 
     def received(self, lowered_name: bytes) -> bytes | None:
-        """The value of the first field of this name that the client sent to us, also if it is for us alone."""
+        """Return the value of the first field of this name that the client sent, even if Connection names it."""
         value = self.headers.get(lowered_name)
         if value is None and self.named:
             value = Fields(self.named).get(lowered_name)
@@ -152,7 +153,7 @@ class RequestHead:
 
 
 class ResponseHead:
-    """What a pod answers. `reason_phrase` is kept for HTTP/1 peers and may be empty."""
+    """The head of a response. `reason_phrase` is kept for HTTP/1 peers and may be empty."""
 
     def __init__(
         self,
@@ -167,4 +168,4 @@ class ResponseHead:
         self.headers = headers
         self.content_length = content_length
         self.has_body = has_body
-        self.upgrade: bytes = b""  # of a 101: the protocol that is spoken from here on
+        self.upgrade: bytes = b""  # the new protocol, if this is a 101

@@ -1,7 +1,7 @@
-"""The request that a `ProbeSpec` describes, and how its answer names the pod; both planes use it.
+"""The request that a `ProbeSpec` describes, and the check of the identity in its response.
 
-The control plane sends it to find out whether a pod takes requests, the data plane on each new connection to pods
-that state their identity.
+Both planes use it: the control plane sends it to find out whether a pod accepts requests, the data plane on each new
+connection to a pod that states its identity.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from activator.config.model.pods import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
 from activator.runtime.streams import authority_of
 
-# Knative's: queue-proxy knows its callers by these, and answers no other caller on this path.
+# Knative's queue-proxy recognises its callers by these fields, and answers no other caller on this path.
 _QUEUE_PATH: Final = "/healthz"
 _QUEUE_HEADERS: Final = ((b"User-Agent", b"Knative-Activator-Probe"), (b"K-Network-Probe", b"queue"))
 _HTTP_HEADERS: Final = ((b"User-Agent", b"activator-probe"),)
 
 
 def probe_head(probe: ProbeSpec, address: str, keep_alive: bool = False) -> RequestHead:
-    """The request that asks; `keep_alive`: others are to follow it on its connection."""
+    """Return the probe's request; `keep_alive` if other requests follow it on its connection."""
     is_queue = probe.kind == PROBE_QUEUE_PROXY
     host = (probe.host or authority_of(address)).encode()
     headers: Headers = [(b"Host", host), *(_QUEUE_HEADERS if is_queue else _HTTP_HEADERS)]
@@ -32,5 +32,5 @@ def probe_head(probe: ProbeSpec, address: str, keep_alive: bool = False) -> Requ
 
 
 def names(head: ResponseHead, header: str, identity: str) -> bool:
-    """Whether an answer's header says that it comes from this identity."""
+    """Return True if the response's field `header` names this identity."""
     return head.headers.get(header.lower().encode()) == identity.encode()

@@ -1,14 +1,14 @@
-"""The PROXY protocol of HAProxy: what a connection begins with where a proxy says on whose behalf it connects.
+"""HAProxy's PROXY protocol: the header by which a proxy states the client's address at the start of a connection.
 
-Both versions, as https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt has them. No I/O.
+Both versions of https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt are supported. No I/O.
 
 Rules
-  1. A header is whole, incomplete or wrong. What is wrong may be seen later than at its first wrong byte, and is never
-     taken for whole. Where it is cut does not matter.
-  2. It is bounded: version 1 by its 107 bytes, version 2 by PROXY_HEADER_BYTES_MAX, which is looked at as soon as the
-     length has come.
-  3. It tells an address, or nothing: LOCAL, UNKNOWN, UNSPEC, datagrams and Unix sockets tell nothing, and the
-     connection's own address counts. TLVs are not looked at.
+  1. A header is complete, incomplete or invalid. An error may be reported later than at the first wrong byte, but an
+     invalid header is never accepted. The result does not depend on how the input is split.
+  2. The size is bounded: version 1 by 107 bytes, version 2 by PROXY_HEADER_BYTES_MAX, which is checked as soon as the
+     length is received.
+  3. A header states an address or none: for LOCAL, UNKNOWN, UNSPEC, datagrams and Unix sockets the connection's own
+     address is used. TLVs are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import re
 from typing import Final, NamedTuple
 
 PROXY_V1_BYTES_MAX: Final = 107  # the longest line of version 1, with its end
-PROXY_HEADER_BYTES_MAX: Final = 4096  # of version 2 with its TLVs
+PROXY_HEADER_BYTES_MAX: Final = 4096  # version 2, including its TLVs
 
 V1: Final = "v1"
 V2: Final = "v2"
@@ -29,14 +29,14 @@ _V1_START: Final = b"PROXY "
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]{0,4}")
 _LOCAL: Final = 0x20
 _PROXY: Final = 0x21
-# Bytes of the addresses by family, and whether transport and family are ones of the specification.
+# The size of the addresses by family; other families are not in the specification.
 _ADDRESS_BYTES: Final = {0: 0, 1: 12, 2: 36, 3: 216}
 _TCP4: Final = 0x11
 _TCP6: Final = 0x21
 
 
 class Endpoints(NamedTuple):
-    """Of a connection: whence it came, and where it arrived. Addresses are those of one family."""
+    """The two ends of a connection. Both addresses are of one family."""
 
     client_ip: str
     client_port: int
@@ -45,18 +45,18 @@ class Endpoints(NamedTuple):
 
 
 class ProxyHeader(NamedTuple):
-    """A whole header: how many bytes it has, and what it tells; None: nothing."""
+    """A complete header."""
 
-    size: int
-    endpoints: Endpoints | None
+    size: int  # bytes
+    endpoints: Endpoints | None  # None: the header states no address
 
 
 class ProxyHeaderError(ValueError):
-    """It is none; the text says why."""
+    """The data are not a PROXY header; the text is the reason."""
 
 
 def parse(data: bytes) -> ProxyHeader | None:
-    """The header that `data` begins with; None: it is not whole yet. Raises ProxyHeaderError."""
+    """Return the header at the start of `data`, None if it is incomplete. Raises ProxyHeaderError if it is invalid."""
     if data[:1] == b"P":
         return _parse_v1(data)
     if not _SIGNATURE.startswith(data[: len(_SIGNATURE)]):
@@ -124,7 +124,10 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
 
 
 def header(version: str, endpoints: Endpoints | None) -> bytes:
-    """What a connection to a pod begins with; None: the connection is our own, or of a client without an address."""
+    """Return the header that a connection to a pod begins with.
+
+    `endpoints` is None if the connection is the program's own, or of a client without an address.
+    """
     made = None if endpoints is None else _of_one_family(endpoints)
     if made is None:
         return b"PROXY UNKNOWN\r\n" if version == V1 else b"%b\x20\0\0\0" % _SIGNATURE
@@ -140,7 +143,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def _of_one_family(endpoints: Endpoints) -> tuple[Address, Address, int, int] | None:
-    """Where the client has no address there is none; where we have none of its family, ours is the unspecified one."""
+    """Return both ends in the client's address family: (client, local, client port, local port).
+
+    Return None if the client has no IP address. The local address is the unspecified one if it has another family.
+    """
     try:
         client = _unmapped(endpoints.client_ip)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`activator demo`: the guided tour. A real program, scaled from zero to several and back to zero under real load."""
+"""`activator demo`: a guided tour, which scales a real program from zero to several copies and back under real load."""
 
 from __future__ import annotations
 

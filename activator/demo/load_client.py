@@ -1,4 +1,4 @@
-"""The demo's load: a process of its own, keep-alive connections that send one request after the other.
+"""The load client of the demo: a separate process, whose keep-alive connections send one request after the other.
 
     python -m activator.demo.load_client HOST:PORT CONNECTIONS SECONDS
 
@@ -20,7 +20,7 @@ _REQUEST = b"GET / HTTP/1.1\r\nHost: demo.localhost\r\nUser-Agent: activator-dem
 
 
 class Tally:
-    """What has been measured so far."""
+    """The measurements so far."""
 
     def __init__(self) -> None:
         self.latencies_ms: list[float] = []
@@ -40,12 +40,12 @@ class Tally:
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """Of an ascending list; 0 when it is empty."""
+    """Return a percentile of an ascending list; 0 if it is empty."""
     return round(ordered[min(int(len(ordered) * share), len(ordered) - 1)], 2) if ordered else 0.0
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-    """One request; whether it was answered with 200 and a complete body."""
+    """Send a request. Return True if the response was a 200 with a complete body."""
     writer.write(_REQUEST)
     head = await reader.readuntil(b"\r\n\r\n")
     length = 0
@@ -83,7 +83,7 @@ async def _connection(host: str, port: int, until_s: float, tally: Tally) -> Non
 
 
 async def load(address: str, connections: int, seconds: float) -> None:
-    """Send for so long, report meanwhile, report at the end."""
+    """Send requests for `seconds`, and report every REPORT_S and at the end."""
     host, _, port = address.rpartition(":")
     tally = Tally()
     began_s = time.monotonic()

@@ -1,6 +1,6 @@
-"""What the demo shows: a live picture in a terminal of 80 columns and 24 lines, plain progress lines elsewhere.
+"""The output of the demo: a live picture in a terminal of 80 columns and 24 lines, otherwise progress lines.
 
-The scene is read from the running activator's own table, slot by slot; nothing is drawn that is not so.
+The figures are read from the table of the running activator, slot by slot.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PHASES = ("ask", "process starts", "hand over", "connect", "first byte", "done")
 
 _STYLES = {"pending": "yellow", "ready": "green", "draining": "magenta", "quarantined": "red"}
 _BAR = 20
-_SLOT_LINES = 4  # as many as the demo has processes: the picture does not jump
+_SLOT_LINES = 4  # the demo's maximum of processes, so that the picture keeps its height
 _PHASES_IN_A_LINE = 3
-_TOLD_EVERY_S = 1.0  # how often plain lines report requests that go on waiting
+_WAITS_EVERY_S = 1.0  # the interval at which progress lines report waiting requests
 
 
-class Scene:
-    """What is to be seen now."""
+class Snapshot:
+    """The current figures and captions of the demo."""
 
     def __init__(self, tables: RevisionTables, key: str) -> None:
         self._tables = tables
@@ -44,12 +44,12 @@ class Scene:
         self.back_at_zero = False
 
     def begin(self, act: str, look: str) -> None:
-        """The next act, and what to look at in it."""
+        """Begin the next act; `look` is the hint for the viewer."""
         self.act = act
         self.look = look
 
     def pods(self) -> list[PodTracker]:
-        """The slots that hold a process."""
+        """Return the slots that hold a process."""
         throttler = self._throttler()
         if throttler is None:
             return []
@@ -65,7 +65,7 @@ class Scene:
         return queued
 
     def waits_for(self) -> str:
-        """What the requests in line wait for; empty when none does."""
+        """Return what the queued requests wait for; empty if there are none."""
         throttler = self._throttler()
         return "" if throttler is None else waits_for(throttler)
 
@@ -74,11 +74,11 @@ class Scene:
         return 0 if throttler is None else throttler.table.in_flight
 
     def waited_s(self) -> float:
-        """How long the first request has been held so far; 0 before it, and once it is answered."""
+        """Return how long the first request has been held so far; 0 before it, and after its response."""
         return time.monotonic() - self.asked_s if self.asked_s and not self.cold_start else 0.0
 
     def phases(self) -> list[tuple[str, str]]:
-        """The first request's phases, with what each took; of the one that goes on, so far; nothing before it."""
+        """Return the phases of the first request and their durations, so far for the current one; empty before it."""
         if self.cold_start:
             return [(name, f"{ms:,.1f} ms") for name, ms in self.cold_start]
         waited_s = self.waited_s()
@@ -91,81 +91,84 @@ class Scene:
         return self._tables.throttlers.get(self._key)
 
 
-QUIET_S: Final = 2.0  # nobody has to wonder for longer whether the program still works
+QUIET_S: Final = 2.0  # the longest time without a line
 
 
 class PlainLines:
-    """One line whenever something worth reporting has changed, and at least every QUIET_S."""
+    """Progress lines: one whenever the processes have changed, and at least every QUIET_S."""
 
     def __init__(self) -> None:
         self._act = ""
-        self._told = ""
+        self._shown = ""
         self._cold = False
-        self._waits_told_s = 0.0
+        self._waits_shown_s = 0.0
         self._shown_s = 0.0  # when the processes were last shown
 
-    def show(self, scene: Scene) -> None:
-        pods = scene.pods()
-        if scene.act != self._act:
-            self._act = scene.act
-            print(f"== {scene.act}", flush=True)
-            print(f"   {scene.look}", flush=True)
-        told = " ".join(f"[{tracker.slot}: {STATE_NAMES[tracker.state]}]" for tracker in pods)
+    def show(self, snapshot: Snapshot) -> None:
+        pods = snapshot.pods()
+        if snapshot.act != self._act:
+            self._act = snapshot.act
+            print(f"== {snapshot.act}", flush=True)
+            print(f"   {snapshot.look}", flush=True)
+        processes = " ".join(f"[{tracker.slot}: {STATE_NAMES[tracker.state]}]" for tracker in pods)
         now_s = time.monotonic()
-        if told != self._told or now_s - self._shown_s >= QUIET_S:
-            self._told = told
+        if processes != self._shown or now_s - self._shown_s >= QUIET_S:
+            self._shown = processes
             self._shown_s = now_s
-            rate = f", {scene.client.get('rps', 0):g} requests/s" if scene.client else ""
+            rate = f", {snapshot.client.get('rps', 0):g} requests/s" if snapshot.client else ""
             print(
-                f"   processes {told or 'none'}, in flight {scene.in_flight()}, queued {scene.queued()}{rate}",
+                f"   processes {processes or 'none'}, in flight {snapshot.in_flight()}, "
+                f"queued {snapshot.queued()}{rate}",
                 flush=True,
             )
-        waited_s = scene.waited_s()
-        if waited_s - self._waits_told_s >= _TOLD_EVERY_S and scene.queued():
-            self._waits_told_s = waited_s
-            print(f"   {scene.queued()} requests wait for {scene.waits_for()}, {waited_s:.1f} s so far", flush=True)
-        if scene.cold_start and not self._cold:
+        waited_s = snapshot.waited_s()
+        if waited_s - self._waits_shown_s >= _WAITS_EVERY_S and snapshot.queued():
+            self._waits_shown_s = waited_s
+            print(
+                f"   {snapshot.queued()} requests wait for {snapshot.waits_for()}, {waited_s:.1f} s so far", flush=True
+            )
+        if snapshot.cold_start and not self._cold:
             self._cold = True
-            phases = ", ".join(f"{name} {took}" for name, took in scene.phases())
+            phases = ", ".join(f"{name} {took}" for name, took in snapshot.phases())
             print(f"   the first request's time: {phases}", flush=True)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Do nothing: there is nothing to close."""
 
 
 class Picture:
-    """Redrawn in place, and gone at the end: the summary stands where it was."""
+    """A picture that is redrawn in place, and removed at the end."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._live = Live(console=console or Console(), auto_refresh=False, transient=True)
         self._live.start()
 
-    def show(self, scene: Scene) -> None:
-        self._live.update(frame(scene), refresh=True)
+    def show(self, snapshot: Snapshot) -> None:
+        self._live.update(frame(snapshot), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
 
 
-def frame(scene: Scene) -> RenderableType:
-    """The picture of one moment: always as high, at most 80 columns wide."""
+def frame(snapshot: Snapshot) -> RenderableType:
+    """Return one frame of the picture, of a fixed height and at most 80 columns."""
     parts: list[RenderableType] = [
-        Text(scene.act, style="bold"),
-        Text(scene.look),
+        Text(snapshot.act, style="bold"),
+        Text(snapshot.look),
         Text(""),
-        _slots(scene),
+        _slots(snapshot),
         Text(""),
-        _line(scene),
-        _client(scene),
+        _line(snapshot),
+        _client(snapshot),
         Text(""),
-        _phases(scene),
+        _phases(snapshot),
     ]
     return Panel(Group(*parts), title="activator demo", padding=(0, 1), width=80, height=21)
 
 
-def _slots(scene: Scene) -> Table:
+def _slots(snapshot: Snapshot) -> Table:
     shown = Table("slot", "process", "state", "in flight", "", box=None, padding=(0, 2, 0, 0), expand=True)
-    pods = scene.pods()
+    pods = snapshot.pods()
     for tracker in pods:
         name = STATE_NAMES[tracker.state]
         filled = min(_BAR, _BAR * tracker.in_flight // max(tracker.limit, 1))
@@ -183,19 +186,19 @@ def _slots(scene: Scene) -> Table:
     return shown
 
 
-def _line(scene: Scene) -> Text:
-    queued = scene.queued()
+def _line(snapshot: Snapshot) -> Text:
+    queued = snapshot.queued()
     line = Text("waiting    ")
     line.append(f"{queued:>4} requests", style="yellow" if queued else "")
     if queued:
-        line.append(f"  for {scene.waits_for()}", style="yellow")
+        line.append(f"  for {snapshot.waits_for()}", style="yellow")
     return line
 
 
-def _client(scene: Scene) -> Group:
-    client = scene.client or {"requests": 0, "rps": 0.0, "p50_ms": 0.0, "p99_ms": 0.0, "failures": 0}
+def _client(snapshot: Snapshot) -> Group:
+    client = snapshot.client or {"requests": 0, "rps": 0.0, "p50_ms": 0.0, "p99_ms": 0.0, "failures": 0}
     return Group(
-        Text(f"in flight  {scene.in_flight():>4} requests"),
+        Text(f"in flight  {snapshot.in_flight():>4} requests"),
         Text(
             f"answered {client['requests']:>6,} requests  {client['rps']:,.0f}/s  p50 {client['p50_ms']:,.1f} ms"
             f"  p99 {client['p99_ms']:,.1f} ms  failures {client['failures']}"
@@ -203,8 +206,8 @@ def _client(scene: Scene) -> Group:
     )
 
 
-def _phases(scene: Scene) -> Table:
-    """In two lines of three: name and time."""
+def _phases(snapshot: Snapshot) -> Table:
+    """Return the phases in two lines of three, as name and time."""
     shown = Table(
         title="where the first request's time went",
         title_justify="left",
@@ -213,7 +216,7 @@ def _phases(scene: Scene) -> Table:
         show_header=False,
         padding=(0, 2, 0, 0),
     )
-    phases = scene.phases() or [("", "")] * len(PHASES)
+    phases = snapshot.phases() or [("", "")] * len(PHASES)
     for at in range(0, len(phases), _PHASES_IN_A_LINE):
         cells: list[Text] = []
         for name, took in phases[at : at + _PHASES_IN_A_LINE]:

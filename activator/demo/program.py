@@ -1,6 +1,6 @@
-"""The program that the demo stands in front of: an ordinary HTTP server of the standard library.
+"""The program behind the demo's activator: an ordinary HTTP server of the standard library.
 
-It takes START_S until it listens (as programs do that load something) and SERVE_S for each request.
+It listens after START_S, as a program that loads data would, and takes SERVE_S for each request.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-START_S = 2.0  # long enough to see which requests wait meanwhile
+START_S = 2.0  # long enough to see the requests that wait
 SERVE_S = 0.005
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # head and body leave in one segment
+    wbufsize = -1  # sends head and body in one segment
 
     def do_GET(self) -> None:
         time.sleep(SERVE_S)
@@ -29,7 +29,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *args: object) -> None:
-        """Say nothing: the picture is the demo's."""
+        """Log nothing, because the output belongs to the demo."""
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""The tour itself: four acts, one activator, one program, one client process.
+"""The tour: four acts with one activator, one program and one client process.
 
 1. at zero             nothing runs
-2. the first requests  are held while the first process starts, and answered
-3. load                drives the revision to several processes
-4. silence             and it is back at zero
+2. the first requests  are held while the first process starts, and then answered
+3. load                scales the revision to several processes
+4. silence             scales it back to zero
 
-Then what was seen, what to try next, and, where there is no terminal, one line of JSON with the figures.
+At the end it prints a summary and commands to try next and, without a terminal, one line of JSON with the figures.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from activator.control_plane.sources.process.reaping import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.request import RequestRecord
-from activator.demo.picture import PHASES, Picture, PlainLines, Scene
+from activator.demo.picture import PHASES, Picture, PlainLines, Snapshot
 from lb.registry import default_name
 
-FIRST_REQUESTS = 5  # that are held together
+FIRST_REQUESTS = 5  # requests that are held at the start from zero
 CONNECTIONS = 32
 CONCURRENCY = 8  # requests at a time in one process
 PROCESSES_MAX = 4
 LOAD_S = 9.0
 IDLE_S = 4.0
-READ_S = 2.0  # for what stands still
+READ_S = 2.0  # time to read a caption
 FRAME_S = 0.1
-ACT_TIMEOUT_S = 25.0  # of any one act; the whole ends within a minute
+ACT_TIMEOUT_S = 25.0  # per act; the whole tour ends within a minute
 
 _KEY = "default/demo"
 _HERE = Path(__file__).parent
 
 
 class FirstExchange(ExchangeObserver):
-    """Remembers the phases of the first request."""
+    """An observer that records the first request."""
 
     def __init__(self) -> None:
         self.first: RequestRecord | None = None
@@ -62,7 +62,7 @@ class FirstExchange(ExchangeObserver):
 
 
 def run() -> int:
-    """The exit code: 0 when every act went as planned."""
+    """Run the tour. Return the exit code, 0 if every act went as planned."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     reaping = Reaping.start()
     import uvloop
@@ -98,62 +98,62 @@ async def _tour(reaping: Reaping) -> int:
     app.data.proxy.observer = observer
     in_terminal = sys.stdout.isatty()
     picture = Picture() if in_terminal else PlainLines()
-    scene = Scene(app.data.tables, _KEY)
+    snapshot = Snapshot(app.data.tables, _KEY)
     await app.start()
-    drawing = asyncio.get_running_loop().create_task(_draw(picture, scene))
+    drawing = asyncio.get_running_loop().create_task(_draw(picture, snapshot))
     try:
-        result = await _acts(app, scene, observer)
+        result = await _acts(app, snapshot, observer)
     finally:
         drawing.cancel()
         await asyncio.wait({drawing})
         await app.close()
         picture.close()
-    print("\n".join(summary(result, scene, command_name(sys.argv[0], Path.cwd(), Path(sys.executable)))), flush=True)
+    print("\n".join(summary(result, snapshot, command_name(sys.argv[0], Path.cwd(), Path(sys.executable)))), flush=True)
     if not in_terminal:
         print(json.dumps(result), flush=True)
-    return 0 if result["failures"] == 0 and scene.back_at_zero else 1
+    return 0 if result["failures"] == 0 and snapshot.back_at_zero else 1
 
 
-async def _draw(picture: Picture | PlainLines, scene: Scene) -> None:
+async def _draw(picture: Picture | PlainLines, snapshot: Snapshot) -> None:
     while True:
-        picture.show(scene)
+        picture.show(snapshot)
         await asyncio.sleep(FRAME_S)
 
 
-async def _acts(app: App, scene: Scene, observer: FirstExchange) -> dict[str, Any]:
+async def _acts(app: App, snapshot: Snapshot, observer: FirstExchange) -> dict[str, Any]:
     address = app.addresses[0]
-    scene.begin(
+    snapshot.begin(
         "1 of 4: at zero",
         f"No process runs. The activator listens on http://{address}; the first request will start the program.",
     )
     await asyncio.sleep(READ_S)
 
-    scene.begin(
-        f"2 of 4: {FIRST_REQUESTS} requests, and nobody there to answer",
-        "They are held, not refused, while a process starts. Look at what they wait for, and at the phases below.",
+    snapshot.begin(
+        f"2 of 4: {FIRST_REQUESTS} requests, and no process to answer them",
+        "They are held, not refused, while a process starts. See what they wait for, and the phases below.",
     )
-    began_s = scene.asked_s = time.monotonic()
-    first = await _client(address, FIRST_REQUESTS, 0.0, scene)
+    began_s = snapshot.asked_s = time.monotonic()
+    first = await _client(address, FIRST_REQUESTS, 0.0, snapshot)
     cold_start_ms = first["p50_ms"]
-    scene.cold_start = _phases(observer, app, began_s)
+    snapshot.cold_start = _phases(observer, app, began_s)
     await asyncio.sleep(READ_S)
 
-    scene.begin(
+    snapshot.begin(
         f"3 of 4: load, {CONNECTIONS} connections for {LOAD_S:g} s",
-        f"No process gets more than {CONCURRENCY} requests at a time; the others wait. Look how more processes come.",
+        f"No process gets more than {CONCURRENCY} requests at a time; the others wait. More processes are started.",
     )
-    load = await _client(address, CONNECTIONS, LOAD_S, scene)
+    load = await _client(address, CONNECTIONS, LOAD_S, snapshot)
 
-    scene.begin(
+    snapshot.begin(
         "4 of 4: silence",
-        f"{IDLE_S:g} s after the last request the processes are drained and ended. Look how the slots empty.",
+        f"{IDLE_S:g} s after the last request the processes are drained and stopped, and the slots become empty.",
     )
     until_s = time.monotonic() + ACT_TIMEOUT_S
-    while scene.pods() and time.monotonic() < until_s:  # noqa: ASYNC110 - the demo looks as a person would
+    while snapshot.pods() and time.monotonic() < until_s:  # noqa: ASYNC110 - the demo polls as a viewer would
         await asyncio.sleep(FRAME_S)
-    scene.back_at_zero = not scene.pods()
-    if not scene.back_at_zero:
-        scene.begin("processes are left that should have gone", "This is a fault; please report it.")
+    snapshot.back_at_zero = not snapshot.pods()
+    if not snapshot.back_at_zero:
+        snapshot.begin("some processes were not stopped", "This is a defect; please report it.")
     await asyncio.sleep(0.5)
     return {
         "requests": first["requests"] + load["requests"],
@@ -161,13 +161,13 @@ async def _acts(app: App, scene: Scene, observer: FirstExchange) -> dict[str, An
         "p50_ms": load["p50_ms"],
         "p99_ms": load["p99_ms"],
         "cold_start_ms": cold_start_ms,
-        "max_pods": scene.most_ready,
+        "max_pods": snapshot.most_ready,
         "compiled": lb.COMPILED,
     }
 
 
-async def _client(address: str, connections: int, seconds: float, scene: Scene) -> dict[str, Any]:
-    """Run the client process; its last line."""
+async def _client(address: str, connections: int, seconds: float, snapshot: Snapshot) -> dict[str, Any]:
+    """Run the client process. Return its last report."""
     words = [sys.executable, "-I", str(_HERE / "load_client.py"), address, str(connections), str(seconds)]
     child = await asyncio.create_subprocess_exec(*words, stdout=asyncio.subprocess.PIPE)
     assert child.stdout is not None
@@ -176,7 +176,7 @@ async def _client(address: str, connections: int, seconds: float, scene: Scene) 
         async with asyncio.timeout(ACT_TIMEOUT_S):
             async for line in child.stdout:
                 last = json.loads(line)
-                scene.client = last
+                snapshot.client = last
             await child.wait()
     except TimeoutError:
         child.kill()
@@ -184,30 +184,30 @@ async def _client(address: str, connections: int, seconds: float, scene: Scene) 
     return last
 
 
-def summary(result: dict[str, Any], scene: Scene, command: str) -> list[str]:
-    """What was seen, and how to go on."""
-    end = "0" if scene.back_at_zero else "some that should have gone"
+def summary(result: dict[str, Any], snapshot: Snapshot, command: str) -> list[str]:
+    """Return the lines of the summary, and of commands to try next."""
+    end = "0" if snapshot.back_at_zero else "some that were not stopped"
     world = "compiled" if result["compiled"] else "plain Python"
     total = f"{result['requests']:,} requests"
-    phases = dict(scene.cold_start)
+    phases = dict(snapshot.cold_start)
     program = phases.get("process starts", 0.0)
     return [
         f"Seen ({world}): processes 0 -> {result['max_pods']} -> {end}; {total}, {result['failures']} failures;",
         f"  the first waited {result['cold_start_ms']:,.0f} ms, of which the program took {program:,.0f} to start;",
-        f"  under load p50 {result['p50_ms']:g} ms, p99 {result['p99_ms']:g} ms; up to {scene.most_queued} in line.",
+        f"  under load p50 {result['p50_ms']:g} ms, p99 {result['p99_ms']:g} ms; up to {snapshot.most_queued} queued.",
         "Try next:",
         f"  {command} run -- python3 -m http.server {{port}}",
         "  curl http://127.0.0.1:8012/     # in another terminal: starts that server",
-        f"  {command} status --watch     # there as well: who waits for what",
+        f"  {command} status --watch     # in another terminal: pods and queues",
         "The live page, while an activator runs: http://127.0.0.1:8008/",
     ]
 
 
 def command_name(started_as: str, here: Path, python: Path) -> str:
-    """What the user types to run this program again, who started it as `started_as` or by `python`."""
+    """Return the command that runs this program again, given that it was started as `started_as` or by `python`."""
     path = Path(started_as).absolute()
     if path.name != "activator":
-        path = python.with_name("activator")  # as `make demo` starts it: the script may have come meanwhile
+        path = python.with_name("activator")  # started by `make demo`; the script may be installed
         if not path.exists():
             return f"{shlex.quote(str(python))} -m activator.cli"
     found = shutil.which("activator")
@@ -217,7 +217,7 @@ def command_name(started_as: str, here: Path, python: Path) -> str:
 
 
 def _phases(observer: FirstExchange, app: App, began_s: float) -> list[tuple[str, float]]:
-    """The first request's time, split: (phase, ms)."""
+    """Return the phases of the first request as (phase, ms)."""
     first = observer.first
     born = app.control.processes.supervisor.first_start
     if first is None or born is None:

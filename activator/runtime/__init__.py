@@ -1,1 +1,1 @@
-"""What all other parts use: clock and timing wheel, tasks, errors, histograms, transports, buffered writing, TLS."""
+"""Shared utilities: clock and timing wheel, tasks, errors, histograms, transports, buffered writing, TLS."""

@@ -1,4 +1,4 @@
-"""The pause before the next attempt: it grows from failure to failure, up to a maximum."""
+"""Exponential backoff: the pause before the next attempt grows with each failure, up to a maximum."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 from lb.rng import Rng
 
-RETRY_AFTER_MAX_S: Final = 120.0  # however long a server asks for
+RETRY_AFTER_MAX_S: Final = 120.0  # the longest Retry-After that is honoured
 
 _GRAIN: Final = 1 << 20
-_DOUBLINGS_MAX: Final = 1000  # more would overflow, long after any maximum has been reached
+_DOUBLINGS_MAX: Final = 1000  # more would overflow; any maximum is reached long before
 
 
 class Backoff:
-    """The pauses between the attempts of one thing.
+    """The pauses between the attempts of one operation.
 
     Each pause is `factor` times as long as the one before, up to `maximum_s`, until `reset`. `rng` draws a jitter
     between the two factors of `jitter`; without one the pauses are exact.
@@ -38,10 +38,10 @@ class Backoff:
         self._jitter = jitter
         self.ceiling_s = initial_s  # the next pause, without jitter
         self.failures = 0  # pauses since the last reset
-        self.is_asked_for = False  # the server has asked for the last pause
+        self.is_asked_for = False  # the server requested the last pause (Retry-After)
 
     def reset(self) -> None:
-        """Begin again with the first pause: an attempt has held."""
+        """Begin again with the first pause, because an attempt was successful."""
         self.ceiling_s = self._initial_s
         self.failures = 0
 
@@ -50,10 +50,10 @@ class Backoff:
         self.ceiling_s = min(self.ceiling_s, ceiling_s)
 
     def next_s(self, retry_after_s: float | None = None) -> float:
-        """Return the pause before the next attempt, in seconds, and let the one after it grow.
+        """Return the pause before the next attempt, in seconds, and lengthen the one after it.
 
-        What the server asks for is waited for in full, and up to a quarter longer, so that clients that were all sent
-        the same do not all come back at the same time.
+        A server's Retry-After is waited for in full, and up to a quarter longer, so that clients that received the same
+        value do not return at the same time.
         """
         pause_s = self.ceiling_s
         if self._rng is not None:
@@ -69,7 +69,7 @@ class Backoff:
 
 
 def grown_s(initial_s: float, times: int, maximum_s: float, factor: float = 2.0) -> float:
-    """Return `initial_s` after so many growths by `factor`, at most `maximum_s`: for owners that count themselves."""
+    """Return `initial_s` multiplied `times` times by `factor`, at most `maximum_s`, for callers with own counters."""
     if times * log2(factor) > _DOUBLINGS_MAX:
         return maximum_s
     return float(min(initial_s * factor**times, maximum_s))

@@ -1,12 +1,12 @@
-"""TLS contexts from files: of listeners, whose certificates may be replaced meanwhile, and of connections to pods.
+"""TLS contexts from files, for listeners, whose certificates may be replaced, and for connections to pods.
 
 Rules
-  1. A context is tried out before it is used: a certificate that does not fit its key gives one clear line, and the
-     one before stays in use.
-  2. New files are noticed by looking at them every few seconds (CERTIFICATE_CHECK_S), as cert-manager and certbot
-     replace them without a signal; connections that are open keep what they began with.
-  3. Only HTTP/1.1 is offered (ALPN); verification of pods is on unless it is switched off.
-  4. A listener may have several certificates; client_hello.py says which one a client gets.
+  1. A context is validated before it is used: if a certificate does not match its key, one line is logged and the
+     previous certificate stays in use.
+  2. The files are checked every few seconds (CERTIFICATE_CHECK_S), because cert-manager and certbot replace them
+     without a signal; open connections are not affected.
+  3. Pods are offered HTTP/1.1 by default (ALPN), and verified unless verification is switched off.
+  4. A listener may have several certificates; client_hello.py selects one for each client.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Final, Protocol
 from activator.runtime.client_hello import MINIMUM, CertificatePair, listening_context, no_password
 from activator.runtime.errors import StartError
 
-CERTIFICATE_CHECK_S: Final = 2.0  # how often the files are looked at
-TLS_CONTEXTS_MAX: Final = 1_000  # TLS settings for pods that are remembered
+CERTIFICATE_CHECK_S: Final = 2.0  # the interval between checks of the files
+TLS_CONTEXTS_MAX: Final = 1_000  # cached TLS contexts for pods
 
 log = logging.getLogger("activator.certificates")
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
-NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: no peer is trusted
+NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # a value for `ca` with which no peer is trusted
 
 
 class PemFiles(Protocol):
@@ -39,7 +39,7 @@ class PemFiles(Protocol):
 
 
 class ServerTls(Protocol):
-    """What a listener serves TLS with: one certificate or several, the least version, and the protocols."""
+    """The TLS settings of a listener: one certificate or several, the minimum version, and the protocols (ALPN)."""
 
     @property
     def address(self) -> str: ...
@@ -56,7 +56,7 @@ class ServerTls(Protocol):
 
 
 class ClientTls(Protocol):
-    """How to connect to pods over TLS (`config.model.pods.PodTls` says what each means)."""
+    """The TLS settings of connections to pods; `config.model.pods.PodTls` describes the fields."""
 
     @property
     def ca(self) -> str: ...
@@ -72,13 +72,13 @@ class ClientTls(Protocol):
     def min_version(self) -> str: ...
 
 
-Stamp = tuple[tuple[int, int, int], ...]  # of each file: its inode, size and time of change
+Stamp = tuple[tuple[int, int, int], ...]  # inode, size and modification time of each file
 
 
 class MemoryFile:
-    """A file that has no place on any disk, for what takes only files.
+    """A file in memory, for libraries that accept only files.
 
-    Its `path` is good in every process of the same user, as long as this object is there.
+    Its `path` is valid in all processes of the same user until `close`.
     """
 
     def __init__(self, name: str) -> None:
@@ -86,7 +86,7 @@ class MemoryFile:
         self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def write(self, content: bytes) -> None:
-        """Replace what it holds."""
+        """Replace the content."""
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, content, 0)
 
@@ -95,12 +95,13 @@ class MemoryFile:
 
 
 class ServerCertificate:
-    """The context of one listener. Raises StartError where the files cannot be used."""
+    """The TLS context of one listener, which is replaced when its files change."""
 
     def __init__(self, tls: ServerTls) -> None:
+        """Load the files. Raises StartError if they cannot be used."""
         self._tls = tls
         self._pairs = _pairs_of(tls)
-        self._seen = _stamp(self._pairs)
+        self._loaded = _stamp(self._pairs)
         self.reloads_total: int = 0
         self.refused_total: int = 0
         problem = self.problem()
@@ -109,34 +110,34 @@ class ServerCertificate:
         self.context = listening_context(self._pairs, tls.min_version, tls.alpn)
 
     def problem(self) -> str:
-        """Why what the files hold by now cannot be used; empty if it can."""
+        """Return why the current content of the files cannot be used; empty if it can."""
         if not self._pairs:
             return "it has no certificate"
         return next(filter(None, (problem_with(*pair) for pair in self._pairs)), "")
 
     def look(self) -> None:
-        """Use what the files hold by now, if that has changed and is good."""
+        """Load the files if they have changed and are valid."""
         stamp = _stamp(self._pairs)
-        if stamp == self._seen:
+        if stamp == self._loaded:
             return
-        self._seen = stamp
+        self._loaded = stamp
         problem = self.problem()
         if problem:
             self.refused_total += 1
             log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
             return
-        # A new context: one that serves keeps a certificate for each type of key, so that it would go on with an ECDSA
-        # certificate that an RSA one has replaced. Each handshake asks for the context anew.
+        # A new context is needed, because a context keeps one certificate per type of key: it would continue to serve
+        # an ECDSA certificate that an RSA certificate has replaced. Each handshake reads the current context.
         try:
             self.context = listening_context(self._pairs, self._tls.min_version, self._tls.alpn)
         except (
             OSError,
             ValueError,
-        ) as error:  # replaced once more since they were tried: the next look sees whole files
-            self._seen = ()
+        ) as error:  # the files changed again after their validation; the next check will read complete files
+            self._loaded = ()
             self.refused_total += 1
             log.warning(
-                "the new certificate of %s could not be read, which is tried again: %s", self._tls.address, error
+                "the new certificate of %s could not be read and will be tried again: %s", self._tls.address, error
             )
             return
         self.reloads_total += 1
@@ -144,7 +145,7 @@ class ServerCertificate:
 
 
 def problem_with(certificate: str, key: str) -> str:
-    """Why these files cannot be used as a certificate chain and its key; empty if they can."""
+    """Return why these files cannot be used as a certificate chain and its key; empty if they can."""
     for path in (certificate, key):
         try:
             with open(path, "rb"):
@@ -160,7 +161,7 @@ def problem_with(certificate: str, key: str) -> str:
 
 
 def problem_with_authorities(path: str) -> str:
-    """Why this file, or this PEM, cannot be used as the authorities that pods are verified by; empty if it can."""
+    """Return why this file, or this PEM text, cannot be used as authorities to verify pods; empty if it can."""
     try:
         _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
     except ssl.SSLError as error:
@@ -171,9 +172,9 @@ def problem_with_authorities(path: str) -> str:
 
 
 def pod_context(tls: ClientTls, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
-    """For connections to pods; `protocols` are what they are offered (ALPN), the preferred one first.
+    """Return a context for connections to pods, which offers `protocols` (ALPN), the preferred one first.
 
-    Raises OSError or ssl.SSLError where the files have gone since they were checked.
+    Raises OSError or ssl.SSLError if the files were removed after they had been checked.
     """
     if tls.ca == NO_AUTHORITIES:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -194,7 +195,7 @@ def pod_context(tls: ClientTls, protocols: Sequence[str] = ("http/1.1",)) -> ssl
 
 
 def is_pem(text: str) -> bool:
-    """Certificates themselves, rather than the name of a file that has them."""
+    """Return True if the text is PEM itself, and not the name of a file."""
     return "-----BEGIN " in text
 
 
@@ -206,7 +207,7 @@ def _trust(context: ssl.SSLContext, authorities: str) -> None:
 
 
 def _checking(san: str) -> type[ssl.SSLObject]:
-    """A connection's TLS whose handshake fails where the peer's certificate lacks this name."""
+    """Return a class of TLS objects whose handshake fails if the peer's certificate lacks this name."""
 
     class NameCheckingObject(ssl.SSLObject):
         def do_handshake(self) -> None:

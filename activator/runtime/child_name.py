@@ -1,6 +1,6 @@
-"""The names that Knative gives to what it makes of an object: the Services and the Deployment of a revision.
+"""The names of the objects that Knative creates for a revision: its Services and its Deployment.
 
-Knative puts a digest into a name that would be too long, so whoever addresses such an object has to do the same.
+Knative shortens a long name with a digest, so code that addresses such an object must do the same.
 
 Sources: knative.dev/pkg kmeta/names.go, ChildName; knative.dev/serving
 pkg/reconciler/serverlessservice/resources/names/names.go and pkg/reconciler/revision/resources/names/names.go (v1.23).
@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-_NAME_MAX: Final = 63  # of a Kubernetes object (RFC 1123 label)
-_HEAD: Final = _NAME_MAX - 32  # beside the hexadecimal digits of an MD5
+_NAME_MAX: Final = 63  # characters of a Kubernetes name (RFC 1123 label)
+_HEAD: Final = _NAME_MAX - 32  # characters besides the hexadecimal digits of an MD5
 
 
 def child_name(parent: str, suffix: str) -> str:
-    """`parent` + `suffix`, at most 63 characters: what is too long is cut, with the MD5 of the whole in its place.
+    """Return `parent` + `suffix`, shortened to 63 characters with an MD5 of the long name.
 
-    A suffix of 31 characters or more is cut as well, and does not stand at the end.
+    A suffix of 31 characters or more is shortened as well, and may not be at the end.
     """
     if len(parent) <= _NAME_MAX - len(suffix):
         return parent + suffix
@@ -32,12 +32,12 @@ def child_name(parent: str, suffix: str) -> str:
 
 
 def private_service(revision: str) -> str:
-    """The Service whose endpoints are the pods of the revision of this name."""
+    """Return the name of the Service whose endpoints are the pods of the revision."""
     return child_name(revision, "-private")
 
 
 def deployment(revision: str) -> str:
-    """The Deployment that makes the pods of the revision of this name."""
+    """Return the name of the Deployment that creates the pods of the revision."""
     return child_name(revision, "-deployment")
 
 

@@ -1,15 +1,16 @@
-"""What a listener decides when a client's first TLS message has come: its certificate, and whether they can speak.
+"""The choice of a certificate and the check of protocols when a listener receives a ClientHello.
 
 Rules
-  1. The certificate is chosen by the name that the client asks for (SNI, RFC 6066 section 3): the first of the list
-     that has it, exactly or by a wildcard for one label (RFC 9525 section 6.3), else the first of all. Certificates for
-     the same names with different types of keys serve together, and OpenSSL takes the one that the client can use.
-  2. A client that offers protocols (ALPN) and not HTTP/1.1 is refused with the alert `no_application_protocol`
-     (RFC 7301 section 3.2). OpenSSL, as Python sets it up, would go on without a protocol, and the client would wait.
-  3. Only the first message is looked at: then the connection goes on with a context that has no callbacks.
-  4. A client is told by an alert why a handshake fails. The event loop drops what OpenSSL has written when it fails; so
-     the failure is kept back, and whoever fed the bytes that failed (`failures`) closes the connection when the alert
-     is on its way. It is so for every failure, also where there is no alert: of what is not TLS at all.
+  1. The certificate is chosen by the requested name (SNI, RFC 6066 section 3): the first in the list that has the name,
+     exactly or by a wildcard for one label (RFC 9525 section 6.3), otherwise the first of all. Certificates for the
+     same names with different types of keys are used together, and OpenSSL selects one that the client supports.
+  2. A client that offers protocols (ALPN), but none of ours, is refused with the alert `no_application_protocol`
+     (RFC 7301 section 3.2). OpenSSL, as configured by Python, would continue without a protocol, and the client would
+     wait.
+  3. Only the ClientHello is inspected; after it the connection uses a context without callbacks.
+  4. A client gets an alert if the handshake fails. The event loop drops OpenSSL's output when the handshake raises an
+     error; therefore the error is delayed, and the code that fed the bytes (see `failures`) closes the connection after
+     the alert was sent. This applies to all failures, even to input that is not TLS, for which there is no alert.
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class Failures:
-    """Handshakes that have failed. What changes while bytes are given to a connection is this connection's: a context
-    variable would not tell, since uvloop runs all connections of a listener in the listener's context.
+    """The number of failed handshakes.
+
+    If it changes while bytes are passed to a connection, the failure is that connection's. A context variable could not
+    show this, because uvloop runs all connections of a listener in the listener's context.
     """
 
     def __init__(self) -> None:
@@ -34,10 +37,10 @@ class Failures:
 failures: Final = Failures()
 
 _NO_APPLICATION_PROTOCOL: Final = 120  # RFC 7301 section 3.2
-_HANDSHAKE: Final = 22  # RFC 8446 appendix B.1 and B.3: a record of a handshake …
-_CLIENT_HELLO: Final = 1  # … and the first message in it
-_ALPN: Final = 16  # the extension's number
-_HELLO_RANDOM_END: Final = 4 + 2 + 32  # its header, version and random
+_HANDSHAKE: Final = 22  # the content type of a record (RFC 8446 appendix B.1)
+_CLIENT_HELLO: Final = 1  # the type of a handshake message (RFC 8446 appendix B.3)
+_ALPN: Final = 16  # the number of the extension
+_HELLO_RANDOM_END: Final = 4 + 2 + 32  # the header, version and random of a ClientHello
 
 
 class CertificatePair(NamedTuple):
@@ -48,46 +51,45 @@ class CertificatePair(NamedTuple):
 
 
 def listening_context(pairs: list[CertificatePair], min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
-    """The context of a listener with these certificates, the first of which is for all names that none has.
+    """Return the context of a listener with these certificates; the first is the default for unknown names.
 
-    `protocols`: for ALPN, the preferred one first.
+    `protocols` are for ALPN, the preferred one first.
 
-    Raises OSError, ValueError or ssl.SSLError where the files cannot be used.
+    Raises OSError, ValueError or ssl.SSLError if the files cannot be used.
     """
-    _bear_with_undecodable_names()
+    _ignore_undecodable_names()
     choice = _Choice(pairs, min_version, protocols)
     context = _context(min_version, protocols)
     context.load_cert_chain(*pairs[0], password=no_password)
     context.sslobject_class = _Greeted
     context.sni_callback = choice.choose
     hooks: Any = context
-    hooks._msg_callback = _Look(
-        protocols
-    )  # without it the offered protocols cannot be seen; the only way that Python has
+    hooks._msg_callback = _Look(protocols)  # Python has no other way to read the offered protocols
     return context
 
 
 def no_password() -> str:
-    """For `load_cert_chain`. Raises ValueError."""
-    raise ValueError("the key is encrypted")  # or OpenSSL would ask at the terminal, and wait
+    """Raise ValueError, as the password function of `load_cert_chain`."""
+    raise ValueError("the key is encrypted")  # otherwise OpenSSL would prompt at the terminal
 
 
 def names_of(pair: CertificatePair) -> frozenset[str]:
-    """The DNS names that a certificate has, lowered. Raises OSError or ssl.SSLError where it cannot be read.
+    """Return the DNS names of a certificate, lowered. Raises OSError or ssl.SSLError if it cannot be read.
 
-    A handshake in memory would tell them by documented means only, but not of a certificate that OpenSSL would not
-    accept of a server, as one whose extended key usage is another: clients that do not verify may use it all the same.
+    This uses a private function. A handshake in memory would use only documented ones, but fail for a certificate that
+    OpenSSL does not accept for a server, for example because of its extended key usage; clients that do not verify may
+    still use such a certificate.
     """
     decoder: Any = ssl
     found = decoder._ssl._test_decode_cert(pair.certificate)
     return frozenset(name.lower() for kind, name in found.get("subjectAltName", ()) if kind == "DNS")
 
 
-def _bear_with_undecodable_names() -> None:
-    """A client that asks for a name that is not ASCII is sent an alert, and nothing is said of it.
+def _ignore_undecodable_names() -> None:
+    """Suppress Python's report of a requested name that is not ASCII; the client gets an alert.
 
-    Python decodes the name before it calls us, and writes a traceback to stderr for each that it cannot decode: with
-    those any client could fill the log.
+    Python decodes the name before it calls the callback, and writes a traceback to stderr for each name that it cannot
+    decode, with which any client could fill the log.
     """
     before = sys.unraisablehook
     if not isinstance(before, _Unraisable):
@@ -104,9 +106,9 @@ class _Unraisable:
 
 
 class _Greeted(ssl.SSLObject):
-    """One connection of a client."""
+    """The TLS object of one client connection."""
 
-    offers_other: bool = False  # protocols, and HTTP/1.1 is not among them
+    offers_other: bool = False  # the client offers protocols, and none of ours
     _failure: ssl.SSLError | None = None
 
     def do_handshake(self) -> None:
@@ -123,7 +125,7 @@ class _Greeted(ssl.SSLObject):
 
 
 class _Choice:
-    """Between the certificates of one listener."""
+    """The choice between the certificates of one listener."""
 
     def __init__(self, pairs: list[CertificatePair], min_version: str, protocols: Sequence[str]) -> None:
         self._by_name: dict[str, ssl.SSLContext] = {}
@@ -139,7 +141,7 @@ class _Choice:
         self._default = next(iter(by_names.values()))
 
     def choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        """OpenSSL's callback: go on with the certificate for `name`, or end with an alert."""
+        """Select the certificate for `name`, or return an alert; this is OpenSSL's callback."""
         if isinstance(connection, _Greeted) and connection.offers_other:
             return _NO_APPLICATION_PROTOCOL
         connection.context = self._named(name)
@@ -148,7 +150,7 @@ class _Choice:
     def _named(self, name: str | None) -> ssl.SSLContext:
         if not name:
             return self._default
-        name = name.lower().removesuffix(".")  # RFC 6066 has names without it, but there are clients that do not know
+        name = name.lower().removesuffix(".")  # RFC 6066 forbids the final dot, but some clients send it
         context = self._by_name.get(name)
         if context is None:
             context = self._by_name.get("*." + name.partition(".")[2])
@@ -163,7 +165,7 @@ def _context(min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
 
 
 class _Look:
-    """Sees each ClientHello, and whether it offers protocols none of which is ours."""
+    """A callback that checks whether a ClientHello offers protocols, but none of ours."""
 
     def __init__(self, protocols: Sequence[str]) -> None:
         self._protocols = frozenset(protocol.encode() for protocol in protocols)
@@ -177,8 +179,9 @@ class _Look:
 
 
 def offered_protocols(hello: bytes) -> list[bytes]:
-    """The protocols that a ClientHello offers (RFC 8446 section 4.1.2, RFC 7301 section 3.1); none if it is malformed,
-    which OpenSSL will say.
+    """Return the protocols that a ClientHello offers (RFC 8446 section 4.1.2, RFC 7301 section 3.1).
+
+    The result is empty for a malformed ClientHello, which OpenSSL refuses.
     """
     position = _HELLO_RANDOM_END
     for width in (1, 2, 1):  # session, cipher suites, compression methods

@@ -1,16 +1,17 @@
-"""Time: one monotonic clock, handed in, and one hashed timing wheel for every deadline of the data path.
+"""An injected monotonic clock, and one hashed timing wheel for all deadlines of the data path.
 
 Rules
-  1. Times are monotonic seconds as float. Users of the time are given a `Now`; the data path never imports `time`.
-  2. A deadline never fires early, and at most one tick late while the loop turns (but for rule 5).
-  3. An entry is intrusive: arming, moving and cancelling allocate nothing and are O(1). Moving a deadline *later* only
-     writes a number; the wheel notices when it meets the entry (four `call_later` per request were measured at a
-     quarter of the whole budget of a request).
+  1. Times are monotonic seconds as float. Code that needs the time gets a `Now`; the data path never imports `time`.
+  2. A deadline never expires early, and at most one tick late while the loop runs (except for rule 5).
+  3. Entries are intrusive: arming, moving and cancelling allocate nothing and are O(1). Moving a deadline *later* only
+     writes a number, which the wheel checks when it reaches the entry (four `call_later` per request took a quarter of
+     the whole budget of a request).
   4. The wheel sleeps until its next occupied slot, and an empty wheel costs nothing.
-  5. Entries that fall due at the same time are met ENTRIES_PER_TURN_MAX in each turn of the loop, in their order.
-  6. Time in which the loop does not run counts for nothing: a process that was stopped (SIGSTOP, a paused virtual
-     machine, a debugger) would otherwise find every deadline passed, though no peer had a chance to keep it. Where the
-     wheel is to know, it wakes every BEAT_S, and extends all deadlines if it wakes more than PAUSE_S late.
+  5. Of entries that are due at the same time, ENTRIES_PER_TURN_MAX are processed in each turn of the loop, in their
+     order.
+  6. Time in which the loop does not run is not counted: after a stop of the process (SIGSTOP, a paused virtual machine,
+     a debugger) every deadline would have passed, although no peer had a chance to meet it. If `on_pause` is set, the
+     wheel wakes every BEAT_S, and extends all deadlines if it wakes more than PAUSE_S late.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ Now = Callable[[], float]
 NEVER: Final = float("inf")
 TICK_S: Final = 0.020
 ROUNDING_TICKS: Final = 1e-4
-WHEEL_SLOTS: Final = 512  # one rotation is 10.24 s; longer deadlines are looked at once a rotation
+WHEEL_SLOTS: Final = 512  # one rotation takes 10.24 s; longer deadlines are checked once per rotation
 BEAT_S: Final = 1.0
 PAUSE_S: Final = 1.0
-ENTRIES_PER_TURN_MAX: Final = 1_000  # 0.1 ms, and what the entries themselves do
+ENTRIES_PER_TURN_MAX: Final = 1_000  # 0.1 ms, plus the work of the entries
 
 
 class Timer(Protocol):
-    """What `loop.call_later` returns."""
+    """The handle that `loop.call_later` returns."""
 
     def cancel(self) -> None: ...
 
@@ -43,25 +44,25 @@ Defer = Callable[[Callable[[], None]], object]  # `loop.call_soon`
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Deadline:
-    """Something that may run out of time: subclass it and say in `expired` what then happens."""
+    """An entry of the wheel; subclasses implement `expired`."""
 
     def __init__(self) -> None:
         self.deadline_s: float = NEVER
-        self.wheel_due_s: float = NEVER  # when the wheel will look at the entry; <= deadline_s while armed
+        self.wheel_due_s: float = NEVER  # when the wheel will check the entry; <= deadline_s while armed
         self.wheel_next: Deadline | None = None
         self.wheel_prev: Deadline | None = None
 
     def expired(self, now_s: float) -> None:
-        """The deadline has passed; the entry is no longer armed and may be armed anew."""
+        """Handle the expiry; the entry is no longer armed and may be armed again."""
         raise NotImplementedError
 
     def loop_paused(self, pause_s: float) -> None:
-        """Extend the times that the deadline was made of: the loop did not run for `pause_s`."""
+        """Extend the times from which the deadline was computed: the loop did not run for `pause_s`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Periodic(Deadline):
-    """Expires again and again: `expired` arms it for the next time. Where that raised first, the wheel arms it."""
+    """A periodic entry: `expired` arms it for the next time, or the wheel does if `expired` raised an exception."""
 
     def __init__(self, interval_s: float) -> None:
         super().__init__()
@@ -71,9 +72,9 @@ class Periodic(Deadline):
 class TimingWheel:
     """All deadlines of one event loop.
 
-    `call_later(delay_s, callback)` is the loop's; `on_error(exception)` is called for an `expired` that raised, so that
-    one broken entry never stops the others. `on_pause(seconds)` is called when deadlines have been extended, since the
-    loop did not run; None: they are not.
+    `call_later(delay_s, callback)` is the loop's; `on_error(exception)` is called if `expired` raised, so that one
+    defective entry does not affect the others. `on_pause(seconds)` is called when deadlines were extended because the
+    loop did not run; with None, they are not extended.
     """
 
     def __init__(
@@ -87,19 +88,19 @@ class TimingWheel:
         self._call_later = call_later
         self._on_error = on_error
         self._on_pause = on_pause
-        self._slept_from_s: float = 0.0  # time at which the timer was set
-        self._wakes_s: float = NEVER  # time at which the timer is due
+        self._slept_from_s: float = 0.0  # when the timer was set
+        self._wakes_s: float = NEVER  # when the timer is due
         self._slots: list[Deadline] = [_new_ring() for _ in range(WHEEL_SLOTS)]
         self._epoch_s: float = now()
         self._cursor: int = 0  # the last tick whose slot has been emptied
         self._timer: Timer | None = None
         self._timer_tick: int = 0
         self._advancing: bool = False
-        self._left: int = 0  # entries that may still be met in this turn
+        self._left: int = 0  # entries that may still be processed in this turn
         self.armed: int = 0
 
     def arm(self, entry: Deadline, deadline_s: float) -> None:
-        """Let `entry` expire at `deadline_s`, in place of whatever it was armed for; NEVER disarms it."""
+        """Let `entry` expire at `deadline_s`, which replaces its previous deadline; NEVER disarms it."""
         if entry.wheel_next is not None:
             if deadline_s >= entry.wheel_due_s and deadline_s != NEVER:
                 entry.deadline_s = deadline_s
@@ -114,7 +115,7 @@ class TimingWheel:
         self.armed += 1
 
     def cancel(self, entry: Deadline) -> None:
-        """Disarm `entry`; harmless when it is not armed."""
+        """Disarm `entry`, if it is armed."""
         following = entry.wheel_next
         preceding = entry.wheel_prev
         if following is None or preceding is None:
@@ -128,13 +129,13 @@ class TimingWheel:
         self.armed -= 1
 
     def close(self) -> None:
-        """Stop ticking; entries still armed never expire."""
+        """Stop the timer; entries that are armed never expire."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def advance(self) -> None:
-        """Expire what is due. The loop's timer calls this; so do tests with a clock of their own."""
+        """Expire the entries that are due. The loop's timer calls this, and tests with their own clock do."""
         now_s = self._now()
         if self._on_pause is not None and now_s - self._wakes_s > PAUSE_S:
             self._extend(now_s - self._slept_from_s)
@@ -142,7 +143,7 @@ class TimingWheel:
         self._timer = None
         self._advancing = True
         if last > self._cursor:
-            first = max(self._cursor + 1, last - WHEEL_SLOTS + 1)  # after a long stall each slot is met once
+            first = max(self._cursor + 1, last - WHEEL_SLOTS + 1)  # after a long stall, each slot is processed once
             self._cursor = last
             self._left = ENTRIES_PER_TURN_MAX
             tick = first
@@ -150,7 +151,7 @@ class TimingWheel:
                 while tick <= last and self._empty_slot(self._slots[tick % WHEEL_SLOTS], now_s):
                     tick += 1
             finally:
-                # Enough for this turn, or something raised that nobody here may catch: the rest is met at the next.
+                # The share of this turn is used up, or a BaseException is being raised: continue in the next turn.
                 if tick <= last:
                     self._cursor = tick - 1
                 self._advancing = False
@@ -160,7 +161,7 @@ class TimingWheel:
         self._sleep_until_occupied()
 
     def _extend(self, pause_s: float) -> None:
-        """Extend all deadlines; the entries stay where they are."""
+        """Extend all deadlines; the entries stay in their slots."""
         self._epoch_s += pause_s
         for ring in self._slots:
             entry = ring.wheel_next
@@ -177,7 +178,7 @@ class TimingWheel:
             self._on_pause(pause_s)
 
     def _tick_before(self, time_s: float) -> int:
-        # A timer set for a tick may fire a rounding error before it; without the slack it would be set again and again.
+        # A timer may fire slightly before its tick because of rounding; without the slack it would be set repeatedly.
         return int((time_s - self._epoch_s) / TICK_S + ROUNDING_TICKS)
 
     def _insert(self, entry: Deadline) -> None:
@@ -198,13 +199,13 @@ class TimingWheel:
             self._sleep_until(tick)
 
     def _empty_slot(self, ring: Deadline, now_s: float) -> bool:
-        """False: there is more in it."""
+        """Expire the entries of a slot. Return False if some are left."""
         first = ring.wheel_next
         last = ring.wheel_prev
         assert first is not None and last is not None
         if first is ring:
             return True
-        # The whole chain moves to a ring of its own first: `expired` may arm into this very slot.
+        # The whole list is first moved to a ring of its own, because `expired` may arm entries in this slot.
         met = Deadline()
         met.wheel_next = first
         met.wheel_prev = last
@@ -217,11 +218,11 @@ class TimingWheel:
         finally:
             if met.wheel_next is not met:
                 _put_back(met, ring)
-            met.wheel_next = None  # no reference cycle is left behind
+            met.wheel_next = None  # leave no reference cycle
             met.wheel_prev = None
 
     def _expire_all(self, met: Deadline, now_s: float) -> bool:
-        """False: some are left for the next turn."""
+        """Expire the entries of a ring. Return False if some are left for the next turn."""
         while True:
             entry = met.wheel_next
             assert entry is not None
@@ -267,7 +268,7 @@ class TimingWheel:
 
 
 def _put_back(met: Deadline, ring: Deadline) -> None:
-    """What is left of a chain for the next turn, or when the report of an error has raised, too."""
+    """Return the entries that are left to their slot: for the next turn, or after `on_error` has raised."""
     first = met.wheel_next
     last = met.wheel_prev
     following = ring.wheel_next

@@ -1,4 +1,4 @@
-"""A histogram as it was read: plain data, which messages carry and metrics add up."""
+"""A reading of a histogram: plain data for messages and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from activator.runtime.histogram import Histogram
 
 
 class ExemplarReading(NamedTuple):
-    """An observed value, and the trace that shows it. `time_s`: when, in seconds since 1970."""
+    """An observed value and its trace; `time_s` is the time of the observation in seconds since 1970."""
 
     trace_id: str
     value: float
@@ -18,7 +18,7 @@ class ExemplarReading(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """How many were not above each bound (the last one is infinite), the sum of all, and traces that show them."""
+    """Cumulative counts by bound (the last one is infinite), the sum of all values, and exemplars."""
 
     buckets: tuple[tuple[float, int], ...]
     total: float
@@ -36,7 +36,7 @@ class Distribution(NamedTuple):
         return cls(tuple((bound, 0) for bound in (*bounds, inf)), 0.0)
 
     def plus(self, other: Distribution) -> Distribution:
-        """Both together; their bounds must be the same. Raises ValueError where one has more of them."""
+        """Return the sum of both, which must have the same bounds. Raises ValueError if their numbers differ."""
         both = zip(self.buckets, other.buckets, strict=True)
         buckets = tuple((bound, one + more) for (bound, one), (_, more) in both)
         return Distribution(buckets, self.total + other.total, _later(self.exemplars, other.exemplars))
@@ -45,7 +45,7 @@ class Distribution(NamedTuple):
 def _later(
     exemplars: dict[float, ExemplarReading], others: dict[float, ExemplarReading]
 ) -> dict[float, ExemplarReading]:
-    """Of each bucket the last: Prometheus takes none that is older than the one before."""
+    """Return the latest exemplar of each bucket, because Prometheus refuses one older than the last scrape's."""
     if not others:
         return exemplars
     found = dict(exemplars)

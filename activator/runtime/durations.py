@@ -1,4 +1,4 @@
-"""Durations as people write them, in the file and in request headers: `300ms`, `5s`, `2m`, `1h`, or plain seconds."""
+"""Parsing of durations in the file and in request headers: `300ms`, `5s`, `2m`, `1h`, or plain seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def parse_seconds(text: str) -> float | None:
-    """Seconds; None if `text` is no duration."""
+    """Return the duration in seconds; None if `text` is not a duration."""
     match = _DURATION.fullmatch(text)
     if match is None:
         return None

@@ -1,6 +1,6 @@
 """The exceptions of the program itself. The reasons for which requests end are in reasons.py.
 
-Third-party exceptions are mapped to a reason once, at the border where they appear, and never travel further.
+Third-party exceptions are mapped to a reason where they first appear, and are not propagated further.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from activator.runtime.reasons import Reason
 
 
 class ActivatorError(Exception):
-    """Base of what the program raises on purpose; its text is one line that says what to do."""
+    """The base of errors for the user; the text is one line that states what to do."""
 
 
 def one_line(text: str) -> str:
-    """The text with everything that cannot be printed replaced by an escape."""
+    """Return the text with all characters that are not printable escaped."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 class ConfigError(ActivatorError):
-    """The configuration was refused; `problems` has one line per mistake, whatever stands in the values it quotes."""
+    """The configuration was refused; `problems` has one line per mistake, with quoted values escaped."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = [one_line(problem) for problem in problems]
@@ -28,7 +28,7 @@ class ConfigError(ActivatorError):
 
 
 class NoWorkerError(Exception):
-    """There is no such worker process, or it does not answer; in words."""
+    """There is no such worker process, or it does not answer; the text is the reason."""
 
 
 class StartError(ActivatorError):
@@ -36,7 +36,7 @@ class StartError(ActivatorError):
 
 
 class WireError(Exception):
-    """A peer's bytes were refused. Raised inside `http1/` only, and turned into a `Reason` there."""
+    """A peer's bytes were refused. Raised by the codecs; `detail` is for the log."""
 
     def __init__(self, reason: Reason, detail: str) -> None:
         super().__init__(detail)

@@ -1,7 +1,7 @@
-"""Features that need packages which a default install leaves out, and the error that says what to install.
+"""Features that need packages which a default install omits, and the error that names the command to install them.
 
 Rules
-  1. What a feature imports from an extra, it imports where it is used, after `need` for that extra.
+  1. A feature imports the packages of an extra where it uses them, after `need` for that extra.
   2. `EXTRAS` names importable packages; pyproject.toml, [project.optional-dependencies], names the distributions that
      hold them. Both are changed together.
 """
@@ -21,7 +21,7 @@ EXTRAS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def need(extra: str, feature: str) -> None:
-    """Raises StartError with the command that installs `extra`, unless all of its packages are there."""
+    """Raise StartError with the command that installs `extra`, unless all of its packages are installed."""
     missing = [package for package in EXTRAS[extra] if not _is_installed(package)]
     if missing:
         raise StartError(

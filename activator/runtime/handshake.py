@@ -1,15 +1,14 @@
-"""TLS on a connection that stands: the handshake as a step of its own, the same for clients and for pods.
+"""The TLS handshake on an established connection, with a client or with a pod.
 
 Rules
-  1. The descriptor belongs to the loop's transport from the moment in which it is opened or accepted until the loop
-     closes it. No Python socket refers to it, so no other code can close it, or close its number after it was reused.
-  2. A caller that waits for a handshake holds the bare connection: it is counted from its first moment, and `abort`
-     ends it.
-  3. A handshake ends in exactly one call of `on_done`: with a transport that can be used, or with the reason why there
-     is none. It has a time limit, so that it always ends.
-  4. A handshake of a client that fails ends at once, when its alert is on its way (client_hello.py).
-  5. `loop.start_tls` is entered within `connection_made`. In a task of its own it would miss what the peer sends until
-     the next turn of the loop, and it would start even on a connection that is lost until then.
+  1. The descriptor belongs to the loop's transport from its opening or acceptance until the loop closes it. No Python
+     socket refers to it, so no other code can close it, or close its number after it was reused.
+  2. A caller that waits for a handshake has the bare connection: it is counted from the start, and `abort` ends it.
+  3. A handshake ends with exactly one call of `on_done`: with a usable transport, or with the error. It has a timeout,
+     so that it always ends.
+  4. A failed handshake of a client ends as soon as the alert was sent (client_hello.py).
+  5. `loop.start_tls` is entered within `connection_made`. In a task it would miss the data that arrive before the next
+     turn of the loop, and would start even if the connection is lost in between.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from activator.runtime.client_hello import failures
 from activator.runtime.transport import Transport
 
 TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
-HELD_READ_BYTES: Final = 16 * 1024  # a read before TLS has begun
+HELD_READ_BYTES: Final = 16 * 1024  # the buffer of a read before TLS has begun
 
 
 class HandshakeLostError(ConnectionResetError):
@@ -31,7 +30,7 @@ class HandshakeLostError(ConnectionResetError):
 
 
 class Handshake:
-    """An asyncio protocol by its methods, until TLS stands. `on_connected`: the bare connection has been made."""
+    """The asyncio protocol of a connection during its handshake."""
 
     def __init__(
         self,
@@ -43,7 +42,11 @@ class Handshake:
         on_connected: Callable[[Handshake], None],
         early: bytes = b"",
     ) -> None:
-        """`server_name`: of the pod that is dialled; None: we are the server. `early`: what has been read already."""
+        """Make a handshake.
+
+        `server_name` is the name of the pod that is dialled, None in the server's role. `on_connected` is called when
+        the bare connection has been made. `early` holds the data that were already read from it.
+        """
         self._loop = loop
         self._context = context
         self._server_name = server_name
@@ -56,7 +59,7 @@ class Handshake:
         self._watch: _Watch | None = None
 
     def stands(self) -> bool:
-        """The bare connection stands, and the handshake is not over."""
+        """Return True if the bare connection is established and the handshake has not ended."""
         return self.bare is not None and self._upgrade is not None
 
     def abort(self) -> None:
@@ -84,10 +87,10 @@ class Handshake:
         if self.stands() and (self._server_name is None or self._early):
             self._watch = _Watch(bare.get_protocol(), self._early, self._failed)
             bare.set_protocol(self._watch)
-            self._loop.call_soon(self._tls_begun)  # behind the beginning of TLS, and before anything more is read
+            self._loop.call_soon(self._tls_begun)  # after TLS has begun, and before more data are read
 
     def data_received(self, data: bytes) -> None:
-        pass  # nothing is delivered before the protocol is another one
+        pass  # no data are delivered until the protocol has been replaced
 
     def eof_received(self) -> None:
         pass
@@ -101,14 +104,14 @@ class Handshake:
     def resume_writing(self) -> None:
         pass
 
-    # --- within ---
+    # --- internals ---
 
     def _tls_begun(self) -> None:
         if self._watch is not None and self.bare is not None and not self.bare.is_closing():
             self._watch.begin()
 
     def _failed(self) -> None:
-        """Close when the alert is sent."""
+        """Close the connection after the alert was sent."""
         if self.bare is not None:
             self._loop.call_soon(self.bare.close)
 
@@ -133,17 +136,17 @@ class Handshake:
             bare.set_protocol(self._watch.tls)
         self._watch = None
         if secured is not None and secured.is_closing():
-            secured = None  # aborted, or closed by the peer, in the moment in which it was ready
+            secured = None  # aborted, or closed by the peer, just when it was ready
             error = HandshakeLostError("the connection was closed during the TLS handshake")
         self._on_done(self, secured, error)
         self.bare = None
 
 
 class _Watch(BufferedProtocol):
-    """Between the transport and `tls`, the loop's own protocol, during a handshake.
+    """A protocol between the transport and `tls`, the loop's own protocol, during a handshake.
 
-    It sees whether the handshake fails by the bytes that came just now (`failures`). What comes before TLS has begun,
-    in the same turn, is held back until then, behind `early`: else it would fail where nobody looks.
+    It detects whether the bytes just received make the handshake fail (`failures`). Data that arrive before TLS has
+    begun, in the same turn, are buffered behind `early`: otherwise their failure would not be detected.
     """
 
     def __init__(self, tls: BufferedProtocol, early: bytes, on_failed: Callable[[], None]) -> None:
@@ -154,7 +157,7 @@ class _Watch(BufferedProtocol):
         self._buffer = bytearray()
 
     def begin(self) -> None:
-        """TLS has begun."""
+        """Pass the buffered data to TLS, which has begun."""
         self._begun = True
         held, self._held = self._held, b""
         while held:

@@ -1,11 +1,12 @@
-"""How often something took how long: counts in fixed buckets, cheap enough for every request.
+"""Histograms with fixed buckets, cheap enough for every request.
 
 Rules
-  1. Written by the request path, read when metrics are asked for; nothing is computed in between.
-  2. Buckets are a chain walked from the shortest: a short time costs a step or two, and a long one some more.
-  3. A bound belongs to its bucket (less or equal, as Prometheus has it), and the last bucket has none.
-  4. Exemplars are left by traced requests, after they have been observed; other requests pay nothing for them.
-     A bucket keeps its last one only, and a histogram without any keeps no place for them.
+  1. The request path writes a histogram, and metrics read it; nothing is computed in between.
+  2. The buckets are a linked list, searched from the lowest bound: a short duration takes a step or two, a long one
+     more.
+  3. A bound belongs to its bucket (less or equal, as in Prometheus); the last bucket has no bound.
+  4. Traced requests add exemplars after their observation; other requests have no cost. A bucket keeps only its last
+     exemplar, and a histogram without exemplars allocates nothing for them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from mypy_extensions import i64
 
 @final
 class Bucket:
-    """What was above the bound before and not above this one."""
+    """The count of values above the previous bound and not above this one."""
 
-    following: Bucket  # all but the last have one
+    following: Bucket  # not set in the last bucket
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
@@ -29,7 +30,7 @@ class Bucket:
 
 @final
 class Exemplar:
-    """An observed value, and the trace that shows it. `time_s`: when, in seconds since 1970."""
+    """An observed value and its trace; `time_s` is the time of the observation in seconds since 1970."""
 
     def __init__(self, trace_id: str, value: float, time_s: float) -> None:
         self.trace_id = trace_id
@@ -39,7 +40,7 @@ class Exemplar:
 
 @final
 class Histogram:
-    """`bounds` rise, without the infinite one; the unit is the caller's."""
+    """A histogram; `bounds` ascend and exclude the infinite one, and their unit is the caller's."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.sum: float = 0.0
@@ -51,7 +52,7 @@ class Histogram:
         self._exemplars: dict[float, Exemplar] | None = None  # by the bound of their bucket
 
     def observe(self, value: float) -> None:
-        """Count one more value; NaN would count as the least."""
+        """Count a value; NaN counts in the first bucket."""
         bucket = self._first
         while value > bucket.bound:
             bucket = bucket.following
@@ -59,7 +60,7 @@ class Histogram:
         self.sum += value
 
     def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
-        """A value that was just observed becomes the exemplar of its bucket, in place of the one before."""
+        """Make a value that was just observed the exemplar of its bucket."""
         bucket = self._first
         while value > bucket.bound:
             bucket = bucket.following
@@ -69,12 +70,12 @@ class Histogram:
         exemplars[bucket.bound] = Exemplar(trace_id, value, time_s)
 
     def exemplars(self) -> dict[float, Exemplar]:
-        """The current ones, by the bound of their bucket."""
+        """Return the current exemplars by the bound of their bucket."""
         exemplars = self._exemplars
         return {} if exemplars is None else exemplars.copy()
 
     def buckets(self) -> list[tuple[float, int]]:
-        """Each bound, the infinite one last, with how many were not above it."""
+        """Return (bound, cumulative count) of each bucket, the infinite bound last."""
         found: list[tuple[float, int]] = []
         count = 0
         bucket = self._first

@@ -1,7 +1,7 @@
-"""What a peer sent before a write to it failed.
+"""Reading of the data that a peer sent before a write to it failed.
 
-A server may answer a request that it does not read to its end, and close. The next write then fails, and the loop
-reports the connection as lost without having read the answer, which is still in the kernel.
+A server may respond to a request without reading all of it, and close the connection. The next write then fails, and
+the loop reports the connection as lost without having read the response, which is still in the kernel.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _READ_BYTES: Final = 64 * KIB
 
 
 def last_reads(transport: Transport | None) -> Iterator[bytes]:
-    """Yield what the kernel still holds for a connection, within its `connection_lost`."""
+    """Yield the data that the kernel still holds for a connection. Must be called within its `connection_lost`."""
     sock = None if transport is None else transport.get_extra_info("socket")
     fd = -1 if sock is None else sock.fileno()
     left = LAST_READ_BYTES_MAX if fd >= 0 else 0
     while left > 0:
         try:
             data = os.read(fd, _READ_BYTES)
-        except OSError:  # nothing is there; or the peer's reset
+        except OSError:  # no data, or a reset of the peer
             return
         if not data:
             return
@@ -39,15 +39,15 @@ def keep_last_reads(bare: Transport | None) -> None:
     transport: Any = bare
     if transport is not None and not transport.is_closing():
         tls = transport.get_protocol()
-        if hasattr(tls, "get_buffer"):  # uvloop's own is no BufferedProtocol by its class
+        if hasattr(tls, "get_buffer"):  # uvloop's class does not derive from BufferedProtocol
             transport.set_protocol(_LastReads(tls, transport))
 
 
 class _LastReads(BufferedProtocol):
-    """The loop's own TLS protocol, but for `connection_lost`."""
+    """A wrapper of the loop's TLS protocol that replaces only `connection_lost`."""
 
     def __init__(self, tls: BufferedProtocol, transport: Transport) -> None:
-        # Attributes and no methods: each read is a call of the loop's own.
+        # Attributes instead of methods, so that reads call the loop's protocol directly.
         self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
         self.eof_received = tls.eof_received  # type: ignore[method-assign]

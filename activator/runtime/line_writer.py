@@ -1,12 +1,12 @@
-"""Lines to a file descriptor, from a thread of its own: a reader that is slow, or a full disk, never holds the loop up.
+"""A writer of lines to a file descriptor in its own thread, so that a slow reader or a full disk never blocks the loop.
 
 Rules
-  1. The loop hands over batches; the thread alone calls the system. What waits is bounded in bytes, and what does not
-     fit is dropped whole and counted.
-  2. Where other processes write to the same pipe, a write is whole lines of LOG_ATOMIC_BYTES at most, which the system
-     does not mix with others (pipe(7)); a longer line is a write of its own, and may be mixed.
-  3. A batch that cannot be written (the reader has gone, the disk is full) is lost and counted; the first of a row of
-     failures is logged.
+  1. The loop queues batches, and only the thread makes system calls. The queue is bounded in bytes by its user, who
+     drops whole lines that do not fit and counts them.
+  2. If other processes write to the same pipe, a write consists of whole lines of at most LOG_ATOMIC_BYTES, which the
+     kernel does not interleave (pipe(7)); a longer line is a write of its own, and may be interleaved.
+  3. A batch that cannot be written (the reader has closed, the disk is full) is lost and counted; of consecutive
+     failures only the first is logged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ LOG_ATOMIC_BYTES: Final = 4096  # PIPE_BUF of Linux
 
 
 class LineWriter:
-    """`close` it, or the last lines may be missing. `what` is written, in words for people; `shared`: other processes
-    write to it, too; `log` is told of failures.
+    """A writer of lines, which must be closed or the last lines may be missing.
+
+    `what` names the output in messages, `log` receives failures. `shared`: other processes also write to the output.
     """
 
     def __init__(self, what: str, descriptor: int, bytes_max: int, log: logging.Logger, shared: bool = False) -> None:
@@ -34,25 +35,25 @@ class LineWriter:
         self._batches: SimpleQueue[bytes | bytearray | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._failing = False
-        # Each is written by one of the two threads only, so neither needs a lock.
+        # Each counter is written by only one of the two threads, so none needs a lock.
         self._given_bytes = 0
         self._taken_bytes = 0
-        self.lost_lines = 0  # that could not be written
+        self.lost_lines = 0  # lines that could not be written
 
     @property
     def backlog_bytes(self) -> int:
-        """What has been handed over and not been dealt with."""
+        """The bytes in the queue."""
         return self._given_bytes - self._taken_bytes
 
     @property
     def room_bytes(self) -> int:
-        """How many more may wait; below 0: too many do."""
+        """The bytes that may still be queued; negative if there are too many."""
         return self._bytes_max - self.backlog_bytes
 
     def write(self, batch: bytes | bytearray) -> None:
-        """Whole lines, which are the writer's from now on. Never blocks.
+        """Queue whole lines; the caller must not change `batch` afterwards. Never blocks.
 
-        Raises RuntimeError where the system has no thread for it; the next batch tries again.
+        Raises RuntimeError if the thread cannot be started; the next call tries again.
         """
         if self._thread is None:
             thread = Thread(target=self._run, name=self._what, daemon=True)
@@ -62,7 +63,7 @@ class LineWriter:
         self._batches.put(batch)
 
     def close(self, timeout_s: float) -> bool:
-        """Write what waits, for at most so long; whether all of it was dealt with. It may be written to again."""
+        """Write the queue, for at most `timeout_s`. Return True if it is empty. The writer may be used again."""
         thread = self._thread
         if thread is None:
             return True
@@ -95,7 +96,7 @@ class LineWriter:
 
 
 def atomic_end(lines: bytes | bytearray, begin: int) -> int:
-    """Where a write that begins here must end: behind as many whole lines as fit, or behind the first."""
+    """Return the end of a write that begins at `begin`: behind the whole lines that fit, or behind the first line."""
     if len(lines) - begin <= LOG_ATOMIC_BYTES:
         return len(lines)
     end = lines.rfind(b"\n", begin, begin + LOG_ATOMIC_BYTES)

@@ -1,13 +1,12 @@
-"""Whether a program on this machine takes connections at an address: the kernel is asked, and nobody is connected to.
+"""A query of the kernel whether a program on this machine listens at an address, without a connection to it.
 
-A connection that only looks takes something from the program: a server that accepts once (`nc -l`) is used up by it,
-and one that handles a connection at a time is kept waiting. The kernel knows its listening sockets (sock_diag(7)); a
-question costs some 40 us.
+A connection as a probe has side effects: a server that accepts once (`nc -l`) ends after it, and one that handles a
+single connection at a time is blocked. The kernel lists its listening sockets (sock_diag(7)); a query takes some 40 us.
 
 Rules
-  1. Loopback addresses only, since others may be another machine's.
-  2. "Nothing listens" is no proof: a packet filter may lead the port elsewhere. Then only a connection shows it.
-  3. Where the kernel does not answer, as in some sandboxes, nothing is known.
+  1. Only loopback addresses are supported, because others may belong to another machine.
+  2. The result NO is not certain: a packet filter may redirect the port, which only a connection can show.
+  3. If the kernel does not answer, as in some sandboxes, the result is unknown.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from typing import Final, NamedTuple
 from activator.runtime.netlink import dump
 
 # linux/inet_diag.h
-_INODE_AT: Final = 68  # in a struct inet_diag_msg
+_INODE_AT: Final = 68  # the offset in a struct inet_diag_msg
 _INET_DIAG_SKV6ONLY: Final = 11
 _TCP_LISTEN: Final = 10
 
 _REQUEST: Final = struct.Struct("=BBBBI")
 _ATTRIBUTE: Final = struct.Struct("=HH")
-_FIXED_BYTES: Final = 72  # of a struct inet_diag_msg
+_FIXED_BYTES: Final = 72  # the size of a struct inet_diag_msg
 
 LOOPBACK_4: Final = "127.0.0.1"
 LOOPBACK_6: Final = "::1"
@@ -35,7 +34,7 @@ LOOPBACK_6: Final = "::1"
 
 class Listening(Enum):
     YES = "yes"
-    FULL = "full"  # and takes no more connections for now
+    FULL = "full"  # it listens, but its accept queue is full
     NO = "no"
 
 
@@ -51,7 +50,7 @@ def is_loopback(host: str) -> bool:
 
 
 def listening(host: str, port: int) -> Listening | None:
-    """At a loopback address of this machine; None: that is not known."""
+    """Return whether a program listens at a loopback address of this machine; None if it is unknown."""
     try:
         found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
     except OSError:
@@ -63,7 +62,7 @@ def listening(host: str, port: int) -> Listening | None:
 
 
 def loopback_inodes(port: int) -> frozenset[int] | None:
-    """The sockets that take connections to this port at 127.0.0.1 or ::1, by inode; None: that is not known."""
+    """Return the inodes of the sockets that listen on this port at 127.0.0.1 or ::1; None if they are unknown."""
     try:
         found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
     except OSError:
@@ -80,7 +79,7 @@ def _takes(listener: _Listener, host: str) -> bool:
 
 
 def _listeners(family: int, port: int) -> Iterator[_Listener]:
-    """Of one port. Raises OSError where the kernel does not tell."""
+    """Yield the listening sockets of one port. Raises OSError if the kernel does not answer."""
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN)
     request += struct.pack(">HH", port, 0) + bytes(36) + b"\xff" * 8  # any address, interface and cookie
     for message in dump(request):

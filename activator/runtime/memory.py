@@ -1,11 +1,12 @@
-"""Freed memory: how much of it the C library keeps, and when it goes back to the kernel. Of glibc only; else nothing.
+"""The management of freed memory: how much glibc keeps, and when it is returned to the kernel.
 
 Rules
-  1. Some megabytes are kept. A read of a large body is a quarter of a MiB; by default glibc asks the kernel for it anew
-     each time and gives it back at once, and the kernel clears every page: 104 us a read, measured, instead of 13.
-  2. The rest goes back. glibc by itself gives back only what lies at the end of the heap, and one small object there
-     keeps all that is below: after 1,000 stalled uploads had gone, 400 MB stayed for good.
-  3. What is given back has been free for a while: what busy connections free and take again stays.
+  1. Some megabytes are kept. A read of a large body takes a quarter of a MiB; by default glibc maps such memory for
+     each read and unmaps it at once, and the kernel clears every page: 104 us per read, measured, instead of 13.
+  2. The rest is returned. By itself glibc returns only memory at the end of the heap, and one small object there
+     retains everything below: after 1,000 stalled uploads had ended, 400 MB were never returned.
+  3. Memory is returned only after it has been free for a while, so that busy connections can reuse it.
+  4. With another C library, nothing is done.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Final
 from activator.runtime.units import MIB
 
 MEMORY_KEPT_BYTES: Final = 16 * MIB  # freed memory that the allocator keeps at the end of the heap
-MEMORY_GIVEN_BACK_BYTES: Final = 8 * MIB  # freed memory: when there is more of it for a while, it goes back
-MEMORY_LOOK_S: Final = 1.0  # how often that is looked at …
-MEMORY_LOOKS: Final = 3  # … and for how many looks it must have been so
-MEMORY_MAPPED_ABOVE_BYTES: Final = MIB  # what is larger is mapped by itself, and given back when it is freed
+MEMORY_GIVEN_BACK_BYTES: Final = 8 * MIB  # more freed memory than this is returned after MEMORY_LOOKS checks
+MEMORY_LOOK_S: Final = 1.0  # the interval between checks
+MEMORY_LOOKS: Final = 3  # consecutive checks that must find too much freed memory
+MEMORY_MAPPED_ABOVE_BYTES: Final = MIB  # larger blocks are mapped separately, and unmapped when they are freed
 
-# Of malloc.h.
+# Constants of malloc.h.
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -39,11 +40,11 @@ class _Mallinfo2(ctypes.Structure):
 
 
 class FreedMemory:
-    """Of the process. Where the C library is another, or an old one, nothing is done."""
+    """The freed memory of the process; with an old glibc or another C library, its methods do nothing."""
 
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
-        self._looks = 0  # in a row that have found too much
+        self._looks = 0  # consecutive checks that have found too much
         try:
             library = ctypes.CDLL(None)
             library.mallinfo2.restype = _Mallinfo2
@@ -54,17 +55,17 @@ class FreedMemory:
         self._library = library
 
     def look(self) -> None:
-        """Give back what has been free for MEMORY_LOOKS looks. A look takes some microseconds."""
+        """Return memory to the kernel if MEMORY_LOOKS checks have found too much. A check takes some microseconds."""
         self._looks = self._looks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
         if self._looks >= MEMORY_LOOKS and self._library is not None:
             self._looks = 0
             self._library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
 
     def give_back(self) -> None:
-        """All that is free now."""
+        """Return all freed memory to the kernel."""
         if self._library is not None:
             self._library.malloc_trim(0)
 
     def free_bytes(self) -> int:
-        """Freed, and not given back to the kernel (or given back, and still the heap's); 0 where that is not known."""
+        """Return the bytes that are free in the heap, including pages already returned; 0 if it is unknown."""
         return 0 if self._library is None else int(self._library.mallinfo2().fordblks)

@@ -1,4 +1,4 @@
-"""Questions about sockets to the kernel (sock_diag(7)): a request, and the messages that answer it."""
+"""Queries of the kernel about sockets (sock_diag(7))."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 0.1  # the kernel answers at once or not at all
 
 
 def dump(request: bytes) -> Iterator[bytes]:
-    """The answers, without their headers. Raises OSError where the kernel does not tell."""
+    """Yield the messages that answer a request, without their headers. Raises OSError if the kernel refuses it."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as sock:
         sock.settimeout(_TIMEOUT_S)
         head = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0)
@@ -33,6 +33,6 @@ def dump(request: bytes) -> Iterator[bytes]:
                 if kind == _NLMSG_DONE:
                     return
                 if kind == _NLMSG_ERROR or length < _HEADER.size:
-                    raise OSError("the kernel does not tell which sockets listen")
+                    raise OSError("the kernel does not list its listening sockets")
                 yield answer[position + _HEADER.size : position + length]
                 position += (length + 3) & ~3

@@ -1,10 +1,10 @@
-"""Adopts and reaps orphans: descendants of the activator whose parent has ended.
+"""Adoption and reaping of orphans: descendants of the activator whose parent has ended.
 
-They become children of process 1, which the activator is in its image, or of a process that has asked the kernel for
-them. So a daemon that a program leaves behind is known to be a descendant, also if it hides its environment. A child
-that has ended stays in the process table until its parent has waited for it. The activator's own children are waited
-for where they were started, at once: a child that has ended, and that nothing has waited for at several checks in a
-row, is an orphan.
+The kernel makes orphans children of process 1, which the activator is in its image, or of a process that has registered
+as a subreaper. So a daemon that a program leaves behind is known to be a descendant, even if it hides its environment.
+A child that has ended stays in the process table until its parent has waited for it. The activator's own children are
+waited for immediately by the code that started them: a child that several consecutive checks find ended and not waited
+for is an orphan.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from activator.runtime.process_stat import PARENT, STARTED, STATE, stat_fields
 
 CHECK_S: Final = 1.0
-CHECKS: Final = 3  # in a row that find a child that has ended, before it counts as an orphan
+CHECKS: Final = 3  # consecutive checks that find an ended child before it counts as an orphan
 REAPED_PER_CHECK_MAX: Final = 1_000
 _PR_SET_CHILD_SUBREAPER: Final = 36
 
@@ -25,28 +25,28 @@ class Orphans:
     """The children of this process that have ended and that nothing has waited for."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[int, bytes], int] = {}  # process number and start time: checks that have found it ended
+        self._checks: dict[tuple[int, bytes], int] = {}  # by process id and start time: checks that found it ended
         self.reaped_total = 0
 
     def check(self) -> None:
-        """Look for children that have ended, and reap those that are orphans."""
+        """Find children that have ended, and reap those that are orphans."""
         if not _has_ended_child():
-            self._seen.clear()
+            self._checks.clear()
             return
-        seen = self._seen
-        self._seen = {}
+        before = self._checks
+        self._checks = {}
         reaped = 0
         for child in _ended_children():
-            checks = seen.get(child, 0) + 1
+            checks = before.get(child, 0) + 1
             if checks >= CHECKS and reaped < REAPED_PER_CHECK_MAX:
                 reaped += _reap(child[0])
             else:
-                self._seen[child] = checks
+                self._checks[child] = checks
         self.reaped_total += reaped
 
 
 def adopt() -> bool:
-    """Make orphans children of this process; False where the kernel does not do that."""
+    """Make orphans children of this process. Return False if the kernel refuses."""
     return os.getpid() == 1 or ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
@@ -54,7 +54,7 @@ def _has_ended_child() -> bool:
     try:
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
-        return False  # there is no child at all
+        return False  # there are no children
 
 
 def _ended_children() -> list[tuple[int, bytes]]:
@@ -66,14 +66,14 @@ def _ended_children() -> list[tuple[int, bytes]]:
         try:
             fields = stat_fields(name)
         except OSError:
-            continue  # it has gone
+            continue  # the process has ended
         if fields[STATE] == b"Z" and fields[PARENT] == me:
             found.append((int(name), fields[STARTED]))
     return found
 
 
 def _reap(process: int) -> int:
-    """Wait for a child that has ended; return how many there were."""
+    """Wait for a child that has ended. Return 1 if it was reaped, else 0."""
     try:
         return int(os.waitpid(process, os.WNOHANG)[0] == process)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""Classes that other packages provide: by the name of an entry point, or as `package.module:Class`."""
+"""Loading of classes that other packages provide, by the name of an entry point or as `package.module:Class`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class PluginError(ValueError):
 
 def installed(group: str) -> dict[str, str]:
     """Return the entry points of the group: name and `package.module:Class`."""
-    from importlib.metadata import entry_points  # 15 ms of imports
+    from importlib.metadata import entry_points  # imported here because it takes 15 ms
 
     return {point.name: point.value for point in entry_points(group=group)}
 
 
 def load_plugin(group: str, name: str, what: str) -> object:
-    """Return the object with this name; `what` is the word for it in errors. Raises PluginError."""
+    """Return the object with this name. Raises PluginError, in whose text `what` names the kind of object."""
     path = name
     if ":" not in name:
         known = installed(group)

@@ -1,6 +1,6 @@
-"""Whether a program of this machine listens, as /proc/net shows it: where the kernel does not answer sock_diag(7).
+"""A check in /proc/net whether a program on this machine listens, if the kernel does not answer sock_diag(7).
 
-Some sandboxes have the one and not the other. It is text of all sockets, so it costs more than a question.
+Some sandboxes have only /proc/net. It lists all sockets as text, so it takes more time than sock_diag.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 _TCP_LISTEN: Final = "0A"
 _LOOPBACK_NET: Final = 127
 _LOOPBACK_6: Final = [0, 0, 0, 1]
-_MAPPED: Final = [0, 0, 0xFFFF]  # before an address of version 4
+_MAPPED: Final = [0, 0, 0xFFFF]  # the prefix of an IPv4-mapped address
 _ACCEPTS: Final = 0x10000  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 
 
 def port_listens(port: int, folder: str = "/proc/net", loopback: bool = True) -> bool:
-    """On any address of this machine; with `loopback` False, on one that is not 127.0.0.0/8 or ::1."""
+    """Return True if a program listens on the port; with `loopback` False, loopback addresses are ignored."""
     for name in ("tcp", "tcp6"):
         for words in _rows(f"{folder}/{name}"):
             if len(words) > 3 and words[3] == _TCP_LISTEN:
@@ -39,13 +39,13 @@ def listening_ports(folder: str = "/proc/net") -> dict[int, int]:
 
 
 def _is_loopback(address: str) -> bool:
-    """Words of 32 bits, each in the order of this machine's bytes."""
+    """Return True for a loopback address, which is written as words of 32 bits in the byte order of this machine."""
     words = [int.from_bytes(bytes.fromhex(address[at : at + 8]), sys.byteorder) for at in range(0, len(address), 8)]
     return words[-1] >> 24 == _LOOPBACK_NET if words[:-1] in ([], _MAPPED) else words == _LOOPBACK_6
 
 
 def socket_listens(path: str, folder: str = "/proc/net") -> bool:
-    """On this path, as it was bound."""
+    """Return True if a program listens on a Unix socket that was bound to exactly this path."""
     for words in _rows(f"{folder}/unix"):
         if len(words) > 7 and int(words[3], 16) & _ACCEPTS and " ".join(words[7:]) == path:
             return True

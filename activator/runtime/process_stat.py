@@ -1,10 +1,10 @@
-"""Reads /proc/PID/stat (proc(5))."""
+"""Reading of /proc/PID/stat (proc(5))."""
 
 from __future__ import annotations
 
 from typing import Final
 
-STATE: Final = 0  # the positions behind the command, which is in brackets and may hold anything
+STATE: Final = 0  # positions of fields behind the command, which is in brackets and may contain any characters
 PARENT: Final = 1
 SESSION: Final = 3
 STARTED: Final = 19  # in clock ticks since the boot
@@ -13,10 +13,9 @@ READS_MAX: Final = 3
 
 
 def stat_fields(process: int | str) -> list[bytes]:
-    """Return the fields behind the command.
+    """Return the fields behind the command. Raises OSError if there is no such process.
 
-    Raises OSError if there is no such process. While a process ends, the kernel may return a part of the line; then the
-    file is read again.
+    While a process ends, the kernel may return only a part of the line; then the file is read again.
     """
     for _ in range(READS_MAX):
         with open(f"/proc/{process}/stat", "rb") as file:

@@ -1,7 +1,7 @@
-"""Where the program spends its time, looked at from a thread: stacks of all threads every few milliseconds.
+"""A sampling profiler: a thread records the stacks of all threads every few milliseconds.
 
-The answer is a file for speedscope (https://www.speedscope.app), one profile for each thread. Compiled functions have
-no frames of their own: their time is that of the interpreted function, or of the loop, that called them.
+The result is a file for speedscope (https://www.speedscope.app), with one profile per thread. Compiled functions have
+no frames: their time is attributed to the interpreted function, or the loop, that called them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Final
 import activator
 from activator.runtime.clock import Now
 
-PROFILE_INTERVAL_S: Final = 0.005  # between two looks at all stacks
-PROFILE_STACK_MAX: Final = 200  # frames of one that are looked at, from the innermost
+PROFILE_INTERVAL_S: Final = 0.005  # the interval between samples
+PROFILE_STACK_MAX: Final = 200  # recorded frames per stack, from the innermost
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 
@@ -23,11 +23,11 @@ _Frame = tuple[str, str, int]  # name, file, line
 
 
 class ProfilerBusyError(Exception):
-    """There is a profile being taken already."""
+    """A profile is already being taken."""
 
 
 class Profiler:
-    """Takes one profile at a time."""
+    """A profiler that takes one profile at a time."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
@@ -35,7 +35,7 @@ class Profiler:
         self._stopped = threading.Event()
 
     def take(self, seconds: float) -> dict[str, Any]:
-        """Look for so long, in the thread that calls. Raises ProfilerBusyError."""
+        """Take a profile for `seconds`, in the calling thread. Raises ProfilerBusyError."""
         if not self._taking.acquire(blocking=False):
             raise ProfilerBusyError
         try:
@@ -62,11 +62,11 @@ class Profiler:
 
 
 class _Stacks:
-    """What was seen, by thread."""
+    """The recorded stacks, by thread."""
 
     def __init__(self) -> None:
         self._frames: dict[_Frame, int] = {}
-        self._seen: dict[int, tuple[list[list[int]], list[float]]] = {}
+        self._recorded: dict[int, tuple[list[list[int]], list[float]]] = {}
 
     def add(self, thread: int, frame: FrameType | None, weight_s: float) -> None:
         stack: list[int] = []
@@ -76,7 +76,7 @@ class _Stacks:
             stack.append(self._frames.setdefault(key, len(self._frames)))
             frame = frame.f_back
         stack.reverse()
-        samples, weights = self._seen.setdefault(thread, ([], []))
+        samples, weights = self._recorded.setdefault(thread, ([], []))
         samples.append(stack)
         weights.append(weight_s)
 
@@ -99,7 +99,7 @@ class _Stacks:
                     "weights": weights,
                 }
                 for thread, (samples, weights) in sorted(
-                    self._seen.items(), key=lambda one: names.get(one[0]) != "MainThread"
+                    self._recorded.items(), key=lambda one: names.get(one[0]) != "MainThread"
                 )
             ],
         }

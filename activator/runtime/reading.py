@@ -1,14 +1,14 @@
-"""Whether a connection is read, and how much of it in one turn of the loop.
+"""The control of reading: whether a connection is read, and how much of it in one turn of the loop.
 
 Rules
   1. A connection is not read while there is any reason against it; the reasons are independent of each other.
-  2. A connection gets its share of a turn and no more. The loop reads a socket again and again while its buffer of
-     256,000 bytes is filled: 8 MB in one turn, if the peer is fast. After FULL_READS_PER_TURN_MAX such reads in a row
-     the connection waits for the next turn: 1 MB, half a millisecond. (After each of them: a megabyte costs 1.07 times
-     the CPU. A smaller buffer of our own would bound a read more tightly; with 64 KiB a megabyte costs 1.6 times the
-     CPU and a small request 1.06 times: measured, not done.)
-  3. What a parser leaves unparsed since it has had its share is parsed in the next turn, or in one soon after it where
-     many wait for theirs (turn_queue.py); until then nothing is read.
+  2. A connection gets a bounded share of each turn. The loop reads a socket repeatedly while its buffer of 256,000
+     bytes is filled: 8 MB in one turn, if the peer is fast. After FULL_READS_PER_TURN_MAX such reads in a row the
+     connection waits for the next turn: 1 MB, half a millisecond. (With a wait after each such read, a megabyte takes
+     1.07 times the CPU time. With a buffer of 64 KiB, a megabyte would take 1.6 times the CPU time, and a small request
+     1.06 times.)
+  3. Data that a parser leaves because its share is used up are parsed in the next turn, or in a later one if many
+     connections wait (turn_queue.py); until then nothing is read.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ from activator.runtime.clock import Defer
 from activator.runtime.last_reads import keep_last_reads
 from activator.runtime.transport import Transport
 
-READ_FULL_BYTES: Final = 250_000  # a read of so much has filled the loop's buffer, nearly: more is there …
-FULL_READS_PER_TURN_MAX: Final = 4  # … and after so many in a row the connection waits for the next turn
+READ_FULL_BYTES: Final = 250_000  # a read of this size has nearly filled the loop's buffer, so more data are available
+FULL_READS_PER_TURN_MAX: Final = 4  # after this many in a row, the connection waits for the next turn
 
 # Reasons not to read.
-SLOW_READER: Final = 1  # what is read has to wait for the other side of the exchange
-UNPARSED: Final = 2  # what was read has not been parsed
-SHARE_USED: Final = 4  # it has had its share of this turn
+SLOW_READER: Final = 1  # the other side of the exchange does not read fast enough
+UNPARSED: Final = 2  # received data have not been parsed
+SHARE_USED: Final = 4  # the share of this turn is used up
 
 
 class Reading:
-    """Of one connection. `go_on` is called in the next turn after `wait_for_turn`, and after a share was used up."""
+    """The reading of one connection.
+
+    `go_on` is called in the next turn after `wait_for_turn`, and after the share of a turn was used up.
+    """
 
     def __init__(self, defer: Defer, go_on: Callable[[], None]) -> None:
         self._defer = defer
@@ -41,21 +44,22 @@ class Reading:
         self._full_reads: int = 0  # in a row
 
     def start(self, transport: Transport) -> None:
-        """The connection stands. Over TLS: the bare one.
+        """Begin with an established connection; with TLS, `transport` is the bare one.
 
-        A TLS transport that is paused goes on reading, and where the peer then closes, it drops what it has not handed
-        over. If the bare one is paused nothing is read, the end neither, and what was read has been handed over.
+        A TLS transport continues to read while it is paused, and if the peer then closes, it drops the data that it has
+        not delivered. If the bare transport is paused, neither data nor the end are read, and all data that were read
+        have been delivered.
         """
         self._transport = transport
 
     def keep_last_reads(self) -> None:
-        """Over TLS: deliver what the kernel holds when a write fails."""
+        """Deliver the data that the kernel still holds when a write over TLS fails."""
         keep_last_reads(self._transport)
 
     def stop(self) -> None:
-        """It is gone."""
+        """Release the references of a closed connection."""
         self._transport = None
-        self._go_on = _nothing  # no cycle is left for the collector
+        self._go_on = _nothing  # leaves no reference cycle
 
     def is_paused(self) -> bool:
         return self._reasons != 0
@@ -82,9 +86,9 @@ class Reading:
             self.resume(reason)
 
     def took(self, count: int) -> None:
-        """So many bytes came in one read."""
+        """Record that one read returned `count` bytes."""
         if count < READ_FULL_BYTES:
-            self._full_reads = 0  # and the loop has read all there was
+            self._full_reads = 0  # the loop has read all available data
             return
         self._full_reads += 1
         if self._full_reads >= FULL_READS_PER_TURN_MAX:

@@ -1,12 +1,12 @@
-"""The reasons for which a request ends with anything but its pod's response: all facts about each, in one table.
+"""The reasons why a request ends without its pod's complete response, with their properties, in one table.
 
 Rules
-  1. `Reason` is closed: each cause for which the program refuses, fails or gives up has exactly one member. The client
+  1. `Reason` is a closed set: each cause of a refusal or a failure has exactly one member. The client
      (`Activator-Reason`), the metrics and the log show its word.
   2. The HTTP status distinguishes availability (503, retry later), contention or time (504), the pod's fault (502) and
-     the client's fault (4xx). The gRPC status follows http-grpc-status-mapping.md; UNAVAILABLE tells a client that it
-     may retry, which is safe for a request that no pod has seen.
-  3. Other modules read these facts and keep no lists of reasons of their own, except for texts of one peer
+     the client's fault (4xx). The gRPC status follows http-grpc-status-mapping.md; UNAVAILABLE means that the client
+     may retry, which is safe for a request that no pod has received.
+  3. Other modules use these properties and have no lists of reasons of their own, except for the texts of one peer
      (headers/knative.py).
 """
 
@@ -44,8 +44,8 @@ class Verdict(IntEnum):
     """The conclusion about the pod of a failed request (throttle/verdict.py)."""
 
     NOTHING = 0
-    STRUCK = 1  # the pod took the request, and broke the connection or was silent
-    UNREACHED = 2  # no connection was made, for no certain reason: no picks until the state worker has decided
+    STRUCK = 1  # the pod accepted the request, and broke the connection or was silent
+    UNREACHED = 2  # no connection was made, and the cause is uncertain: no picks until the state worker has decided
     DEAD = 3  # no process listens there
     STRUCK_ON_TRIAL = 4  # STRUCK if the pod was on trial, NOTHING if it was in service
 
@@ -78,7 +78,7 @@ _STRUCK_ON_TRIAL: Final = Verdict.STRUCK_ON_TRIAL
 
 
 class Reason(Enum):
-    """One closed set of causes; the value is the word that users see."""
+    """A reason; the value is the word that users see."""
 
     _value_: str
     status: int
@@ -98,9 +98,11 @@ class Reason(Enum):
         verdict: Verdict = Verdict.NOTHING,
         is_retriable: bool = False,
     ) -> Self:
-        """`status`: of the response; 499 is only counted, because its client has left. `sentence`: the response body,
-        and the gRPC message. `is_retriable`: the request may go to another pod if this one provably did nothing with it
-        (proxy/retry_policy.py).
+        """Make a member of the table below.
+
+        `status` is that of the response; 499 is only counted, because the client has disconnected. `sentence` is the
+        response body, and the gRPC message. `is_retriable`: the request may be sent to another pod if this one has
+        provably not processed it (proxy/retry_policy.py).
         """
         reason = object.__new__(cls)
         reason._value_ = word
@@ -113,7 +115,7 @@ class Reason(Enum):
         return reason
 
     # fmt: off
-    # The client's fault: refused before any pod saw a byte.
+    # The client's fault: refused before any pod received a byte.
     BAD_REQUEST = "bad_request", 400, _INTERNAL, "the request is malformed"
     HEADERS_TOO_LARGE = "headers_too_large", 431, _RESOURCE_EXHAUSTED, "the header fields are larger than this proxy takes"
     TARGET_TOO_LONG = "target_too_long", 414, _RESOURCE_EXHAUSTED, "the request target is longer than this proxy takes"
@@ -141,7 +143,7 @@ class Reason(Enum):
     STARTING = "starting", 503, _UNAVAILABLE, "the revision is starting", _REVISION
     SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions are still being listed, and none is known yet for this request"
     ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and this request starts none"
-    # Answers that are kept for clients who do not wait.
+    # Stored responses of asynchronous requests.
     NO_ANSWER = "no_answer", 404, _UNIMPLEMENTED, "no answer of this name is kept"
     ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the answer is not kept any more"
     ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the process that keeps the answer does not say it now"
@@ -156,7 +158,7 @@ class Reason(Enum):
     FIRST_BYTE_TIMEOUT = "first_byte_timeout", 504, _DEADLINE_EXCEEDED, "the pod did not begin its answer in time", _ANY, _STRUCK
     IDLE_TIMEOUT = "idle_timeout", 504, _DEADLINE_EXCEEDED, "the pod's answer stalled", _NONE, _STRUCK_ON_TRIAL
     TOTAL_TIMEOUT = "total_timeout", 504, _DEADLINE_EXCEEDED, "the request took longer than it may", _ANY, _STRUCK_ON_TRIAL
-    # Ours.
+    # The proxy's own fault.
     INTERNAL = "internal", 500, _INTERNAL, "an error of the proxy's own"
     # fmt: on
 

@@ -1,4 +1,4 @@
-"""Secrets that a key gives as they are, or by the place where they stand: `file:/path` or `env:NAME`."""
+"""Secrets in the configuration: as plain text, or by reference: `file:/path` or `env:NAME`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from activator.runtime.errors import StartError
 
 FILE: Final = "file:"
 ENVIRONMENT: Final = "env:"
-SECRET_CHARACTERS_MIN: Final = 4  # a shorter text is no secret, and a message without it cannot be read
+SECRET_CHARACTERS_MIN: Final = 4  # shorter texts are not removed from messages, which would become unreadable
 SECRET_BYTES_MAX: Final = 65_536
-VARIABLES: Final[set[str]] = set()  # names of environment variables that held secrets of ours
+VARIABLES: Final[set[str]] = set()  # names of environment variables that hold secrets
 
 
-def read_secret(said: str, what: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret, without white space around it; empty if `said` is. Raises StartError, naming `what`."""
-    if said.startswith(FILE):
-        return _from_file(said.removeprefix(FILE), what)
-    if said.startswith(ENVIRONMENT):
-        name = said.removeprefix(ENVIRONMENT)
+def read_secret(setting: str, what: str, environ: Mapping[str, str] | None = None) -> str:
+    """Return the secret without surrounding whitespace, empty for an empty setting. Raises StartError with `what`."""
+    if setting.startswith(FILE):
+        return _from_file(setting.removeprefix(FILE), what)
+    if setting.startswith(ENVIRONMENT):
+        name = setting.removeprefix(ENVIRONMENT)
         found = (os.environ if environ is None else environ).get(name, "").strip()
         VARIABLES.add(name)
         if not found:
             raise StartError(f"{what}: the environment variable {name} is not set; put the secret in it")
         return found
-    return said
+    return setting
 
 
 def without_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return a message, such as that of an exception of a package, without these secrets."""
+    """Return a message, for example of a package's exception, with these secrets replaced."""
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= SECRET_CHARACTERS_MIN:
             text = text.replace(secret, "…")

@@ -1,9 +1,9 @@
-"""systemd, where it has started us: sockets that it has opened, and what it is told (sd_listen_fds(3), sd_notify(3)).
+"""The interface to systemd: socket activation (sd_listen_fds(3)) and notifications (sd_notify(3)).
 
 Rules
-  1. Sockets are ours only if LISTEN_PID is this process. The variables are taken out of the environment: programs that
-     we start must not take them for theirs.
-  2. Telling never waits and never fails the program: what systemd cannot be told is logged once.
+  1. Sockets are used only if LISTEN_PID is this process. The variables are removed from the environment, so that
+     programs that this process starts do not use them.
+  2. Notifications never block, and their failure is not an error of the program: the first one is logged.
 """
 
 from __future__ import annotations
@@ -21,43 +21,46 @@ log = logging.getLogger("activator")
 
 
 class ServiceManager:
-    """`environ` and `process`: this process's own. `sockets`: those that listen and were passed."""
+    """The connection to systemd; `environ` and `process` are those of this process.
+
+    `sockets` are the listening sockets that were passed.
+    """
 
     def __init__(self, environ: MutableMapping[str, str], process: int) -> None:
         self._address = environ.pop("NOTIFY_SOCKET", "")
-        self.watchdog_s = _watchdog(environ, process)  # within which `alive` must be told; 0.0: nobody waits for it
+        self.watchdog_s = _watchdog(environ, process)  # the interval within which `alive` must be called; 0.0: none
         self.sockets = _sockets(environ, process)
-        self._is_silent = False  # it could not be told
+        self._has_failed = False  # a notification has failed, and was logged
 
     def ready(self, status: str) -> None:
-        """Requests are served, after the start or a reload. `status`: one line for people."""
-        self._tell(f"READY=1\nSTATUS={status}")
+        """Report that requests are served, after the start or a reload; `status` is one line for people."""
+        self._notify(f"READY=1\nSTATUS={status}")
 
     def reloading(self, monotonic_ns: int) -> None:
-        """`ready` follows."""
-        self._tell(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}")
+        """Report the beginning of a reload; `ready` must follow."""
+        self._notify(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}")
 
     def stopping(self, most_s: float) -> None:
-        """What is in flight is finished, for so long at the most."""
-        self._tell(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={int(most_s * 1e6)}")
+        """Report the shutdown, in which requests in flight are served for at most `most_s`."""
+        self._notify(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={int(most_s * 1e6)}")
 
     def alive(self) -> None:
-        """For the watchdog."""
-        self._tell("WATCHDOG=1")
+        """Send the heartbeat for the watchdog."""
+        self._notify("WATCHDOG=1")
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         if not self._address:
             return
-        # An abstract address begins with a null byte, which a variable cannot have.
+        # An abstract address begins with a null byte, which a variable cannot contain.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.setblocking(False)
                 sock.sendto(text.encode(), address)
         except OSError as error:
-            if not self._is_silent:
-                log.warning("systemd cannot be told %s: %s", text.partition("\n")[0], error.strerror)
-            self._is_silent = True
+            if not self._has_failed:
+                log.warning("systemd could not be notified of %s: %s", text.partition("\n")[0], error.strerror)
+            self._has_failed = True
 
 
 def _watchdog(environ: MutableMapping[str, str], process: int) -> float:
@@ -80,7 +83,7 @@ def _sockets(environ: MutableMapping[str, str], process: int) -> list[socket.soc
             if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and sock.type == socket.SOCK_STREAM:
                 found.append(sock)
             else:
-                log.warning("descriptor %d, which systemd passed, does not listen: it is not used", descriptor)
+                log.warning("descriptor %d, which systemd passed, is not a listening socket: ignored", descriptor)
         except OSError as error:
             log.warning("descriptor %d, which systemd passed, is not usable: %s", descriptor, error.strerror)
     return found

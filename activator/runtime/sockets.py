@@ -1,4 +1,4 @@
-"""Addresses as text, and sockets that listen on them."""
+"""Listening sockets, and addresses as text."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from activator.runtime.unix_sockets import SocketAccess, bind_unix
 
 PRIVILEGED_BELOW: Final = 1024  # unless net.ipv4.ip_unprivileged_port_start says otherwise
 LISTEN_BACKLOG: Final = 4096
-ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
+ADMIN_CONNECTIONS_MAX: Final = 32  # connections of the admin port; above it, the oldest is closed
 
-_passed: dict[socket.socket, bool] = {}  # sockets that whoever started us has opened → whether we listen on them
+_passed: dict[socket.socket, bool] = {}  # sockets passed by systemd → whether `bind` has used them
 
 
 def pass_on(sockets: list[socket.socket]) -> None:
-    """`bind` uses these for the addresses that they are bound to. They stay open: what waits in their queues is served
-    by the next program if not by this one.
+    """Make `bind` use these sockets for the addresses that they are bound to.
+
+    They stay open, so that connections in their queues are served by the next program if not by this one.
     """
     _passed.update(dict.fromkeys(sockets, False))
 
 
 def unused() -> list[str]:
-    """Addresses of sockets that were passed on, and that nothing was bound to."""
+    """Return the addresses of passed sockets that `bind` has not used."""
     return [address_of(sock) for sock, used in _passed.items() if not used]
 
 
 def bind(address: str, shared: bool = False, access: SocketAccess | None = None) -> socket.socket:
-    """A listening socket on `host:port` or `unix:/path`. Raises StartError with what to do.
+    """Return a listening socket on `host:port` or `unix:/path`. Raises StartError, whose text states what to do.
 
-    `shared`: beside others of ours on the same port, between which the kernel distributes connections (SO_REUSEPORT).
-    `access`: who may connect to a Unix socket.
+    `shared`: other processes of the program listen on the same port, and the kernel distributes the connections
+    (SO_REUSEPORT). `access` are the permissions of a Unix socket.
     """
     if is_unix(address):
         return _passed_at(path_of(address)) or bind_unix(address, access or SocketAccess(), LISTEN_BACKLOG)
@@ -78,7 +79,7 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
 
 
 def _passed_at(path: str) -> socket.socket | None:
-    """The Unix socket that whoever started us has opened there."""
+    """Return the Unix socket that systemd has opened at `path`, if there is one."""
     for passed in _passed:
         if passed.family == socket.AF_UNIX and passed.getsockname() == path:
             _passed[passed] = True
@@ -88,7 +89,7 @@ def _passed_at(path: str) -> socket.socket | None:
 
 
 def address_of(sock: socket.socket) -> str:
-    """`host:port` as bound, so that port 0 shows what it became; or `unix:/path`."""
+    """Return `host:port` as bound, with the actual port if port 0 was requested, or `unix:/path`."""
     if sock.family == socket.AF_UNIX:
         return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
@@ -96,14 +97,14 @@ def address_of(sock: socket.socket) -> str:
 
 
 def join_address(host: str, port: int) -> str:
-    """`10.0.0.1:80`, `[::1]:80`; a path is `unix:/run/app.sock`, without a port."""
+    """Return an address such as `10.0.0.1:80` or `[::1]:80`; for a path, `unix:/run/app.sock` without a port."""
     if host.startswith("/"):
         return f"{UNIX}{host}"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`10.0.0.1:80` and `[::1]:80` taken apart; of `unix:/run/app.sock` the path, and 0."""
+    """Split `10.0.0.1:80` or `[::1]:80` into host and port; `unix:/run/app.sock` into the path and 0."""
     if is_unix(address):
         return path_of(address), 0
     host, _, port = address.rpartition(":")

@@ -1,4 +1,4 @@
-"""Connections of the control plane to a pod: the streams of asyncio, to `host:port` or to a Unix socket."""
+"""Connections of the control plane to a pod: asyncio streams to `host:port` or to a Unix socket."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 async def open_stream(
     address: str, context: ssl.SSLContext | None = None, server_name: str | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Raises OSError."""
+    """Open a connection. Raises OSError."""
     host, port = split_address(address)
     if is_unix(address):
         return await asyncio.open_unix_connection(host, ssl=context, server_hostname=server_name)
@@ -23,5 +23,5 @@ async def open_stream(
 
 
 def authority_of(address: str) -> str:
-    """What `Host` says in a request to it: a path is none."""
+    """Return the `Host` of a request to the address; for a Unix socket, `localhost`."""
     return "localhost" if is_unix(address) else address

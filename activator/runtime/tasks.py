@@ -1,10 +1,10 @@
-"""Long-lived tasks: named, owned, watched.
+"""Long-lived tasks with names and owners, whose failures are reported.
 
 Rules
-  1. A task is started here and nowhere else (the linter sees to it), so that the end of every task is noticed.
-  2. A task that ends with an exception is reported to `on_error` with its name; being cancelled is a normal end.
+  1. Tasks are started only here (the linter checks it), so that the end of every task is detected.
+  2. A task that ends with an exception is reported to `on_error` with its name; cancellation is a normal end.
   3. A task that should never end is a step that `keep_running` repeats: an exception is reported, and delays the next
-     step. Only being cancelled ends it.
+     step. Only cancellation ends it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Final
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Timer
 
-RETRY_INITIAL_S: Final = 0.1  # the first pause after an exception of a step that has no backoff of its own
+RETRY_INITIAL_S: Final = 0.1  # the first pause after an exception of a step without its own backoff
 RETRY_MAX_S: Final = 5.0  # the longest such pause, unless the interval of the task is longer
 
 OnTaskError = Callable[[str, BaseException], None]
@@ -39,9 +39,9 @@ class TaskGroupOwner:
         return task
 
     def keep_running(self, name: str, step: Step, backoff: Backoff | None = None) -> asyncio.Task[None]:
-        """Run `step` again and again as a task of this owner; after an exception, which is reported, with the backoff.
+        """Run `step` repeatedly as a task of this owner.
 
-        A step that returns resets the backoff.
+        An exception is reported and delays the next step by the backoff; a step that returns resets the backoff.
         """
         if backoff is None:
             backoff = Backoff(RETRY_INITIAL_S, RETRY_MAX_S)
@@ -67,7 +67,7 @@ class TaskGroupOwner:
         return self.start(name, _shown_as(look, run()))
 
     async def close(self) -> None:
-        """Cancel what still runs and wait until it has ended."""
+        """Cancel the tasks that still run, and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -97,10 +97,10 @@ async def keep_running(
     held: Callable[[], None] | None = None,
     wait: Callable[[float], Awaitable[None]] | None = None,
 ) -> None:
-    """Run `step` again and again until cancelled. A step awaits a pause or an event, since nothing else runs meanwhile.
+    """Run `step` repeatedly until cancelled. A step must await a pause or an event, or nothing else could run.
 
-    `failed` reports an exception of a step, and returns the seconds to wait before the next; `held` is called after a
-    step without one. `wait` replaces `pause`.
+    `failed` reports an exception of a step, and returns the seconds to wait before the next one; `held` is called after
+    a step without an exception. `wait` replaces `pause`.
     """
     while True:
         try:
@@ -115,7 +115,7 @@ async def keep_running(
 
 
 async def pause(seconds: float) -> None:
-    """The one place where a task of ours sleeps."""
+    """Sleep; all tasks sleep by this function."""
     await asyncio.sleep(seconds)
 
 
@@ -127,7 +127,7 @@ class EndablePause:
         self._rest: asyncio.Timeout | None = None
 
     async def __call__(self, seconds: float) -> None:
-        """Sleep for so long, or until `end` is called."""
+        """Sleep for `seconds`, or until `end` is called."""
         try:
             async with asyncio.timeout(None) as self._rest:
                 await self._pause(seconds)
@@ -144,7 +144,7 @@ class EndablePause:
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:
-    """Return True if the event came within the time."""
+    """Wait for an event. Return True if it was set within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -154,18 +154,18 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
 
 
 def _note(error: Exception, text: str) -> None:
-    """Show `text` below the traceback, once however often the same exception is raised."""
+    """Add `text` below the traceback, only once if the same exception is raised repeatedly."""
     if text not in getattr(error, "__notes__", ()):
         error.add_note(text)
 
 
 def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
-    """The running loop's, for objects that are made before there is one."""
+    """Call the running loop's `call_later`, for objects that are made before there is a loop."""
     return asyncio.get_running_loop().call_later(delay_s, callback)
 
 
 def describe_tasks() -> list[dict[str, str]]:
-    """Every task of the running loop, and where it waits."""
+    """Return every task of the running loop, and where it waits."""
     return sorted((_described(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
 
 

@@ -1,10 +1,10 @@
-"""Tables of legal steps between phases: how one is written down, and how it is looked up on the hot path.
+"""Tables of legal transitions between phases, with a lookup for the hot path.
 
 Rules
-  1. Phases are plain numbers below PHASES_MAX, with a table of names: an enum's members would be looked up by name at
-     each use, also from compiled code.
-  2. The owner of a phase looks into the table before each step. A step that is not in it is an IllegalTransitionError,
-     which is reported, and ends the request or connection that was to take it.
+  1. Phases are plain numbers below PHASES_MAX, with a table of names, because members of an enum would be looked up by
+     name at each use, even in compiled code.
+  2. The owner of a phase checks the table before each transition. One that is not in it is an IllegalTransitionError,
+     which is reported, and ends the request or connection.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PHASES_MAX: Final = 1 << PHASE_BITS
 
 
 class Transition(NamedTuple):
-    """From one phase to another."""
+    """A legal transition from one phase to another."""
 
     phase: int
     to: int
@@ -25,7 +25,7 @@ class Transition(NamedTuple):
 
 
 class IllegalTransitionError(Exception):
-    """A step that is not in the table: a defect of ours. `what` was to take it, between these names of phases."""
+    """A transition of `what`, between the named phases, that is not in the table (a defect)."""
 
     def __init__(self, what: str, phase: str, to: str) -> None:
         super().__init__(f"{what} that is {phase!r} was to be {to!r}")
@@ -34,6 +34,6 @@ class IllegalTransitionError(Exception):
 
 
 def legal_steps(transitions: Sequence[Transition]) -> bytes:
-    """A byte for each pair of phases, at (phase << PHASE_BITS) | to: 1 where the step is in the table, else 0."""
+    """Return a byte per pair of phases, at (phase << PHASE_BITS) | to: 1 if the transition is legal, else 0."""
     legal = {(one.phase, one.to) for one in transitions}
     return bytes([(phase, to) in legal for phase in range(PHASES_MAX) for to in range(PHASES_MAX)])

@@ -1,6 +1,6 @@
-"""What we use of an event loop's stream transport.
+"""The interface of an event loop's stream transport, and operations on its socket.
 
-A protocol of its own, since uvloop's transports do not derive from `asyncio.Transport`.
+The interface is a Protocol, because uvloop's transports do not derive from `asyncio.Transport`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any, Final, Protocol
 
 from activator.runtime.units import KIB
 
-WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it the sender is paused
+WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # per transport; above it the sender is paused
 WRITE_LOW_WATER_BYTES: Final = 16 * KIB
-# Over TLS: a write goes to the library in pieces, since its buffer keeps the size of the largest one. Beside what is
-# unsent, a stalled connection then takes up to this: TLS itself, its read buffer, and what has been encrypted.
+# Data are passed to TLS in pieces, because its buffer keeps the size of the largest write. In addition to unsent data,
+# a stalled connection then takes up to TLS_BUFFERS_BYTES: the TLS object, its read buffer, and encrypted data.
 TLS_PIECE_BYTES: Final = 32 * KIB
 TLS_BUFFERS_BYTES: Final = 384 * KIB
-FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
+FLUSH_S: Final = 30.0  # the peer of a closing connection must read some data within this time
 
-KEEPALIVE_S: Final = 1  # between two questions to a peer that may be gone …
-KEEPALIVE_PROBES: Final = 3  # … which is given up after so many without an answer
+KEEPALIVE_S: Final = 1  # the interval of TCP keepalive probes
+KEEPALIVE_PROBES: Final = 3  # unanswered probes after which the connection is closed
 
-_ACKNOWLEDGED_AT: Final = 120  # of tcpi_bytes_acked in a struct tcp_info (linux/tcp.h)
+_ACKNOWLEDGED_AT: Final = 120  # the offset of tcpi_bytes_acked in a struct tcp_info (linux/tcp.h)
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
-_NOWHERE: Final = struct.pack("=H14x", AF_UNSPEC)  # a struct sockaddr; Python's own `connect` does not take it
+_NOWHERE: Final = struct.pack("=H14x", AF_UNSPEC)  # a struct sockaddr, which Python's `connect` does not accept
 _TCP_CLOSE: Final = 7
 _TCP_CLOSE_WAIT: Final = 8
 _LIBC: Final = ctypes.CDLL(None)
@@ -72,10 +72,10 @@ class Transport(Protocol):
 
 
 def taken_bytes(transport: Transport) -> int:
-    """A number that grows with what the peer takes of what was written; good only to be compared with an earlier one.
+    """Return a number that grows as the peer receives written data; only differences between numbers are meaningful.
 
-    The size of the transport's buffer alone does not do: the kernel has megabytes in front of it, and lets more in only
-    when a third of them is free. A peer that takes 10 KB a second would not be seen to take anything for two minutes.
+    The size of the transport's buffer is not enough: the kernel buffers megabytes, and accepts more only when a third
+    of them is free, so the progress of a peer that reads 10 KB per second would not show for two minutes.
     """
     acknowledged = 0
     sock = transport.get_extra_info("socket")
@@ -83,7 +83,7 @@ def taken_bytes(transport: Transport) -> int:
         try:
             info: bytes = sock.getsockopt(IPPROTO_TCP, TCP_INFO, _ACKNOWLEDGED_AT + 8)
         except OSError:
-            info = b""  # a Unix socket, or it is closed already
+            info = b""  # a Unix socket, or a closed socket
         if len(info) >= _ACKNOWLEDGED_AT + 8:
             acknowledged = int.from_bytes(info[_ACKNOWLEDGED_AT:], sys.byteorder)
         elif sock.family == AF_UNIX:
@@ -97,9 +97,9 @@ def is_unix_socket(transport: Transport) -> bool:
 
 
 def unix_socket_state(transport: Transport) -> int:
-    """The state of a Unix socket in the numbers of TCP's: 7: closed, 8: the peer has ended its side; 0: neither.
+    """Return the state of a Unix socket as a TCP state: 7: closed, 8: the peer has shut down its side, 0: neither.
 
-    Here the kernel tells one from the other: the peer of a socket that is closed takes nothing any more.
+    Unlike with TCP, the kernel distinguishes the two: the peer of a closed socket receives nothing any more.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.family != AF_UNIX or sock.fileno() < 0:
@@ -113,7 +113,7 @@ def unix_socket_state(transport: Transport) -> int:
 
 
 def _unread_bytes(fd: int) -> int:
-    """What the peer of a Unix socket has not read yet, as the kernel counts it."""
+    """Return how many bytes the peer of a Unix socket has not read yet, as counted by the kernel."""
     try:
         return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except OSError:
@@ -121,27 +121,27 @@ def _unread_bytes(fd: int) -> int:
 
 
 def reset(transport: Transport) -> None:
-    """Abort so that the peer notices at once, and knows that what it has got is incomplete.
+    """Abort by a TCP reset, so that the peer notices at once that the data are incomplete.
 
-    An orderly close would wait behind data that a peer does not read, and would look like the end of a body
-    that nothing else ends.
+    An orderly close would be delayed by data that the peer does not read, and would look like the end of a body that is
+    delimited by the connection's end.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.fileno() >= 0:
         try:
             sock.setsockopt(SOL_SOCKET, SO_LINGER, _NO_LINGERING)
         except OSError:
-            pass  # the peer was faster: the socket is closed already
+            pass  # the peer has already closed the connection
     transport.abort()
 
 
 def cut(transport: Transport) -> None:
-    """`reset`, and the peer is sent the reset before this returns.
+    """Do the same as `reset`, but send the reset before this returns.
 
-    An event loop closes sockets at the end of its turn. If the peer's slot were given to another request in this turn,
-    that request would arrive first, and the peer would have both. A FIN does not help where the peer reads nothing: it
-    waits behind what has not been read. A TCP socket that is connected to no address is reset at once (connect(2)). A
-    Unix socket has no reset; but once it is shut down its peer sees that at once, and can send nothing any more.
+    An event loop closes sockets at the end of its turn. If the pod's slot were granted to another request in this turn,
+    that request would arrive first, and the pod would have both. A FIN does not help if the pod does not read, because
+    it waits behind unread data. Connecting a TCP socket to AF_UNSPEC resets it at once (connect(2)). A Unix socket has
+    no reset; but after a shutdown its peer sees the end at once, and cannot send any more.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None:
@@ -151,21 +151,21 @@ def cut(transport: Transport) -> None:
             return
         if fd >= 0 and sock.family == AF_UNIX:
             _LIBC.shutdown(fd, socket.SHUT_RDWR)
-    reset(transport)  # the peer was faster, or it is no TCP socket
+    reset(transport)  # the peer has already closed the connection, or it is no TCP socket
 
 
 def shut(transport: Transport) -> None:
-    """Shut the socket down before this returns: the peer is sent the end, whenever the event loop closes the socket."""
+    """Shut down the socket before this returns, so that the peer sees the end before the loop closes the socket."""
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.fileno() >= 0:
         _LIBC.shutdown(sock.fileno(), socket.SHUT_RDWR)
 
 
 def watch(transport: Transport) -> None:
-    """From now on, notice within some seconds where the peer is gone and no end of the connection has come from it.
+    """Enable TCP keepalive, to detect within seconds that the peer has disappeared without closing the connection.
 
-    The kernel asks (TCP keepalive). A host that has the peer's address now answers with a reset, and nobody does where
-    there is none; a peer that is there answers, however long its program takes.
+    Another host with the peer's address answers a probe with a reset, and without such a host there is no answer; the
+    kernel of an existing peer answers, however slow its program is.
     """
     sock = transport.get_extra_info("socket")
     if sock is None or sock.fileno() < 0:
@@ -175,4 +175,4 @@ def watch(transport: Transport) -> None:
         for option, value in _KEEPALIVE.items():
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
     except OSError:
-        pass  # it is closed already, or no TCP socket
+        pass  # a closed socket, or no TCP socket

@@ -1,8 +1,8 @@
-"""Connections that go on in a later turn of the loop, first come, first served, a bounded number in each turn.
+"""A FIFO queue of connections that continue in a later turn of the loop, with a bounded number in each turn.
 
-A connection has a share of each turn (runtime/reading.py). A thousand connections that use up theirs would still make
-the turn a thousand shares long: new connections are accepted, and others served, between two turns. Measured with
-1,000 clients that each send 40,000 requests ahead: the last of them was accepted after 31 s without this bound.
+A connection has a share of each turn (runtime/reading.py). A thousand connections that use up their shares would still
+make a turn a thousand shares long, and new connections are accepted, and others served, only between turns. Measured
+with 1,000 clients that each pipeline 40,000 requests: without this bound, the last of them was accepted after 31 s.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final
 
 from activator.runtime.clock import Defer
 
-SHARES_PER_TURN_MAX: Final = 32  # of 0.1 ms each, where requests are answered at once; of 0.5 ms where bodies are read
+SHARES_PER_TURN_MAX: Final = 32  # a share takes 0.1 ms if requests are answered at once, 0.5 ms if bodies are read
 
 
 class TurnQueue:
-    """`defer` runs a callable in the loop's next turn; `on_error` is called with what a callback raised."""
+    """The queue; `defer` runs a callable in the loop's next turn, `on_error` gets the exceptions of callbacks."""
 
     def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
         self._defer = defer
         self._on_error = on_error
         self._waiting: deque[Callable[[], None]] = deque()
-        self._deferred: bool = False  # the next turn is asked for, or is at work
+        self._deferred: bool = False  # the next turn is scheduled, or running
 
     def add(self, callback: Callable[[], None]) -> None:
-        """Call it in the next turn, or in one of those after it, behind all that wait already."""
+        """Call it in the next turn or a later one, after all callbacks that already wait."""
         self._waiting.append(callback)
         if not self._deferred:
             self._deferred = True

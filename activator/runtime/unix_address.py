@@ -1,10 +1,10 @@
 """Addresses of Unix sockets as text: `unix:/run/app.sock`.
 
 Rules
-  1. A path is absolute: what a relative one means depends on who reads it.
-  2. The kernel takes 107 bytes of a path. A longer one is refused, never cut.
-  3. Abstract sockets (`@name`) are refused: they have no file, so no owner and no permissions, and every program of the
-     network namespace may connect to one, or take its name first.
+  1. A path must be absolute, because a relative one depends on the process that uses it.
+  2. The kernel accepts 107 bytes of a path. A longer path is refused, never truncated.
+  3. Abstract sockets (`@name`) are refused: they have no file and therefore no owner and no permissions, and every
+     program in the network namespace may connect to one, or bind its name first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from typing import Final
 
 UNIX: Final = "unix:"
-UNIX_PATH_BYTES_MAX: Final = 107  # sockaddr_un, with the null byte at its end
+UNIX_PATH_BYTES_MAX: Final = 107  # sun_path of sockaddr_un without the final null byte
 
 
 def is_unix(address: str) -> bool:
@@ -21,13 +21,13 @@ def is_unix(address: str) -> bool:
 
 
 def path_of(address: str) -> str:
-    """The path in `unix:/path`, in the one way in which it is compared. `unix:///path` is the same."""
+    """Return the normalised path of `unix:/path`; `unix:///path` is the same."""
     path = os.path.normpath(address.removeprefix(UNIX))
     return "/" + path.lstrip("/") if path.startswith("/") else path
 
 
 def problem_with(address: str) -> str:
-    """What is wrong with the address of a Unix socket, and what to do; empty: nothing."""
+    """Return why the address of a Unix socket is not valid, and what to do; empty if it is valid."""
     text = address.removeprefix(UNIX)
     if text.startswith(("@", "\0")):
         return "abstract sockets have no permissions: use a path, such as unix:/run/app.sock"

@@ -1,8 +1,8 @@
-"""Whether a program takes connections at a Unix socket: the kernel is asked, and nobody is connected to.
+"""A query of the kernel whether a program listens on a Unix socket, without a connection to it.
 
-As `local_listeners.py`, whose rules hold here, too. The kernel names the file of a listening socket by its inode, so a
-program that has bound a relative path, or sees the file under another name, is found as well; and by the path that was
-bound, for file systems whose files have other numbers for programs than for the kernel (btrfs, overlayfs).
+The rules of `local_listeners.py` apply. The kernel reports the inode of a listening socket's file, so a program that
+has bound a relative path, or sees the file under another name, is found as well. It also reports the path that was
+bound, which is needed for file systems that show programs other inode numbers than the kernel's (btrfs, overlayfs).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from activator.runtime.local_listeners import Listening
 from activator.runtime.netlink import dump
 
 # linux/unix_diag.h
-_STATES: Final = 1 << 10  # TCP_LISTEN, as the kernel has it for all families
+_STATES: Final = 1 << 10  # TCP_LISTEN, which the kernel uses for all families
 _SHOW: Final = 0x01 | 0x02 | 0x10  # UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_RQLEN
 _UNIX_DIAG_NAME: Final = 0
 _UNIX_DIAG_VFS: Final = 1
 _UNIX_DIAG_RQLEN: Final = 4
 _REQUEST: Final = struct.Struct("=BBHIIIII")
-_FIXED_BYTES: Final = 16  # of a struct unix_diag_msg
+_FIXED_BYTES: Final = 16  # the size of a struct unix_diag_msg
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _PAIR: Final = struct.Struct("=II")
-_INODE_MASK: Final = 0xFFFF_FFFF  # the kernel tells 32 bits of an inode's number
+_INODE_MASK: Final = 0xFFFF_FFFF  # the kernel reports 32 bits of an inode number
 
 
 def listening_at(path: str) -> Listening | None:
-    """None: that is not known."""
+    """Return whether a program listens on the Unix socket at `path`; None if it is unknown."""
     try:
         file = os.stat(path)
     except OSError:
         return Listening.NO
-    device = (os.major(file.st_dev) << 20) | os.minor(file.st_dev)  # as the kernel has it within
+    device = (os.major(file.st_dev) << 20) | os.minor(file.st_dev)  # the kernel's internal form
     found: set[bool] = set()
     try:
         request = _REQUEST.pack(socket.AF_UNIX, 0, 0, _STATES, 0, _SHOW, _INODE_MASK, _INODE_MASK)

@@ -1,14 +1,14 @@
-"""Unix sockets that listen: their files, who may connect, and when a file is taken over or removed.
+"""Listening Unix sockets: their files and permissions, and the takeover and removal of files.
 
 Rules
-  1. A file that is there is taken over only if it is a socket on which nobody listens: connecting to it is refused.
-     Whoever else starts at the same moment waits for nothing and is told so: the folder is locked meanwhile (flock).
-  2. Owner and mode are set before the socket listens. Until then connecting is refused, so nobody slips in.
-  3. The mode is 0660 unless the listener says otherwise: to connect is to write. Who else may is for the operator to
-     say; a socket that all programs of a machine may connect to is not made by default.
-  4. The file is removed when the address is not listened on any more, if it is still the one that was made here. That
-     is looked at while the socket is open: its inode cannot be another file's by then.
-  5. A socket that systemd has opened is used as it is, and its file stays.
+  1. An existing file is taken over only if it is a socket on which no program listens, so that connecting to it is
+     refused. The folder is locked (flock) in the meantime; a program that starts at the same time fails with an error.
+  2. Owner and mode are set before the socket listens. Until then connections are refused, so no one can connect early.
+  3. The mode is 0660 unless the listener sets another one (connecting requires write permission), so that by default
+     not every program on the machine may connect.
+  4. The file is removed when the listener closes, if it is still the one that was made here. This is checked while the
+     socket is open, because until then its inode cannot be reused for another file.
+  5. A socket that systemd has opened is used unchanged, and its file is kept.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from activator.runtime.unix_address import UNIX, path_of, problem_with
 UNIX_SOCKET_MODE: Final = 0o660
 UNIX_ADMIN_MODE: Final = 0o600
 
-_ATTEMPTS: Final = 3  # at a file that comes and goes between two looks
+_ATTEMPTS: Final = 3  # if a file appears or disappears between two checks
 
 
 class SocketAccess(NamedTuple):
-    """Who may connect. `owner`, `group`: a name or a number; empty: as the process has it."""
+    """The permissions of a socket. `owner` and `group` are names or numbers; empty: those of the process."""
 
     mode: int = UNIX_SOCKET_MODE
     owner: str = ""
@@ -46,11 +46,11 @@ class _File(NamedTuple):
     inode: int
 
 
-_made: dict[str, _File] = {}  # paths of sockets that this process has made, and whose files it removes
+_made: dict[str, _File] = {}  # by path, the socket files that this process has made and will remove
 
 
 def bind_unix(address: str, access: SocketAccess, backlog: int) -> socket.socket:
-    """A listening socket on `unix:/path`. Raises StartError with what to do."""
+    """Return a listening socket on `unix:/path`. Raises StartError, whose text states what to do."""
     problem = problem_with(address)
     if problem:
         raise StartError(f"cannot listen on {address}: {problem}")
@@ -77,7 +77,7 @@ def bind_unix(address: str, access: SocketAccess, backlog: int) -> socket.socket
 
 
 def set_access(address: str, access: SocketAccess) -> None:
-    """Of a socket that this process has made; of any other nothing is changed. Raises StartError."""
+    """Set the permissions of a socket that this process has made; others are not changed. Raises StartError."""
     path = path_of(address)
     if path not in _made:
         return
@@ -86,7 +86,7 @@ def set_access(address: str, access: SocketAccess) -> None:
         with _opened(path) as file:
             if owner >= 0 or group >= 0:
                 os.chown(file, owner, group)
-            os.chmod(file, access.mode)  # behind `chown`, which may clear bits
+            os.chmod(file, access.mode)  # after `chown`, which may clear bits
     except OSError as error:
         what = f"owner {access.owner or 'unchanged'}, group {access.group or 'unchanged'}, mode {access.mode:04o}"
         hint = "; only root can give a file to others" if error.errno == errno.EPERM else ""
@@ -94,13 +94,13 @@ def set_access(address: str, access: SocketAccess) -> None:
 
 
 def remove_file(address: str) -> None:
-    """The address is about to be listened on no more; its sockets are still open."""
+    """Remove the file of an address whose listener is about to close; its sockets must still be open."""
     if address.startswith(UNIX):
         _remove(path_of(address))
 
 
 def remove_all_files() -> None:
-    """At the end of the program, however it ends."""
+    """Remove all files; called at the end of the program, however it ends."""
     for path in list(_made):
         _remove(path)
 
@@ -112,11 +112,11 @@ def _remove(path: str) -> None:
             if _file_at(path) == made:
                 os.unlink(path)
         except OSError:
-            pass  # somebody was faster, or the folder has gone: it is not there, or it is not ours to remove
+            pass  # the file was already removed, or may not be removed
 
 
 def _bind(sock: socket.socket, path: str) -> None:
-    """Raises OSError or StartError."""
+    """Bind the socket, and take over an unused file. Raises OSError or StartError."""
     for _ in range(_ATTEMPTS):
         try:
             sock.bind(path)
@@ -125,11 +125,11 @@ def _bind(sock: socket.socket, path: str) -> None:
             if error.errno != errno.EADDRINUSE:
                 raise
         take_over(path)
-    raise StartError("its file comes and goes; stop the other program or choose another path")
+    raise StartError("its file is repeatedly created and removed; stop the other program or choose another path")
 
 
 def take_over(path: str) -> None:
-    """Remove the file of a socket that nobody listens on; raises OSError or StartError where it is none."""
+    """Remove the file of a socket on which no program listens. Raises OSError or StartError for any other file."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise StartError("there is a file of that name, and it is no socket; remove it or choose another path")
@@ -145,12 +145,12 @@ def take_over(path: str) -> None:
         elif found != errno.ENOENT:  # taken, or its queue is full (EAGAIN)
             raise StartError("another program listens on it; stop that program or choose another path")
     except FileNotFoundError:
-        pass  # removed meanwhile
+        pass  # removed by another program
 
 
 @contextmanager
 def _opened(path: str) -> Iterator[str]:
-    """A name of the socket's file that stays its own: whoever may write in the folder could put a link in its place."""
+    """Yield a path that always refers to the socket's file, even if it is replaced, for example by a symbolic link."""
     descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -162,13 +162,13 @@ def _opened(path: str) -> Iterator[str]:
 
 @contextmanager
 def _locked(folder: str) -> Iterator[None]:
-    """Of those that start with a socket in one folder, one at a time. Raises OSError or StartError."""
+    """Lock the folder against other programs that start with a socket in it. Raises OSError or StartError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StartError("another program takes an address in its folder at this moment; try again") from None
+            raise StartError("another program is binding an address in its folder; try again") from None
         yield
     finally:
         os.close(descriptor)

@@ -1,12 +1,13 @@
-"""Paths of URLs as all their readers understand them: what a rule is compared with, and what a pod is sent.
+"""Normalisation of URL paths, for comparison with rules and for forwarding.
 
 Rules
-  1. Empty segments and dot segments are resolved, and percent-encoded letters, digits, `-`, `.`, `_` and `~` decoded
-     (RFC 3986 6.2.2). A pod is sent the path so: nobody behind us resolves it to another one.
-  2. To compare, other printable characters are decoded as well, except those that delimit: a pod decodes them, too.
-  3. Some servers take an encoded slash, or a backslash, for a slash, and leave out of a segment what follows a
-     semicolon. `other_reading` is how they read the path. Where it would lead to another revision the request is
-     refused: whoever asks for that has found out that proxy and pod differ.
+  1. Empty segments and dot segments are resolved, and percent-encoded letters, digits, `-`, `.`, `_` and `~` are
+     decoded (RFC 3986 6.2.2). The path is forwarded in this form, so that no server behind the proxy resolves it
+     differently.
+  2. For comparison, other printable characters except delimiters are decoded as well, because a pod decodes them.
+  3. Some servers treat an encoded slash, or a backslash, as a slash, and ignore the part of a segment behind a
+     semicolon. `other_reading` is the path as they read it. If it would lead to another revision, the request is
+     refused, because it may exploit the difference between proxy and pod.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from urllib.parse import quote
 
 _UNRESERVED: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _COMPARED: Final = frozenset(range(0x21, 0x7F)) - frozenset(b"/\\%?#")
-_SAFE: Final = "/%!$&'()*+,;=:@~"  # what a path may hold as it is
+_SAFE: Final = "/%!$&'()*+,;=:@~"  # characters that a path may contain unencoded
 
 
 def normal_prefix(text: str) -> bytes:
-    """How a prefix is compared, of what a user has written: without a slash at its end; empty for /."""
+    """Return a user's prefix in the form for comparison, without a slash at its end; empty for /."""
     return for_comparison(quote(text, safe=_SAFE).encode()).rstrip(b"/")
 
 
 def is_plain(path: bytes) -> bool:
-    """It is normal already, and every server reads it in the same way."""
+    """Return True if the path is already normal and all servers read it in the same way."""
     return b"%" not in path and b"/." not in path and b"//" not in path and b";" not in path
 
 
 def to_send(path: bytes) -> bytes:
-    """What a pod is sent."""
+    """Return the path to forward to a pod."""
     return _resolved(path, _UNRESERVED, False)
 
 
 def for_comparison(path: bytes) -> bytes:
-    """What prefixes are compared with."""
+    """Return the path for the comparison with prefixes."""
     return _resolved(path, _COMPARED, False)
 
 
 def other_reading(path: bytes) -> bytes:
-    """The same as servers have it that know more delimiters."""
+    """Return the path for comparison as servers with more delimiters read it."""
     slashed = path.replace(b"%2f", b"/").replace(b"%2F", b"/").replace(b"%5c", b"/").replace(b"%5C", b"/")
     return _resolved(slashed.replace(b"\\", b"/"), _COMPARED, True)
 
 
 def without_segments(path: bytes, count: int) -> bytes:
-    """A path without its first `count` segments; / where nothing is left."""
+    """Return a path without its first `count` segments; / if none is left."""
     place = 0
     for _ in range(count):
         place = path.find(b"/", place + 1)
@@ -73,7 +74,7 @@ def _resolved(path: bytes, decoded: frozenset[int], drops_parameters: bool) -> b
 
 
 def _unescaped(segment: bytes, decoded: frozenset[int]) -> bytes:
-    """With the escapes of `decoded` bytes decoded, and the others in capitals. What is no escape stays."""
+    """Decode the escapes of the `decoded` bytes, and write the others in capitals; keep malformed escapes."""
     first, *parts = segment.split(b"%")
     made = [first]
     for part in parts:

@@ -1,15 +1,15 @@
-"""One end of a stream between two processes of the program: frames of bytes, in order, with descriptors.
+"""One end of a stream between two processes of the program, which carries frames of bytes, with descriptors, in order.
 
 Rules
-  1. What is sent in one turn of the loop goes out together at its end.
-  2. A frame is its length, the number of descriptors that come with it, and the bytes. Descriptors are sent with the
-     first byte of their frame (SCM_RIGHTS), and closed here when they are sent; the receiver owns those that come. An
-     end that takes none (`takes_descriptors`) does not look for them, and the kernel drops those that come.
-  3. A turn reads READ_BYTES at most, into memory that is there already: what `received` is given is good until it
-     returns. What waits to be sent is bounded: a peer that does not read loses the connection.
-  4. `closed` is called once, when the other end is closed or something fails; not after `close`.
-  5. Between machines a frame is signed (`seal`), and has no descriptors. What does not fit ends the connection. Such
-     a peer can make us hold less: SEALED_BYTES_MAX of a frame that comes, and as much that waits to be sent.
+  1. Frames that are sent in one turn of the loop are written together at its end.
+  2. A frame consists of its length, the number of its descriptors, and the bytes. Descriptors are sent with the first
+     byte of their frame (SCM_RIGHTS), and closed after they were sent; the receiver owns those that it gets. An end
+     without `takes_descriptors` does not read them, and the kernel drops them.
+  3. A turn reads at most READ_BYTES, into a shared buffer: the data passed to `received` are valid until it returns.
+     The backlog of sent frames is bounded: a peer that does not read loses the connection.
+  4. `closed` is called once, when the other end is closed or an error occurs; not after `close`.
+  5. Between machines a frame is signed (`seal`), and has no descriptors. A wrong signature ends the connection. Such a
+     connection has lower limits: SEALED_BYTES_MAX for a received frame and for the backlog.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # waiting to be read by the other process
-WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # more than any table has
+WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # sent frames that the other process has not read
+WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # larger than any table
 SEALED_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
 DESCRIPTORS_AT_ONCE_MAX: Final = 64  # in one frame; the kernel takes 253
 
-CODE_BYTES: Final = 16  # of a seal
+CODE_BYTES: Final = 16  # the length of a signature
 
 _HEADER: Final = struct.Struct("<II")
-_RESETS: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what is not sent is dropped, and the other side sees a reset
+_RESETS: Final = struct.pack("ii", 1, 0)  # SO_LINGER: drop unsent data, and send a reset
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(DESCRIPTORS_AT_ONCE_MAX * 4)
-_read = bytearray(READ_BYTES)  # by one wire at a time: making it anew takes 18 us, as measured, and reading 3
+_read = bytearray(READ_BYTES)  # shared by all wires, because allocating it takes 18 us and a read 3 us
 _view = memoryview(_read)
 
 Received = Callable[[memoryview, list[int]], None]
 
 
 class FrameSeal(Protocol):
-    """Codes of frames, each good for one place in the order (members/handshake.py)."""
+    """The signatures of frames, each valid for one position in their order (members/handshake.py)."""
 
     def code(self, data: bytes) -> bytes: ...
 
@@ -48,7 +48,7 @@ class FrameSeal(Protocol):
 
 
 class Wire:
-    """`received(data, descriptors)` is called for each frame; `failed` with what that raised."""
+    """One end of a stream; `received(data, descriptors)` is called for each frame, `failed` with its exceptions."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class Wire:
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()
         self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
-        self._is_writing = False  # when the socket can take more
-        self._is_flushing = False  # at the end of this turn
+        self._is_writing = False  # waits until the socket is writable
+        self._is_flushing = False  # a flush is scheduled for the end of this turn
         self.is_open = True
-        self.has_ended = False  # the other end was closed in order: by its process, or by the end of it
+        self.has_ended = False  # the other end was closed orderly, by its process or by the process's end
         self.backlog_bytes = 0
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
 
     def send(self, data: bytes, descriptors: list[int] | None = None) -> None:
-        """One frame, at the end of this turn. The descriptors are closed when they are sent, or cannot be."""
+        """Send one frame at the end of this turn. The descriptors are closed after they were sent, or on failure."""
         given = descriptors or []
         assert len(given) <= DESCRIPTORS_AT_ONCE_MAX, "too many descriptors for one frame"
         if not self.is_open:
@@ -99,24 +99,24 @@ class Wire:
             self._loop.call_soon(self._flush_soon)
 
     def send_now(self, data: bytes, descriptors: list[int] | None = None) -> None:
-        """One frame, at once: the end of the turn is here."""
+        """Send one frame at once."""
         self.send(data, descriptors)
         if not self._is_writing:
             self._flush()
 
     def flush(self) -> None:
-        """What can be sent now."""
+        """Send as much as possible now."""
         if not self._is_writing:
             self._flush()
 
     def reset(self) -> None:
-        """`close`, which the other side sees as a failure, not as an end."""
+        """Close so that the other side sees a failure instead of an end."""
         if self.is_open:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
             self.close()
 
     def close(self) -> None:
-        """What has not been sent is not sent any more."""
+        """Close, and drop unsent frames."""
         if not self.is_open:
             return
         self.is_open = False
@@ -130,7 +130,7 @@ class Wire:
         _close_all(self._descriptors)
         self._descriptors.clear()
 
-    # --- within ---
+    # --- internals ---
 
     def _end(self) -> None:
         if self.is_open:
@@ -167,7 +167,7 @@ class Wire:
         return size
 
     def _take_frames(self, incoming: memoryview) -> int:
-        """How far they go."""
+        """Deliver the complete frames. Return the position behind them."""
         position = 0
         while self.is_open and len(incoming) - position >= _HEADER.size:
             length, count = _HEADER.unpack_from(incoming, position)
@@ -228,7 +228,7 @@ class Wire:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two ends."""
+    """Return two connected sockets."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 

@@ -1,1 +1,1 @@
-"""What is reported of requests and of the program: metrics, traces, the access log, the program's own log."""
+"""Telemetry: metrics, traces, the access log, and the program's own log."""

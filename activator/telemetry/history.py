@@ -1,12 +1,12 @@
-"""How each revision fared over the last hour: samples for the curves of the live page.
+"""The history of each revision over the last hour: samples for the charts of the live page.
 
 Rules
-  1. A sample is made of the difference between two looks at the statistics that the metrics show. The request path
-     knows nothing of it.
-  2. A revision keeps nothing before it does something. At most `HISTORY_REVISIONS_MAX` keep samples: those that did
-     something last.
-  3. Looking takes at most `LOOK_SHARE_MAX` of the time of the loop, in turns of `LOOK_TURN_S`: with many revisions it
-     is done less often, and samples are further apart.
+  1. A sample is the difference between two readings of the statistics that the metrics show. The request path is not
+     involved.
+  2. A revision has no samples before its first activity. At most `HISTORY_REVISIONS_MAX` revisions have samples: those
+     that were active most recently.
+  3. Reading takes at most `LOOK_SHARE_MAX` of the loop's time, in turns of `LOOK_TURN_S`: with many revisions, samples
+     are taken less often.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from activator.runtime.distribution import Distribution
 from activator.runtime.tasks import pause
 from lb.tracker import READY
 
-HISTORY_INTERVAL_S: Final = 10.0  # between two looks, at least
+HISTORY_INTERVAL_S: Final = 10.0  # the least time between two samples
 HISTORY_SPAN_S: Final = 3600.0
 HISTORY_REVISIONS_MAX: Final = 500  # some 10 KiB each
-LOOK_SHARE_MAX: Final = 0.002  # of the loop's time
+LOOK_SHARE_MAX: Final = 0.002  # the largest share of the loop's time
 LOOK_TURN_S: Final = 0.001
 
 _SAMPLES_MAX: Final = int(HISTORY_SPAN_S / HISTORY_INTERVAL_S)
-_DIGITS: Final = 4  # significant ones that are shown
+_DIGITS: Final = 4  # significant digits in the output
 
 
 class Sample(NamedTuple):
-    """What one revision did between two looks, and how it stood at the second."""
+    """The activity of one revision between two readings, and its state at the second."""
 
     rate: float  # requests that began, per second
     failures: float  # requests that ended with a status of 500 or more, from a pod or from us, per second
-    p50_s: float  # of requests that ended; NaN where none did
+    p50_s: float  # the median duration of requests that ended; NaN if there were none
     p99_s: float
     queued: int
     in_flight: int
@@ -46,7 +46,7 @@ class Sample(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The totals at the last look."""
+    """The totals at the last reading."""
 
     incarnation: int
     requests: int
@@ -70,7 +70,7 @@ class Series:
             column.append(value)
 
     def shown(self, now_s: float) -> dict[str, list[float | None]]:
-        """Plain data: the age of each sample, then a list for each figure."""
+        """Return the series as plain data: a list of the samples' ages, and a list for each figure."""
         first = next((place for place, time_s in enumerate(self.times_s) if now_s - time_s <= HISTORY_SPAN_S), None)
         if first is None:
             return {}
@@ -80,40 +80,43 @@ class Series:
 
 
 class History:
-    """`statistics`: of all revisions, as they stand or as workers have reported them."""
+    """The history of all revisions.
+
+    `statistics` returns the current statistics of all revisions, of this process or as reported by the workers.
+    """
 
     def __init__(self, statistics: Callable[[], Iterable[RevisionStatistics]], now: Now) -> None:
         self._statistics = statistics
         self._now = now
-        self._series: OrderedDict[str, Series] = OrderedDict()  # who did something last stands last
+        self._series: OrderedDict[str, Series] = OrderedDict()  # by last activity, the most recent last
         self._before: dict[str, _Before] = {}
-        self._looked_s = nan
+        self._read_s = nan  # the last reading
 
     async def step(self) -> None:
-        """Take a sample, and rest until the next."""
+        """Take a sample, and wait until the next one is due."""
         took_s = await self.look()
         await pause(max(HISTORY_INTERVAL_S, took_s / LOOK_SHARE_MAX))
 
     async def look(self) -> float:
-        """One sample of every revision; how much time of the loop it took."""
+        """Take one sample of every revision. Return how much of the loop's time it took, in seconds."""
         began_s = self._now()
-        since_s, self._looked_s = began_s - self._looked_s, began_s
+        since_s, self._read_s = began_s - self._read_s, began_s
         took_s = 0.0
-        seen: dict[str, _Before] = {}
+        current: dict[str, _Before] = {}
         for one in self._statistics():
             if not one.dropped:
-                seen[one.key] = self._take(one, since_s)
+                current[one.key] = self._take(one, since_s)
             if self._now() - began_s >= LOOK_TURN_S:
                 took_s += self._now() - began_s
                 await pause(0.0)
                 began_s = self._now()
-        self._before = seen
-        for key in self._series.keys() - seen.keys():
+        self._before = current
+        for key in self._series.keys() - current.keys():
             del self._series[key]
         return took_s + self._now() - began_s
 
     def shown(self, keys: Sequence[str] = ()) -> dict[str, Any]:
-        """Plain data of these revisions; without keys: of all that have any."""
+        """Return the series of these revisions as plain data; of all revisions if `keys` is empty."""
         now_s = self._now()
         wanted: Iterator[str] = iter(keys or [*self._series])
         return {key: self._series[key].shown(now_s) for key in wanted if key in self._series}
@@ -137,21 +140,21 @@ class History:
         if series is not None and not isnan(since_s):
             p50_s, p99_s = quantiles(between(before.buckets, buckets), (0.5, 0.99))
             rates = ((now.requests - before.requests) / since_s, (failures - before.failures) / since_s)
-            series.add(self._looked_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
+            series.add(self._read_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
         return now
 
 
 def between(before: Sequence[tuple[float, int]], after: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
-    """The cumulative counts of what was observed between two readings of one distribution."""
+    """Return the cumulative counts of the observations between two readings of one distribution."""
     if len(before) != len(after):
         return [*after]
     return [(bound, count - was) for (bound, count), (_, was) in zip(after, before, strict=True)]
 
 
 def quantiles(buckets: Sequence[tuple[float, int]], wanted: Sequence[float]) -> list[float]:
-    """Of cumulative counts, as Prometheus' `histogram_quantile` has it: values are taken to lie evenly in their bucket.
+    """Return quantiles of cumulative counts, interpolated within a bucket as by Prometheus' `histogram_quantile`.
 
-    NaN where nothing was observed; what is above the last finite bound is taken for that bound.
+    The results are NaN if there are no observations. A quantile above the last finite bound is reported as that bound.
     """
     count = buckets[-1][1] if buckets else 0
     return [_quantile(buckets, share * count) if count > 0 else nan for share in wanted]
@@ -169,7 +172,7 @@ def _quantile(buckets: Sequence[tuple[float, int]], rank: float) -> float:
 
 
 def distribution_figures(one: Distribution) -> dict[str, float | int | None]:
-    """How often, the mean, and two quantiles, in the unit of the distribution."""
+    """Return the count, the mean and two quantiles, in the unit of the distribution."""
     count = one.buckets[-1][1] if one.buckets else 0
     p50, p99 = quantiles(one.buckets, (0.5, 0.99))
     mean = one.total / count if count else nan
@@ -177,5 +180,5 @@ def distribution_figures(one: Distribution) -> dict[str, float | int | None]:
 
 
 def _rounded(value: float) -> float | None:
-    """None for what JSON cannot say."""
+    """Round to `_DIGITS` significant digits. Return None for NaN and infinities, which JSON does not have."""
     return None if isnan(value) or value in (inf, -inf) else float(f"{value:.{_DIGITS}g}")

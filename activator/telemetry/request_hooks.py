@@ -1,4 +1,4 @@
-"""What telemetry sets on the request path: who is told of requests."""
+"""The hooks of telemetry on the request path: observers of requests, and the sampler of traces."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from activator.data_plane.proxy.accounting import ExchangeObserver
 
 
 class RequestHooks(Protocol):
-    """`data_plane.proxy.proxy.Proxy` has them; each is None while it is off."""
+    """The hooks of `data_plane.proxy.proxy.Proxy`; each is None while it is off."""
 
     observer: ExchangeObserver | None
     measurer: ExchangeObserver | None
@@ -19,7 +19,7 @@ class RequestHooks(Protocol):
 
 
 class NoRequests:
-    """Of a process that serves no requests: its workers do."""
+    """The hooks of a parent process, whose workers serve the requests."""
 
     def __init__(self) -> None:
         self.observer: ExchangeObserver | None = None

@@ -1,7 +1,7 @@
-"""All that reports requests and the program, put together: its own log, the access log, traces.
+"""The assembly of telemetry: the program's own log, the access log, traces and Knative's metrics.
 
-The file's settings hold, except those that a cluster's ConfigMaps define further (Knative's config-observability and
-config-logging): there the access log is Knative's request log, and spans go where Knative's would.
+The file's settings apply unless Knative's ConfigMaps override them (config-observability and config-logging): then the
+access log is Knative's request log, and spans are sent to Knative's endpoint.
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ log = logging.getLogger("activator.control")
 
 
 class KnativeSwitch(Protocol):
-    """What counts requests for Knative's metrics, or sends them away, or both."""
+    """The part that counts requests for Knative's metrics, exports them, or both."""
 
     def set(self, wanted: KnativeExport) -> None:
-        """From now on."""
+        """Apply the settings now."""
 
 
 class Telemetry:
-    """`app_log`: where the program's own log is ours to set; `defer`, `later`: the loop's call_soon and call_later;
-    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what Knative's metrics need here, when first wanted;
-    `shared`: other processes write the access log, too.
+    """All telemetry of one process.
+
+    `app_log` is None if the program's own log is not configured here. `defer` and `later` are the loop's call_soon and
+    call_later; `wall` and `wall_ns` return the time of day since 1970. `knative` makes the part for Knative's metrics
+    when they are first enabled. `shared`: other processes also write the access log.
     """
 
     def __init__(
@@ -68,15 +70,17 @@ class Telemetry:
         self._cluster = ClusterSettings()
 
     def set(self, config: Config) -> None:
-        """What the file says. Raises StartError, and changes nothing, where spans or metrics cannot be sent so."""
+        """Apply the file's settings. Raises StartError, and changes nothing, if spans or metrics cannot be exported."""
         self._set(config, self._cluster)
 
     def settle(self, cluster: ClusterSettings) -> None:
-        """What the cluster says. Raises StartError as `set` does."""
+        """Apply the cluster's settings. Raises StartError as `set` does."""
         try:
             RequestTemplate(cluster.request_log_template)
         except RequestTemplateError as error:
-            log.error("config-observability: logging.request-log-template: %s; the former goes on", error)
+            log.error(
+                "config-observability: logging.request-log-template: %s; the previous template stays in effect", error
+            )
             former = self._cluster
             cluster = replace(cluster, request_log=former.request_log, request_log_template=former.request_log_template)
         if cluster.tracing_protocol not in {"none", "http/protobuf"}:
@@ -86,19 +90,19 @@ class Telemetry:
         self._set(self._config, cluster)
 
     def sweep(self) -> None:
-        """Report the floods in the log that are over; to be called every LOG_WINDOW_S."""
+        """Report suppressed lines of the program's own log; to be called every LOG_WINDOW_S."""
         if self.app_log is not None:
             self.app_log.sweep()
 
     def close(self) -> None:
-        """Write and send what is left, for a bounded time."""
+        """Write the last lines and send the last spans, for a bounded time."""
         self.access_log.close()
         self.traces.close()
         self.sweep()
 
     def _set(self, config: Config, cluster: ClusterSettings) -> None:
         exported = export_of(config.metrics.knative, cluster)
-        if exported.protocol == "http/protobuf":  # what may be refused comes first
+        if exported.protocol == "http/protobuf":  # first, because it may be refused
             need("tracing", "sending Knative's metrics by http/protobuf")
         self.traces.set(tracing_of(config.tracing, cluster))
         self.access_log.set(access_log_of(config.access_log, cluster))
@@ -116,7 +120,7 @@ class Telemetry:
 
 
 def access_log_of(own: bool | str, cluster: ClusterSettings) -> bool | str:
-    """Knative's request log, where it is on."""
+    """Return the format of Knative's request log if it is on, otherwise the file's."""
     if not cluster.request_log:
         return own
     template = cluster.request_log_template
@@ -124,19 +128,19 @@ def access_log_of(own: bool | str, cluster: ClusterSettings) -> bool | str:
 
 
 def export_of(own: KnativeExport, cluster: ClusterSettings) -> KnativeExport:
-    """Knative's setting, where it is on."""
+    """Return Knative's export of metrics if it is on, otherwise the file's."""
     if cluster.metrics_protocol not in {"prometheus", "http/protobuf"}:
         return own
     return replace(own, protocol=cluster.metrics_protocol, endpoint=cluster.metrics_endpoint)
 
 
 def tracing_of(own: Tracing, cluster: ClusterSettings) -> Tracing:
-    """Knative's setting, where it is on; it gives an endpoint with its path."""
+    """Return Knative's tracing if it is on, otherwise the file's; Knative's endpoint includes the path."""
     if cluster.tracing_protocol != "http/protobuf":
         return own
     return Tracing("otlp", cluster.tracing_endpoint, cluster.tracing_sampling_rate)
 
 
 def log_of(own: Log, cluster: ClusterSettings) -> Log:
-    """Knative's level, where it has one."""
+    """Return the log settings, with Knative's level if it has one."""
     return own if not cluster.log_level else Log(own.format, cluster.log_level, own.levels)

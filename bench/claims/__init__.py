@@ -1,1 +1,1 @@
-"""The ways of claiming an index that are measured beside the one of the product (`activator/members/claims/`)."""
+"""Ways of claiming an index that are compared with the product's (`activator/members/claims/`)."""

@@ -1,8 +1,8 @@
 """One shared object, server-side apply: rows are keyed by index, each owned by the manager of its member.
 
 Rules
-  1. The API refuses (409) to apply an index that another manager owns: rows of two members always differ.
-  2. What a manager applies is all that it owns: with a new index the former one is left in the same write.
+  1. The API refuses (409) to apply an index that another manager owns: the rows of two members always differ.
+  2. A manager applies all that it owns: a write with a new index also removes the former one.
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ class ApplyByIndexStarter(SharedStarter):
 
     async def _leave(self) -> None:
         if await self._get() is not None and await self._apply(self._whole({})) is None:
-            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others again and again")
+            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: repeatedly written by others")

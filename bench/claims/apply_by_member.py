@@ -2,9 +2,9 @@
 
 Rules
   1. No two members apply the same field, so the API never refuses: two members may have the same index for a while.
-  2. The answer to an apply is the object as of that write. Of two rows with one index the one that was written later
-     saw the other; so a member whose answer shows its index twice moves, and one whose answer does not may stay.
-  3. A member that begins anew and finds its index twice moves as well: it cannot know whether it was the first.
+  2. The response to an apply is the object as of that write. Of two rows with one index the later writer saw the other;
+     so a member whose response shows its index twice changes its index, and any other member may keep it.
+  3. A restarted member that finds its index twice changes it as well: it cannot know whether it was the first.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ class ApplyByMemberStarter(SharedStarter):
 
     async def _leave(self) -> None:
         if await self._get() is not None and await self._apply(self._whole({})) is None:
-            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others again and again")
+            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: repeatedly written by others")

@@ -1,9 +1,9 @@
 """One shared object, JSON Patch: "test that this index has no row" and "add mine" in one call.
 
 Rules
-  1. A test for null passes where there is nothing, in the library that the API server uses; RFC 6902 leaves that open.
-  2. Members that take different indexes do not disturb each other; of those that take the same, all but one are refused
-     with 422 Invalid, which is also the word for a patch that cannot work at all: the next look tells.
+  1. A test for null succeeds if there is no value, in the library of the API server; RFC 6902 leaves that open.
+  2. Members that take different indexes do not conflict. Of those that take the same index all but one are refused with
+     422 Invalid, which is also the status of a patch that can never work: the next read shows which case it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Operation = dict[str, Any]
 @final
 class JsonPatchStarter(SharedStarter):
     async def _take(self, index: int, leaving: int | None) -> bool:
-        if self._seen is None:
+        if self._last_read is None:
             return await self._created({self._key(index): self._row(index)})
         place = self._place(index)
         operations: list[Operation] = [
@@ -36,7 +36,7 @@ class JsonPatchStarter(SharedStarter):
     async def _leave(self) -> None:
         index = (await self._look()).of(self.holder.uid)
         if index is not None and not await self._patched(self._removal(index)):
-            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others meanwhile")
+            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others in the meantime")
 
     def _removal(self, index: int) -> list[Operation]:
         place = self._place(index)

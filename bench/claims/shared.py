@@ -1,15 +1,15 @@
-"""Ways of claiming with one object that all members write: what they share. The object is a ConfigMap.
+"""Ways of claiming with one object that all members write: their common part. The object is a ConfigMap.
 
-A ConfigMap and no annotations of a Lease: its data is a map of strings that server-side apply merges key by key, it may
-hold 1 MiB where annotations may hold 256 KiB, and each entry is seen by whoever looks at it with kubectl.
+Reasons for a ConfigMap instead of annotations of a Lease: its data is a map of strings that server-side apply merges
+key by key, it may have 1 MiB where annotations may have 256 KiB, and kubectl shows each entry.
 
 Rules
-  1. An entry is one member's row, as JSON. Several groups may have their rows in one object; only rows of this group
-     are read as indexes, and only those are ever removed.
-  2. The object always has the entry FORMAT_KEY: an empty map is not written by the API, and a JSON Patch cannot add to
-     what is not there.
-  3. Rows of members that are gone are removed by a whole update with the version that was read. The object has many
-     writers, so that is refused again and again: it is read anew each time, with a jittered pause, a bounded number of
+  1. An entry is one member's row, as JSON. Several groups may have their rows in one object; only the rows of this
+     group are read as indexes, and only those are ever removed.
+  2. The object always has the entry FORMAT_KEY: the API does not write an empty map, and a JSON Patch cannot add to a
+     map that does not exist.
+  3. Rows of removed members are deleted by an update of the whole object with the version that was read. The object has
+     many writers, so that this is often refused: the object is read again after a jittered pause, a bounded number of
      times.
 """
 
@@ -40,15 +40,15 @@ Json = dict[str, Any]
 SHARED_LABEL: Final = "activator.dev/shared-claims"
 FORMAT_KEY: Final = "format"
 FORMAT: Final = "1"
-REMOVE_ATTEMPTS_MAX: Final = 20  # of one removal of rows; each is refused where another member wrote meanwhile
+REMOVE_ATTEMPTS_MAX: Final = 20  # to remove rows; an attempt is refused if another member wrote meanwhile
 REMOVE_PAUSE_INITIAL_S: Final = 0.01
 REMOVE_PAUSE_MAX_S: Final = 0.5
-MANAGER_LENGTH_MAX: Final = 128  # of a field manager's name
+MANAGER_LENGTH_MAX: Final = 128  # limit of the API for the name of a field manager
 _DIGEST_LENGTH: Final = 32
 
 
 def manager_of(name: str) -> str:
-    """The field manager of a member: its name, or where that is too long its digest."""
+    """Return the field manager of a member: its name, or a digest of a name that is too long."""
     manager = f"activator/{name}"
     if len(manager) <= MANAGER_LENGTH_MAX:
         return manager
@@ -66,7 +66,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class SharedStarter(Starter):
-    """`object_name` is that of the ConfigMap; by default the group has one of its own."""
+    """The common part; `object_name` is that of the ConfigMap, by default a separate one for each group."""
 
     def __init__(
         self,
@@ -84,10 +84,13 @@ class SharedStarter(Starter):
         self.object_name = object_name or shortened(f"{group}-members", NAME_LENGTH_MAX)
         self.path = CONFIG_MAPS.one(namespace, self.object_name)
         self._client = client
-        self._seen: Json | None = None  # the object as of the last look
+        self._last_read: Json | None = None  # the object as of the last read
 
     async def remove_gone(self, uids: Collection[str]) -> int:
-        """Remove the rows of these UIDs, of this group only; how many. Raises KubeError, MembershipError."""
+        """Remove the rows of these UIDs from this group only. Raises KubeError or MembershipError.
+
+        Returns the number of removed rows.
+        """
         conflicts = Backoff(REMOVE_PAUSE_INITIAL_S, REMOVE_PAUSE_MAX_S, self._rng)
         for _ in range(REMOVE_ATTEMPTS_MAX):
             thing = await self._get()
@@ -107,8 +110,8 @@ class SharedStarter(Starter):
     # --- for the ways -----------------------------------------------------------------------------------------------
 
     async def _look(self) -> Table:
-        self._seen = await self._get()
-        return self._table(self._seen)
+        self._last_read = await self._get()
+        return self._table(self._last_read)
 
     def _table(self, thing: Json | None) -> Table:
         rows = {} if thing is None else self._rows(thing)
@@ -121,12 +124,12 @@ class SharedStarter(Starter):
         thing: Json = msgspec.json.decode(body)
         if thing["metadata"].get("labels", {}).get(SHARED_LABEL) != "true":
             raise ForeignObjectError(
-                f"the ConfigMap {self.namespace}/{self.object_name} has no label {SHARED_LABEL}: it is somebody else's"
+                f"the ConfigMap {self.namespace}/{self.object_name} has no label {SHARED_LABEL}: it belongs to others"
             )
         return thing
 
     def _rows(self, thing: Json) -> dict[str, Row]:
-        """The rows of this group, by their keys."""
+        """Return the rows of this group by their keys."""
         rows = {}
         for key, text in thing.get("data", {}).items():
             if key == FORMAT_KEY:
@@ -134,7 +137,7 @@ class SharedStarter(Starter):
             try:
                 row = msgspec.json.decode(text, type=Row)
             except msgspec.DecodeError as error:
-                raise ForeignObjectError(f"the ConfigMap {self.object_name}: {key} is no row: {error}") from error
+                raise ForeignObjectError(f"the ConfigMap {self.object_name}: {key} is not a row: {error}") from error
             if row.group == self.names.group:
                 rows[key] = row
         return rows
@@ -148,11 +151,11 @@ class SharedStarter(Starter):
         return msgspec.json.encode(row).decode()
 
     def _key(self, index: int) -> str:
-        """Of a row that is found by its index."""
+        """Return the key of a row, if rows are keyed by index."""
         return f"{index}.{self.names.group}"
 
     async def _apply(self, wanted: Json) -> Json | None:
-        """The object after a server-side apply by this member; None: others have written what it would write."""
+        """Apply the member's fields (server-side apply); return the object, or None if others own them."""
         manager = manager_of(self.holder.name)
         try:
             body = await self._calls.counted("patch", self._client.apply(self.path, wanted, manager))
@@ -164,7 +167,7 @@ class SharedStarter(Starter):
         return answer
 
     async def _created(self, data: dict[str, str]) -> bool:
-        """Whether this member made the object; False: another has."""
+        """Create the object; return False if another member has created it."""
         try:
             await self._calls.create(CONFIG_MAPS.collection(self.namespace), self._whole(data))
         except RefusedError as error:
@@ -174,7 +177,7 @@ class SharedStarter(Starter):
         return True
 
     async def _updated(self, thing: Json) -> bool:
-        """Write `thing` over the version that it was read as; False: that is no longer the version."""
+        """Write `thing` if its version is still the current one; return False otherwise."""
         try:
             await self._calls.counted("update", self._client.update(self.path, thing, FIELD_MANAGER))
         except RefusedError as error:

@@ -1,7 +1,8 @@
 """One shared object, written as a whole with the version that was read (optimistic locking).
 
 Rules
-  1. A row's key is its index. A write that another has come before is refused whatever both wrote, and read anew.
+  1. A row's key is its index. A write after another one is refused, whatever both contain; the object is then read
+     again.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from bench.claims.shared import SharedStarter
 class UpdateStarter(SharedStarter):
     async def _take(self, index: int, leaving: int | None) -> bool:
         row = {self._key(index): self._row(index)}
-        if self._seen is None:
+        if self._last_read is None:
             return await self._created(row)
-        data = {key: text for key, text in self._seen["data"].items() if leaving is None or key != self._key(leaving)}
-        return await self._updated({**self._seen, "data": {**data, **row}})
+        data = {
+            key: text for key, text in self._last_read["data"].items() if leaving is None or key != self._key(leaving)
+        }
+        return await self._updated({**self._last_read, "data": {**data, **row}})
 
     async def _leave(self) -> None:
         await self.remove_gone({self.holder.uid})

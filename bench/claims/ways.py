@@ -1,4 +1,4 @@
-"""The five ways of claiming, by name: the product uses one (Leases), the others are measured beside it."""
+"""The five ways of claiming, by name: the product uses one (Leases), the others are measured for comparison."""
 
 from __future__ import annotations
 

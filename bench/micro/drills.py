@@ -1,4 +1,4 @@
-"""What the micro benchmarks share: tables in a known state, timing by rounds of many, and what is written beside."""
+"""The common part of the micro benchmarks: tables in a known state, timing by rounds, and additional values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
 
-TIMES = 10_000  # operations in a round
+TIMES = 10_000  # operations per round
 ROUNDS = 100 if lb.COMPILED else 20
 SIZES = (10, 100, 500, 10_000)
 LOADS = ("idle", "one_free")
-POLICIES = [name for name in names() if name not in ALIASES]  # a new one appears by itself
+POLICIES = [name for name in names() if name not in ALIASES]  # includes any new one
 
-Beside = str | float
+Extra = str | float
 Setup = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
 
 
 def make_table(name: str, pods: int, load: str) -> TrackerTable:
-    """Pods of concurrency 10 with nothing to do, or of concurrency 1 and all but the middle one busy."""
+    """Return a table of idle pods of concurrency 10, or of busy pods of concurrency 1 (one is free)."""
     table = TrackerTable(create(name, Rng(1)), pods)
     for number in range(pods):
         table.add(f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", 10 if load == "idle" else 1, READY)
@@ -39,7 +39,7 @@ def make_table(name: str, pods: int, load: str) -> TrackerTable:
 
 
 def best_ns(operation: Callable[[], object], times: int = TIMES) -> float:
-    """The best of some rounds: what is beside a figure, measured as coarsely as it needs to be."""
+    """Return the best of some rounds, for the less exact additional values of a figure."""
     best_s = float("inf")
     for _ in range(20):
         began_s = time.perf_counter()
@@ -54,20 +54,20 @@ def in_rounds(
     times: int = TIMES,
     rounds: int = ROUNDS,
     setup: Setup | None = None,
-    beside: Mapping[str, Beside] | None = None,
+    extra: Mapping[str, Extra] | None = None,
 ) -> None:
     """Time `operation`, which does something `times` times; the figure is its best round, per operation.
 
-    `setup` gives each round its arguments. Blocks and bytes are counted in a round of their own.
+    `setup` returns the arguments of each round. Blocks and bytes are counted in a separate round.
     """
-    pedantic: Callable[..., Any] = benchmark.pedantic  # has no types
+    pedantic: Callable[..., Any] = benchmark.pedantic  # untyped
     if setup is None:
         pedantic(operation, rounds=rounds, warmup_rounds=1)
     else:
         pedantic(operation, setup=setup, rounds=rounds)
     info = benchmark.extra_info
-    info.update(beside or {})
-    if benchmark.stats is None:  # benchmarks are disabled, the operation was run once as a test
+    info.update(extra or {})
+    if benchmark.stats is None:  # benchmarks are disabled: the operation ran once as a test
         return
     arguments, _ = setup() if setup is not None else ((), {})
     counted = allocations(lambda: operation(*arguments), times)
@@ -76,6 +76,6 @@ def in_rounds(
     info["figure"], info["unit"] = round(benchmark.stats.stats.min / times * 1e9, 1), "ns"
 
 
-def note(benchmark: BenchmarkFixture, value: float, unit: str, **beside: Beside) -> None:
-    """A figure that is no time."""
-    benchmark.extra_info.update(beside, figure=value, unit=unit)
+def note(benchmark: BenchmarkFixture, value: float, unit: str, **extra: Extra) -> None:
+    """Set a figure that is not a duration."""
+    benchmark.extra_info.update(extra, figure=value, unit=unit)

@@ -1,6 +1,6 @@
-"""What the threshold buys and costs, in four lives of a table. The tuning guide in docs/table.md is made of this.
+"""The benefit and the cost of the threshold in four scenarios. The tuning guide in docs/table.md is based on this.
 
-Every table is of unknown scale, so that it grows and gives back. A walk is lb.drill.scan over `slots[:length]`.
+Every table is of unknown scale, so that it grows and shrinks. A walk is lb.drill.scan over `slots[:length]`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lb.table import TrackerTable
 from lb.tracker import READY, PodTracker
 
 THRESHOLDS = (0.0, 0.25, 0.5, 0.75, 1.0)
-LIVES_EACH = 5  # the quickest counts
+LIVES_EACH = 5  # runs of each scenario; the fastest counts
 
 
 class Life:
@@ -55,7 +55,10 @@ class Life:
 
 
 def scale_up_and_down(life: Life) -> None:
-    """Three times from 10 pods to 1,000 and back. Of three drawn the youngest goes, as Kubernetes would have it."""
+    """Scale from 10 pods to 1,000 and back, three times.
+
+    The youngest of three randomly chosen pods is removed, as in Kubernetes.
+    """
     pods = [life.add() for _ in range(10)]
     for _ in range(3):
         pods += [life.add() for _ in range(990)]
@@ -64,7 +67,7 @@ def scale_up_and_down(life: Life) -> None:
 
 
 def rolling_update(life: Life) -> None:
-    """500 pods are replaced four times, 50 at a time: the new ones come, then the oldest go."""
+    """Replace 500 pods four times, 50 at a time: the new ones are added, then the oldest removed."""
     pods = [life.add() for _ in range(500)]
     for _ in range(40):
         pods += [life.add() for _ in range(50)]
@@ -74,7 +77,7 @@ def rolling_update(life: Life) -> None:
 
 
 def breathing(life: Life) -> None:
-    """500 pods, twenty times a fifth of them fewer and as many again; the youngest go."""
+    """Remove a fifth of 500 pods (the youngest) and add as many, twenty times."""
     pods = [life.add() for _ in range(500)]
     for _ in range(20):
         for _ in range(100):
@@ -83,7 +86,10 @@ def breathing(life: Life) -> None:
 
 
 def pathological_churn(life: Life) -> None:
-    """Three times: 1,000 pods come, all go but the one in the top slot, others come and go; the last time it stays."""
+    """Add 1,000 pods, remove all but the one in the top slot, add and remove others; three times.
+
+    The last time that pod stays.
+    """
     for last in (False, False, True):
         pods = [life.add() for _ in range(1_000)]
         for tracker in pods[:-1]:

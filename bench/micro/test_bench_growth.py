@@ -1,4 +1,4 @@
-"""Operations at 100 and at 10,000 of what there is, in one run, by CPU time: bench/growth_cases.py has the cases."""
+"""Operations at sizes of 100 and 10,000, in one run, by CPU time: bench/growth_cases.py has the cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDS = 5
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_growth(benchmark: BenchmarkFixture, case: Case) -> None:
     found = growth(case, ROUNDS)
-    pedantic: Callable[..., Any] = benchmark.pedantic  # has no types
+    pedantic: Callable[..., Any] = benchmark.pedantic  # untyped
     pedantic(lambda: None, rounds=1)
-    beside = {f"ns_at_{SMALL}": round(found.small_ns), f"ns_at_{LARGE}": round(found.large_ns)}
-    note(benchmark, round(found.ratio, 2), "times", operation=case.name, what=case.what, **beside)
+    extra = {f"ns_at_{SMALL}": round(found.small_ns), f"ns_at_{LARGE}": round(found.large_ns)}
+    note(benchmark, round(found.ratio, 2), "times", operation=case.name, what=case.what, **extra)

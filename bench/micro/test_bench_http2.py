@@ -1,6 +1,6 @@
-"""What the header compression of HTTP/2 costs a head, and what the `hpack` package takes for the same.
+"""The cost of HTTP/2 header compression per head, in comparison with the `hpack` package.
 
-The loop and the call are Python's and included: `floor_ns` is what they cost alone.
+The loop and the call in Python are included: `floor_ns` is their cost alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from activator.codec.http2.hpack.encoder import HpackEncoder
 from activator.codec.message import Fields, Headers
 from bench.micro.drills import best_ns, in_rounds
 
-HEADS = 1_000  # in a round
+HEADS = 1_000  # per round
 
 REQUEST: Headers = [
     (b":method", b"GET"),
@@ -56,13 +56,13 @@ PATHS = [b"/api/v1/items/%d?page=2" % number for number in range(997)]
 
 
 def path_literal(path: bytes, huffman: bool) -> bytes:
-    """As curl and others send it: never put into the table (RFC 7541 6.2.2)."""
+    """Return the path as curl and others send it: never added to the table (RFC 7541 6.2.2)."""
     literal = hpack.Encoder().encode([(b":path", path)], huffman=huffman)
     return b"\x04" + literal[1:]
 
 
 def blocks(kind: str) -> tuple[bytes, list[bytes]]:
-    """The first block of a connection, and those that follow."""
+    """Return the first block of a connection, and the following ones."""
     encoder = hpack.Encoder()
     first = encoder.encode(REQUEST)
     again = encoder.encode(REQUEST)
@@ -98,7 +98,7 @@ def floor_ns(heads: list[bytes]) -> float:
     "kind", ["indexed", "two literals", "a path, Huffman", "the same path, Huffman", "first block"]
 )
 def test_decode(benchmark: BenchmarkFixture, kind: str, by: str) -> None:
-    """14 fields."""
+    """Decode 14 fields."""
     first, following = blocks(kind)
     decoder = HpackDecoder()
     oracle = hpack.Decoder()
@@ -113,20 +113,20 @@ def test_decode(benchmark: BenchmarkFixture, kind: str, by: str) -> None:
     def theirs(block: bytes) -> None:
         (oracle if first else hpack.Decoder()).decode(block, raw=True)
 
-    beside: dict[str, str | float] = {
+    extra: dict[str, str | float] = {
         "fields": 14,
         "by": by,
         "floor_ns": best_ns(repeated(lambda block: [len(block)], following), HEADS),
     }
     rounds = 30 if by == "activator" else 5
-    in_rounds(benchmark, repeated(ours if by == "activator" else theirs, following), HEADS, rounds, beside=beside)
+    in_rounds(benchmark, repeated(ours if by == "activator" else theirs, following), HEADS, rounds, extra=extra)
 
 
 @pytest.mark.benchmark(group="http2")
 @pytest.mark.parametrize("by", ["activator", "hpack"])
 @pytest.mark.parametrize("kind", ["the same block", "another order", "a line that is new", "first block"])
 def test_encode(benchmark: BenchmarkFixture, kind: str, by: str) -> None:
-    """:status and 14 fields, in 14 orders, or one order and a 15th field of a value that does not come again."""
+    """Encode :status and 14 fields in 14 orders, or in one order with a 15th field of changing value."""
     block = Fields.from_pairs(RESPONSE).block
     following = [block]
     if kind == "another order":
@@ -149,13 +149,13 @@ def test_encode(benchmark: BenchmarkFixture, kind: str, by: str) -> None:
 
     for one in (*following[:14], *following[:14]):
         ours(one)
-    beside: dict[str, str | float] = {
+    extra: dict[str, str | float] = {
         "fields": 14,
         "by": by,
         "floor_ns": best_ns(repeated(lambda block: [len(block)], following), HEADS),
     }
     rounds = 30 if by == "activator" else 5
-    in_rounds(benchmark, repeated(ours if by == "activator" else theirs, following), HEADS, rounds, beside=beside)
+    in_rounds(benchmark, repeated(ours if by == "activator" else theirs, following), HEADS, rounds, extra=extra)
 
 
 def lowered(block: bytes) -> Headers:

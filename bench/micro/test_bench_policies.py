@@ -1,12 +1,12 @@
-"""What a pick, a reserve and a release cost together, for every policy that is registered.
+"""The cost of a pick, a reserve and a release together, for every registered policy.
 
     pytest bench/micro --benchmark-enable
 
-`caller` says who calls. "in_place" is the caller that counts: the throttler, which is compiled beside the table
-(lb/drill.py); "lease" is the same with the lease that each request gets (data_plane/throttle/drill.py). "Python"
-is an interpreted caller: three calls from the interpreter cost more than what they call, and `floor_ns` beside them is
-three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all are the same
-code, interpreted. "scan" is what a pick costs that looks at every slot: the oracle, and what any policy would cost
+`caller` is the calling code. "in_place" is the relevant one: the throttler, which is compiled together with the table
+(lb/drill.py); "lease" is the same with the lease that each request gets (data_plane/throttle/drill.py). "Python" is
+an interpreted caller: three calls from the interpreter cost more than the operations, and `floor_ns` is the cost of
+three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all callers run
+the same code, interpreted. "scan" is the cost of a pick that inspects every slot: that of the oracle, and of any policy
 without room structures.
 """
 
@@ -21,7 +21,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
 from activator.data_plane.throttle.drill import cycle_with_lease
-from bench.micro.drills import LOADS, POLICIES, SIZES, TIMES, Beside, best_ns, in_rounds, make_table
+from bench.micro.drills import LOADS, POLICIES, SIZES, TIMES, Extra, best_ns, in_rounds, make_table
 from lb.drill import cycle, cycle_scanning, idle
 from lb.table import TrackerTable
 from lb.tracker import PodTracker
@@ -56,8 +56,8 @@ def test_in_place(benchmark: BenchmarkFixture, name: str, pods: int, load: str) 
     table = make_table(name, pods, load)
     assert cycle(table, 10) == 10
     loop_ns = best_ns(lambda: idle(TIMES))
-    where: dict[str, Beside] = {"policy": name, "pods": pods, "load": load, "caller": "in_place"}
-    in_rounds(benchmark, lambda: cycle(table, TIMES), beside={**where, "loop_ns": loop_ns})
+    where: dict[str, Extra] = {"policy": name, "pods": pods, "load": load, "caller": "in_place"}
+    in_rounds(benchmark, lambda: cycle(table, TIMES), extra={**where, "loop_ns": loop_ns})
 
 
 @pytest.mark.benchmark(group="policies")
@@ -66,8 +66,8 @@ def test_in_place(benchmark: BenchmarkFixture, name: str, pods: int, load: str) 
 @every_load
 def test_with_lease(benchmark: BenchmarkFixture, name: str, pods: int, load: str) -> None:
     table = make_table(name, pods, load)
-    where: dict[str, Beside] = {"policy": name, "pods": pods, "load": load, "caller": "lease"}
-    in_rounds(benchmark, lambda: cycle_with_lease(table, TIMES), beside=where)
+    where: dict[str, Extra] = {"policy": name, "pods": pods, "load": load, "caller": "lease"}
+    in_rounds(benchmark, lambda: cycle_with_lease(table, TIMES), extra=where)
 
 
 @pytest.mark.benchmark(group="policies")
@@ -77,8 +77,8 @@ def test_with_lease(benchmark: BenchmarkFixture, name: str, pods: int, load: str
 def test_from_python(benchmark: BenchmarkFixture, name: str, pods: int, load: str) -> None:
     table = make_table(name, pods, load)
     floor_ns = best_ns(lambda: nothing_from_python(table, table.slots[0], TIMES))
-    where: dict[str, Beside] = {"policy": name, "pods": pods, "load": load, "caller": "Python"}
-    in_rounds(benchmark, lambda: from_python(table, TIMES), beside={**where, "floor_ns": floor_ns})
+    where: dict[str, Extra] = {"policy": name, "pods": pods, "load": load, "caller": "Python"}
+    in_rounds(benchmark, lambda: from_python(table, TIMES), extra={**where, "floor_ns": floor_ns})
 
 
 @pytest.mark.benchmark(group="policies")
@@ -87,8 +87,8 @@ def test_from_python(benchmark: BenchmarkFixture, name: str, pods: int, load: st
 def test_scan(benchmark: BenchmarkFixture, pods: int, load: str) -> None:
     table = make_table("random", pods, load)
     times = max((TIMES if lb.COMPILED else TIMES // 50) * 10 // pods, 4)
-    where: dict[str, Beside] = {"policy": "scan", "pods": pods, "load": load, "caller": "in_place"}
-    in_rounds(benchmark, lambda: cycle_scanning(table, times), times, beside=where)
+    where: dict[str, Extra] = {"policy": "scan", "pods": pods, "load": load, "caller": "in_place"}
+    in_rounds(benchmark, lambda: cycle_scanning(table, times), times, extra=where)
 
 
 @every_policy
@@ -104,4 +104,4 @@ def test_a_pick_leaves_no_byte_behind(name: str) -> None:
         after = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert after - before <= 256  # a few integers that live in the fields at the end, however many the picks were
+    assert after - before <= 256  # the integers that remain in fields, independently of the number of picks

@@ -1,6 +1,6 @@
-"""What it costs to find a request's revision: by its host alone, by one of many rules, and by its body.
+"""The cost of finding a request's revision: by its host alone, by one of many rules, and by its body.
 
-They are called from plain Python (bench/routing_drill.py), which adds a call to each of them.
+The calls come from plain Python (bench/routing_drill.py), which adds the cost of a call to each of them.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ It does not look into folders within the folder; os.walk would, at the cost of o
 
 
 def chat(size: int, first: bool, words: str = TEXT * 20) -> bytes:
-    """As a client with a long conversation sends it."""
+    """Return the body of a client with a long conversation."""
     messages = [{"role": "user", "content": words}] * (size // len(json.dumps(words)))
     body = {"messages": messages, "temperature": 0.7, "stream": True}
     return json.dumps({"model": "model-999", **body} if first else {**body, "model": "model-999"}).encode()

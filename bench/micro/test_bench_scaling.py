@@ -1,4 +1,4 @@
-"""What scaling costs: a load, a tick with a decision for each active revision, one with none, and one over sleepers."""
+"""The cost of scaling: a load report, and ticks with a decision per active revision, with none, and over sleepers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from bench.micro.drills import in_rounds
 
 REVISIONS = 1_000
 SLEEPING = 10_000
-INTERVAL_S = 0.1  # between two loads of a revision, and between two ticks
+INTERVAL_S = 0.1  # between two load reports of a revision, and between two ticks
 
 
 class World:
-    """An autoscaler whose active revisions carry a little more and less than one pod is meant for."""
+    """An autoscaler whose active revisions have slightly more or less load than one pod is meant for."""
 
     def __init__(self, active: int, sleeping: int, burst: bool) -> None:
         self.now_s = 1000.0
@@ -36,7 +36,7 @@ class World:
         self.scaler.ready(key, decision.wanted)
 
     def loads(self) -> None:
-        """One of each active revision."""
+        """Submit one load report of each active revision."""
         self.round += 1
         self.now_s += INTERVAL_S
         here = 8 + self.round % 9
@@ -45,7 +45,7 @@ class World:
             self.scaler.load(Load(key, here, 0, 10 * self.round, here, self.seconds, self.now_s))
 
     def decide_all(self) -> None:
-        """A tick at which each active revision is due."""
+        """Run a tick at which each active revision is due."""
         self.now_s += SCALING_INTERVAL_S
         self.scaler.tick()
 
@@ -54,7 +54,7 @@ class World:
 @pytest.mark.parametrize("burst", [True, False])
 def test_a_load(benchmark: BenchmarkFixture, burst: bool) -> None:
     world = World(REVISIONS, 0, burst)
-    in_rounds(benchmark, world.loads, times=REVISIONS, rounds=20, beside={"burst": burst})
+    in_rounds(benchmark, world.loads, times=REVISIONS, rounds=20, extra={"burst": burst})
     assert world.scaler.awake() == REVISIONS
 
 
@@ -63,7 +63,7 @@ def test_a_load(benchmark: BenchmarkFixture, burst: bool) -> None:
 def test_a_tick_with_a_decision_per_active_revision(benchmark: BenchmarkFixture, burst: bool) -> None:
     world = World(REVISIONS, 0, burst)
     before = sum(world.scaler.decision_totals.values())
-    in_rounds(benchmark, world.decide_all, times=REVISIONS, rounds=20, beside={"burst": burst})
+    in_rounds(benchmark, world.decide_all, times=REVISIONS, rounds=20, extra={"burst": burst})
     assert (sum(world.scaler.decision_totals.values()) - before) % REVISIONS == 0
 
 
@@ -78,7 +78,7 @@ def test_a_tick_without_a_decision_per_active_revision(benchmark: BenchmarkFixtu
 
 @pytest.mark.benchmark(group="scaling")
 def test_a_tick_over_ten_thousand_that_sleep(benchmark: BenchmarkFixture) -> None:
-    """The figure is of the whole tick."""
+    """Measure the whole tick."""
     world = World(0, SLEEPING, burst=True)
     assert world.scaler.awake() == 0
 

@@ -1,5 +1,4 @@
-"""The state worker: what a new pod costs from its sighting to its slot, and what a full list costs in which little or
-nothing is new."""
+"""The state worker: the cost of a new pod from its discovery to its slot, and of a full list with few or no changes."""
 
 from __future__ import annotations
 
@@ -26,11 +25,11 @@ from lb.tracker import PodTracker
 KEY = "ns/rev"
 PODS = 500
 COMERS = 1_000
-LISTS = 20  # in a round
+LISTS = 20  # per round
 
 
 class Quiet(TableHooks):
-    """Nobody above: what is measured ends at the table."""
+    """An observer that ignores everything, so that the measurement ends at the table."""
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(1))
@@ -48,7 +47,7 @@ class Timer:
 
 
 def make_worker(pods: int) -> StateWorker:
-    """A worker and a data plane joined by a call, with so many pods that are ready."""
+    """Return a worker and a data plane, connected by a call, with this many ready pods."""
     wheel = TimingWheel(lambda: 1.0, lambda delay_s, callback: Timer(), _raise)
     part = RevisionTables(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
     worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source, key: None)
@@ -69,7 +68,7 @@ def seen(number: int, status: PodStatus) -> PodSeen:
 
 
 def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, PodSeen] | None = None) -> Listed:
-    """All pods ready but the first so many, which are as `status` says; of the others, the same objects if kept."""
+    """Return ready pods, but the first `changed` ones in `status`; the others are the same objects if `kept`."""
     words = []
     for number in range(pods):
         if number < changed or kept is None:
@@ -81,7 +80,7 @@ def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, PodSeen] 
 
 @pytest.mark.benchmark(group="state")
 def test_add_pod(benchmark: BenchmarkFixture) -> None:
-    """1,000 pods come to 500, each told and applied on its own: fold, reduce, apply."""
+    """Add 1,000 pods to 500, each submitted and applied separately: fold, reduce, apply."""
     comers = [seen(number, PodStatus.READY) for number in range(PODS, PODS + COMERS)]
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -92,7 +91,7 @@ def test_add_pod(benchmark: BenchmarkFixture) -> None:
             worker.submit(comer)
             worker.turn()
 
-    in_rounds(benchmark, operation, times=COMERS, rounds=20, setup=setup, beside={"seed_ns": ADD_POD_NS})
+    in_rounds(benchmark, operation, times=COMERS, rounds=20, setup=setup, extra={"seed_ns": ADD_POD_NS})
 
 
 @pytest.mark.benchmark(group="state")
@@ -100,8 +99,10 @@ def test_add_pod(benchmark: BenchmarkFixture) -> None:
 @pytest.mark.parametrize("changed", ["0", "1", "all"])
 @pytest.mark.parametrize("pods", [100, 500])
 def test_list(benchmark: BenchmarkFixture, pods: int, changed: str, says: str) -> None:
-    """A full list, again and again; the changed ones come and go as ready. Of the others the source says the same
-    objects again (`kept`), or makes equal ones (`anew`)."""
+    """Submit a full list repeatedly; the changed pods alternate between ready and not ready.
+
+    For the others the source submits the same objects (`kept`) or equal new ones (`anew`).
+    """
     worker = make_worker(pods)
     count = {"0": 0, "1": 1, "all": pods}[changed]
     kept: dict[int, PodSeen] | None = {} if says == "kept" else None
@@ -114,6 +115,6 @@ def test_list(benchmark: BenchmarkFixture, pods: int, changed: str, says: str) -
             worker.submit(one)
             worker.turn()
 
-    in_rounds(benchmark, operation, times=LISTS, rounds=50, beside={"seed_ns": LIST_NS[pods]})
+    in_rounds(benchmark, operation, times=LISTS, rounds=50, extra={"seed_ns": LIST_NS[pods]})
     assert not worker.supervision.panics_total
     assert worker.changes_total > LISTS

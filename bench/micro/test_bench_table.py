@@ -1,4 +1,4 @@
-"""Pods that come and go, and what a table weighs."""
+"""The cost of adding and removing pods, and the memory of a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PODS = 500
 COMERS = 1_000
 NAMES = [(f"new-{number}", f"10.9.{number // 250}.{number % 250}:8012") for number in range(COMERS)]
 
-# In a process of its own, after a small table has made everything that is made once.
+# In a separate process, after a small table has created everything that is created once.
 RESIDENT = """
 import resource, sys
 from lb.registry import create
@@ -52,7 +52,7 @@ print(resident() - before)
 @pytest.mark.benchmark(group="table")
 @every_policy
 def test_add(benchmark: BenchmarkFixture, name: str) -> None:
-    """1,000 pods come to 500. The slots are there; see test_add_growing for a table that has to make them."""
+    """Add 1,000 pods to 500 in existing slots; test_add_growing has a table that must create them."""
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
         table = make_table(name, PODS, "idle")
@@ -65,7 +65,7 @@ def test_add(benchmark: BenchmarkFixture, name: str) -> None:
 @pytest.mark.benchmark(group="table")
 @every_policy
 def test_add_growing(benchmark: BenchmarkFixture, name: str) -> None:
-    """1,000 pods come to a table of unknown scale that has none, and doubles four times."""
+    """Add 1,000 pods to an empty table of unknown scale, which doubles four times."""
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
         return (TrackerTable(create(name, Rng(1))), NAMES), {}
@@ -76,7 +76,7 @@ def test_add_growing(benchmark: BenchmarkFixture, name: str) -> None:
 @pytest.mark.benchmark(group="table")
 @every_policy
 def test_remove(benchmark: BenchmarkFixture, name: str) -> None:
-    """1,000 of 1,500 pods go, first come first, so that holes are left; the threshold is the default."""
+    """Remove 1,000 of 1,500 pods, the oldest first, which leaves holes; the threshold is the default."""
 
     def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
         table = make_table(name, PODS, "idle")
@@ -89,7 +89,7 @@ def test_remove(benchmark: BenchmarkFixture, name: str) -> None:
 @pytest.mark.benchmark(group="table")
 @every_policy
 def test_add_and_remove_from_python(benchmark: BenchmarkFixture, name: str) -> None:
-    """A pod comes to a table of 500 and goes, by an interpreted caller: two operations and two calls."""
+    """Add a pod to a table of 500 and remove it, from Python: two operations and two calls."""
     table = make_table(name, PODS, "idle")
 
     def add_and_remove() -> None:
@@ -98,14 +98,14 @@ def test_add_and_remove_from_python(benchmark: BenchmarkFixture, name: str) -> N
             assert tracker is not None
             table.drain(tracker)
 
-    in_rounds(benchmark, add_and_remove, COMERS, 20, beside={"policy": name})
+    in_rounds(benchmark, add_and_remove, COMERS, 20, extra={"policy": name})
 
 
 @pytest.mark.benchmark(group="memory")
 @every_policy
 @every_table
 def test_bytes_of_a_table(benchmark: BenchmarkFixture, name: str, slots: int) -> None:
-    """The slots of a known scale, with one pod: what a revision's table costs before it is used. By tracemalloc."""
+    """Measure the slots of a known scale with one pod (tracemalloc): the cost of an unused table."""
 
     def measure() -> int:
         gc.collect()
@@ -118,16 +118,16 @@ def test_bytes_of_a_table(benchmark: BenchmarkFixture, name: str, slots: int) ->
             tracemalloc.stop()
 
     size_bytes = benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
-    beside: dict[str, str | float] = {"policy": name, "slots": slots, "seed_bytes": TABLE_BYTES[slots]}
-    note(benchmark, size_bytes, "bytes", per_slot=round(size_bytes / slots), **beside)
-    assert not lb.COMPILED or size_bytes <= TABLE_BYTES[slots]  # the allowance is for compiled slots
+    extra: dict[str, str | float] = {"policy": name, "slots": slots, "seed_bytes": TABLE_BYTES[slots]}
+    note(benchmark, size_bytes, "bytes", per_slot=round(size_bytes / slots), **extra)
+    assert not lb.COMPILED or size_bytes <= TABLE_BYTES[slots]  # the limit applies to compiled slots
 
 
 @pytest.mark.benchmark(group="memory")
 @pytest.mark.parametrize("name", ["round-robin"])
 @every_table
 def test_resident_bytes_of_a_table(benchmark: BenchmarkFixture, name: str, slots: int) -> None:
-    """The same by what the kernel says: the growth of the resident set of a fresh process."""
+    """Measure the same in the kernel: the growth of the resident set of a new process."""
 
     def measure() -> int:
         command = [sys.executable, "-c", RESIDENT, name, str(slots)]
@@ -135,22 +135,22 @@ def test_resident_bytes_of_a_table(benchmark: BenchmarkFixture, name: str, slots
         return int(done.stdout)
 
     size_bytes = benchmark.pedantic(measure, rounds=1)  # type: ignore[no-untyped-call]
-    beside: dict[str, str | float] = {"policy": name, "slots": slots, "seed_bytes": TABLE_BYTES[slots]}
-    note(benchmark, size_bytes, "bytes", per_slot=round(size_bytes / slots), **beside)
+    extra: dict[str, str | float] = {"policy": name, "slots": slots, "seed_bytes": TABLE_BYTES[slots]}
+    note(benchmark, size_bytes, "bytes", per_slot=round(size_bytes / slots), **extra)
 
 
 @pytest.mark.benchmark(group="memory")
 @every_policy
 def test_bytes_left_behind_by_picks(benchmark: BenchmarkFixture, name: str) -> None:
-    """What is allocated after 10,000 picks and was not before."""
+    """Measure the memory that 10,000 picks leave allocated."""
     table = make_table(name, 100, "idle")
 
     def measure() -> int:
-        readings = array("q", [0, 0, 0])  # holds no integer objects, which would be read as well
+        readings = array("q", [0, 0, 0])  # has no integer objects, which would count as well
         gc.collect()
         tracemalloc.start()
         try:
-            for index in range(3):  # the first leaves its tuple in Python's free list
+            for index in range(3):  # the first one leaves its tuple in Python's free list
                 cycle(table, TIMES)
                 readings[index] = tracemalloc.get_traced_memory()[0]
         finally:

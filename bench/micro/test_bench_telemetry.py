@@ -1,6 +1,6 @@
-"""What telling of requests costs where no sockets hide it: counting them, and the text of /metrics.
+"""The cost of telemetry per request without sockets: counting requests, and the text of /metrics.
 
-Counting is measured in place, by a compiled caller (data_plane/throttle/drill.py): that of one warm request.
+Counting is measured in place, by a compiled caller (data_plane/throttle/drill.py), for one warm request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROUNDS = 5
 
 
 class Deaf(SlotEvents):
-    """Nobody to tell."""
+    """An observer that ignores all events."""
 
     def activated(self, key: str) -> None:
         pass
@@ -59,14 +59,17 @@ def _defer(callback: Callable[[], None]) -> None:
 @pytest.mark.parametrize("histograms", [True, False])
 def test_counting_a_request(benchmark: BenchmarkFixture, histograms: bool) -> None:
     drill = Drill(make(0))
-    in_rounds(benchmark, lambda: drill.count(TIMES, histograms), beside={"histograms": histograms})
+    in_rounds(benchmark, lambda: drill.count(TIMES, histograms), extra={"histograms": histograms})
     assert drill.throttler.counters.requests_total >= TIMES
 
 
 @pytest.mark.benchmark(group="telemetry")
 @pytest.mark.parametrize("histograms", [True, False])
 def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histograms: bool) -> None:
-    """The lines of revisions, in slices and packed as the admin port does; the thread's clock, best of some rounds."""
+    """Measure the lines of revisions, in slices and packed as in the admin port.
+
+    The clock is that of the thread; the best of some rounds counts.
+    """
     throttlers = {}
     for number in range(REVISIONS):
         throttler = make(number)
@@ -88,7 +91,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
             yield from samples_of(reading, roster.others_text, family, writer)
 
     def page() -> tuple[float, float]:
-        """Milliseconds of the whole and of its longest slice."""
+        """Return the milliseconds of the whole page and of its longest slice."""
         nonlocal lines
         lines = 0
         took: list[float] = []
@@ -105,7 +108,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
         return sum(took) * 1e3, max(took) * 1e3
 
     rounds = [page() for _ in range(ROUNDS)]
-    pedantic: Callable[..., Any] = benchmark.pedantic  # has no types
+    pedantic: Callable[..., Any] = benchmark.pedantic  # untyped
     pedantic(page, rounds=1)
     note(
         benchmark,

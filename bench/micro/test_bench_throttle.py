@@ -1,7 +1,7 @@
-"""What a request costs the throttler: with room, handed over from line to slot, cancelled with ten thousand others.
+"""The cost of a request in the throttler: with room, handed over from line to slot, cancelled among 10,000 others.
 
-"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/drill.py).
-A hand-over is a release, the choice of the next, its reservation and its grant.
+"in place" is the relevant caller: the proxy, compiled together with the throttler (data_plane/throttle/drill.py).
+A hand-over is a release, the choice of the next request, its reservation and its grant.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ every_discipline = pytest.mark.parametrize("discipline", list(DISCIPLINES))
 
 
 class Deaf(SlotEvents):
-    """Nobody to tell."""
+    """An observer that ignores all events."""
 
     def activated(self, key: str) -> None:
         pass
@@ -48,19 +48,19 @@ class Deaf(SlotEvents):
 
 
 def rounds_of(benchmark: BenchmarkFixture) -> Callable[..., Any]:
-    """`pedantic`, which has no types."""
+    """Return `pedantic`, which has no types."""
     pedantic: Callable[..., Any] = benchmark.pedantic
     return pedantic
 
 
-def note(benchmark: BenchmarkFixture, times: int = TIMES, **beside: float) -> None:
-    benchmark.extra_info.update(beside)
+def note(benchmark: BenchmarkFixture, times: int = TIMES, **extra: float) -> None:
+    benchmark.extra_info.update(extra)
     if benchmark.stats is not None:
         benchmark.extra_info.update(figure=round(benchmark.stats.stats.min / times * 1e9, 1), unit="ns")
 
 
 def make(discipline: str, limit: int, policy: str = "round-robin") -> Drill:
-    """One pod; `limit` requests at a time."""
+    """Return a throttler with one pod that takes `limit` requests at a time."""
     table = TrackerTable(create(policy, Rng(1)), 4)
     table.add("pod", "10.0.0.1:8012", limit, READY)
     spec = RevisionSpec(key="ns/bench", queue_depth=WAITERS + 1, discipline=DISCIPLINES[discipline])
@@ -72,7 +72,7 @@ def _defer(callback: Callable[[], None]) -> None:
 
 
 def heads() -> list[RequestHead]:
-    """Of 20 tenants, on all levels."""
+    """Return the heads of 20 tenants, on all levels."""
     fields = [
         Fields.from_pairs([(b"X-Priority", b"%d" % (number % 8)), (b"X-Tenant", b"t%d" % number)])
         for number in range(20)
@@ -81,7 +81,7 @@ def heads() -> list[RequestHead]:
 
 
 def full(discipline: str) -> tuple[Drill, list[DrilledWaiter]]:
-    """The one slot is taken and WAITERS wait."""
+    """Return a throttler whose only slot is taken and whose line has WAITERS waiters."""
     drill = make(discipline, 1)
     holder = DrilledWaiter(drill, None)
     lease = drill.throttler.try_acquire(holder, 1.0)
@@ -118,7 +118,7 @@ def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discip
 @pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
-    """Ask, find no room, be sorted by the headers, join; the request object itself included."""
+    """Ask, find no room, be sorted by the header fields, join the line; includes creating the request object."""
     drills: list[Drill] = []
     asked = heads()
 
@@ -140,7 +140,7 @@ def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
 @pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> None:
-    """Each; times ten thousand is what a crowd that leaves at once costs."""
+    """Measure one cancellation; 10,000 times that is the cost of a crowd that leaves at once."""
     lines: list[tuple[Drill, list[DrilledWaiter]]] = []
 
     def setup() -> tuple[tuple[list[DrilledWaiter]], dict[str, Any]]:
@@ -159,7 +159,10 @@ def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> No
 
 @pytest.mark.benchmark(group="throttle")
 def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> None:
-    """What 10,000 waiters cost while they wait: one rotation of the wheel, 10.24 s long, looks at each once."""
+    """Measure 10,000 waiters for one rotation (10.24 s) of the timer wheel.
+
+    A rotation checks each waiter once.
+    """
     now = [0.0]
     wheel = TimingWheel(lambda: now[0], lambda delay_s, callback: _Never(), _fail)
     drill, waiters = full("fifo")
@@ -181,7 +184,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
 @pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None:
-    """In the throttler alone; what its connection and its head hold comes on top."""
+    """Measure the memory in the throttler alone, without the connection and the head."""
 
     def measure() -> int:
         drill = make(discipline, 1)

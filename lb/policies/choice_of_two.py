@@ -1,7 +1,7 @@
-"""choice-of-2 (power of two choices): draw two different pods with room, take the less loaded.
+"""choice-of-2 (power of two choices): draw two different pods with room, and pick the less loaded one.
 
-The draw is without replacement (the second is drawn from the others), and in a tie the first drawn is taken, a fair
-coin. The fullest of n pods then carries O(log log n) more than the average; with `random`, O(log n / log log n).
+The draw is without replacement, and in a tie the first pod drawn is picked, which is a fair coin. The fullest of n pods
+then has O(log log n) more requests than the average; with `random`, O(log n / log log n).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lb.tracker import PodTracker
 
 @final
 class ChoiceOfTwo(Policy):
-    """The less loaded of two."""
+    """The policy `choice-of-2`."""
 
     name: ClassVar[str] = "choice-of-2"
     needs: ClassVar[type[RoomStructure]] = RoomArray

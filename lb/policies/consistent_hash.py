@@ -1,10 +1,11 @@
 """consistent-hash (multi-probe consistent hashing): requests with the same key go to the same pod while it has room.
 
-A key names an order of all pods that depends on nothing but the key and the pods' addresses: the same in every process
-and after every restart. The first in that order that has room is picked, so a full pod's keys spill at once, each to
-its own next pod, and come back when there is room. Pods that come or go move no key between two others (lb/circle.py).
+Each key defines an order of all pods that depends only on the key and the pods' addresses, and is therefore the same in
+every process and after every restart. The policy picks the first pod in that order that has room, so the keys of a full
+pod spill over at once, each to its own next pod, and return when there is room. Adding or removing a pod moves no key
+between two others (lb/circle.py).
 
-A request without a key (0) goes to the less loaded of two, drawn by chance. Weights are not looked at.
+A request without a key (0) goes to the less loaded of two random pods. Weights are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from lb.tracker import PodTracker
 
 @final
 class ConsistentHash(Policy):
-    """The first pod with room in the key's own order."""
+    """The policy `consistent-hash`."""
 
     name: ClassVar[str] = "consistent-hash"
     needs: ClassVar[type[RoomStructure]] = RoomCircle

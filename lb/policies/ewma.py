@@ -1,18 +1,19 @@
-"""ewma (peak EWMA): of two pods with room, drawn by chance, the one that should finish a request sooner.
+"""ewma (peak EWMA): draw two pods with room, and pick the one that is expected to finish a request sooner.
 
-A pod's cost is its latency times the requests it would then have in flight. The latency is an exponentially weighted
-mean that follows peaks: a slower answer counts in full at once, a faster one in proportion to the time that has passed
-since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after one answer and trusted again slowly.
+The cost of a pod is its latency times the requests that it would then have in flight. The latency is an exponentially
+weighted moving average that follows peaks: a slower response replaces the average at once, a faster one is weighted by
+the time since the last response (TIME_CONSTANT_S). So a stalled pod is avoided after one response, and its share
+recovers slowly.
 
 Rules
-  1. A pod without a known latency is taken to be as fast as the average: it is not flooded (each request in flight
-     doubles, trebles … its cost). Nor is it starved: of two, one that has had no request yet comes first. Without that,
-     a slow pod that answers a little faster each time stays just below the average, which it makes alone, and the other
-     waits: 123 of 200 requests at the slow pod. While a pod does not answer, its known latency fades into the average,
-     so that a pod that was slow gets another chance.
-  2. A request that ended without an answer (a negative latency) says that the pod would have taken longer: it counts
-     only if it is above the known latency and the average, and never makes a pod look fast.
-  3. The time is that of the last pick. The latency of a pod is kept on its slot and forgotten with it.
+  1. A pod without a measured latency is assumed to be as fast as the average. It is not flooded, because each request
+     in flight adds to its cost. It is not starved, because a pod without any request yet is preferred. Without that
+     preference, a slow pod that becomes slightly faster with each response would stay just below an average that it
+     determines alone: in one test it got 123 of 200 requests. While a pod returns no responses, its latency decays to
+     the average, so that a slow pod is tried again.
+  2. A request that ended without a response (a negative latency) is a lower bound of the pod's latency. It is used only
+     if it exceeds both the pod's latency and the average, and therefore never makes a pod look faster.
+  3. Ages are measured at the time of the last pick. The latency of a pod is stored in its slot and discarded with it.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ from lb.rng import Rng
 from lb.rooms import RoomArray, RoomStructure
 from lb.tracker import PodTracker
 
-TIME_CONSTANT_S: Final = 10.0  # after so long a single look back counts 1/e
-TYPICAL_SHARE: Final = 0.01  # of each answer in the average over all pods
-FIRST_GUESS_S: Final = 1.0  # of every pod before the first answer of all; only that it is the same for all matters
+TIME_CONSTANT_S: Final = 10.0  # the weight of an old latency is 1/e after this time
+TYPICAL_SHARE: Final = 0.01  # the weight of one response in the average over all pods
+FIRST_GUESS_S: Final = 1.0  # the latency of every pod before the first response; any value equal for all pods will do
 
 
 @final
 class Ewma(Policy):
-    """The cheaper of two, by peak-sensitive latency and load."""
+    """The policy `ewma`."""
 
     name: ClassVar[str] = "ewma"
     needs: ClassVar[type[RoomStructure]] = RoomArray
 
     def __init__(self, rng: Rng) -> None:
         super().__init__(rng)
-        self.typical_s: float = 0.0  # what an answer takes on average over all pods; 0.0: there was none
+        self.typical_s: float = 0.0  # the average latency over all pods; 0.0: no response yet
         self._now_s: float = 0.0
 
     def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
@@ -68,7 +69,7 @@ class Ewma(Policy):
                 tracker.latency_s = -latency_s
                 tracker.latency_at_s = self._now_s
             elif known_s == 0.0:
-                tracker.latency_at_s = self._now_s  # it has had a request, though its latency is not known
+                tracker.latency_at_s = self._now_s  # the pod has had a request, although its latency is unknown
             return
         if self.typical_s == 0.0:
             self.typical_s = latency_s
@@ -81,7 +82,7 @@ class Ewma(Policy):
         tracker.latency_at_s = self._now_s
 
     def cost_s(self, tracker: PodTracker, now_s: float) -> float:
-        """The pod's expected latency times its requests in flight, here and elsewhere, with one request more."""
+        """Return the pod's expected latency times its requests in flight, here and elsewhere, plus one."""
         expected_s = self.typical_s
         if expected_s == 0.0:
             expected_s = FIRST_GUESS_S
@@ -93,5 +94,5 @@ class Ewma(Policy):
 
 
 def _is_untried(tracker: PodTracker) -> bool:
-    """The pod has no result of a request yet, and none in flight."""
+    """Return True if the pod has had no request."""
     return tracker.in_flight == 0 and tracker.latency_at_s == 0.0

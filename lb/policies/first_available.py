@@ -1,6 +1,6 @@
-"""first-available: the lowest slot with room: few pods are kept full, and the others are idle and can be removed.
+"""first-available: the pod in the lowest slot with room, so that few pods are full and idle pods can be removed.
 
-Slots are filled lowest first, so the lowest slot is mostly the oldest pod, the warmest.
+Slots are filled lowest first, so the lowest slot usually holds the oldest, and warmest, pod.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lb.tracker import PodTracker
 
 @final
 class FirstAvailable(Policy):
-    """The lowest slot with room."""
+    """The policy `first-available`."""
 
     name: ClassVar[str] = "first-available"
     needs: ClassVar[type[RoomStructure]] = RoomBitmap

@@ -1,4 +1,4 @@
-"""least-connections: a pod with the fewest requests in flight; in a tie, the one that has had so few the longest."""
+"""least-connections: the pod with the fewest requests in flight; in a tie, the one with this load the longest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lb.tracker import PodTracker
 
 @final
 class LeastConnections(Policy):
-    """The head of the lowest load bucket."""
+    """The policy `least-connections`."""
 
     name: ClassVar[str] = "least-connections"
     needs: ClassVar[type[RoomStructure]] = RoomBuckets

@@ -1,4 +1,4 @@
-"""random: any pod with room, each as likely as the other. No memory, no order, the cheapest to reason about."""
+"""random: a pod with room, drawn with equal probability and without state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lb.tracker import PodTracker
 
 @final
 class RandomPick(Policy):
-    """A uniform draw from the pods with room."""
+    """The policy `random`."""
 
     name: ClassVar[str] = "random"
     needs: ClassVar[type[RoomStructure]] = RoomArray

@@ -1,7 +1,7 @@
 """round-robin: the pods with room in turn.
 
-The pods stand in a circle and the turn goes round. A cursor over the dense array would not be round-robin: the last
-pod takes the place of one that leaves, and so is picked too early, or is passed over, again and again.
+The pods are in a ring. A cursor over the dense array would not be round-robin: the last pod takes the place of one that
+is removed, and would repeatedly be picked too early or skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lb.tracker import PodTracker
 
 @final
 class RoundRobin(Policy):
-    """The pod that was picked, or came to have room, the longest ago."""
+    """The policy `round-robin`."""
 
     name: ClassVar[str] = "round-robin"
     needs: ClassVar[type[RoomStructure]] = RoomRing

@@ -1,7 +1,7 @@
-"""weighted: pods with room in proportion to their weights, by chance and with no memory.
+"""weighted: a random pod with room, in proportion to the weights, without state.
 
-A pod of weight 3 gets three times what one of weight 1 gets, as long as both have room; full pods' shares go to the
-others in the same proportion. A pod of weight 0 is a reserve, used when no other has room.
+A pod of weight 3 gets three times as many requests as one of weight 1, as long as both have room; the shares of full
+pods go to the others in the same proportion. A pod of weight 0 is a reserve, used when no other has room.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lb.weights import RoomWeights
 
 @final
 class Weighted(Policy):
-    """A draw from the pods with room, each as likely as its weight says."""
+    """The policy `weighted`."""
 
     name: ClassVar[str] = "weighted"
     needs: ClassVar[type[RoomStructure]] = RoomWeights

@@ -15,7 +15,7 @@ from bench.__main__ import main
 from bench.cold import OURS, PHASES, phases_ms
 from bench.cold import figures as cold_figures
 from bench.cold_ways import ColdStart, Life
-from bench.load import Options, Turn, disturbed, figures, kinds, ratios, rows, tell
+from bench.load import Options, Turn, disturbed, figures, kinds, ratios, rows, show
 from bench.peers import PEERS, choose
 from bench.processes import UsageError, process_cpu_s, tree
 from bench.results import Document, Result, markdown, read, table, write
@@ -127,7 +127,7 @@ def test_peers_by_name() -> None:
         "activator-cc100",
         "direct",
     ]
-    with pytest.raises(UsageError, match="there is no 'apache'"):
+    with pytest.raises(UsageError, match="unknown: 'apache'"):
         choose("apache")
 
 
@@ -196,5 +196,5 @@ def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
 def test_one_failed_request_spoils_the_run(status: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     turns = {"direct": [turn(None), turn(None, status=status)], "activator-cc0": [turn(9.0), turn(9.0)]}
     head: dict[str, object] = {"client": "wrk", "upstream": "nginx"}
-    assert tell(Options(), head, choose("direct,activator-cc0"), turns, None) == code
+    assert show(Options(), head, choose("direct,activator-cc0"), turns, None) == code
     assert ("2 failures with direct: 2 not 2xx" in capsys.readouterr().err) == bool(code)

@@ -156,10 +156,10 @@ async def test_a_foreign_object_is_left_alone(tmp_path: Path, kind: type[SharedS
     async with claim_world(tmp_path) as world:
         foreign = {"metadata": {"name": "activator-members"}, "data": {"x": "1"}}
         world.server.create("configmaps", foreign)
-        with pytest.raises(ForeignObjectError, match="somebody else's"):
+        with pytest.raises(ForeignObjectError, match="belongs to others"):
             await world.starter(0, kind).claim()
         world.server.update("configmaps", "activator-members", {"metadata": {"labels": {SHARED_LABEL: "true"}}})
-        with pytest.raises(ForeignObjectError, match="x is no row"):
+        with pytest.raises(ForeignObjectError, match="x is not a row"):
             await world.starter(0, kind).claim()
         assert world.server.collection("configmaps").objects["default", "activator-members"]["data"] == {"x": "1"}
 

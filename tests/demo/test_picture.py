@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from activator.data_plane.apply import RevisionTables
-from activator.demo.picture import PHASES, PlainLines, Scene, frame
+from activator.demo.picture import PHASES, PlainLines, Snapshot, frame
 from activator.demo.tour import command_name, summary
 from tests.data_plane.proxy.proxy_fakes import World
 
@@ -29,19 +29,19 @@ RESULT = {
 
 
 class Tables:
-    """What the scene looks at."""
+    """The tables that the snapshot reads."""
 
     def __init__(self, world: World) -> None:
         self.throttlers = {world.spec.key: world.throttler}
 
 
-def scene(world: World, key: str = "ns/app") -> Scene:
-    made = Scene(cast("RevisionTables", Tables(world)), key)
+def snapshot(world: World, key: str = "ns/app") -> Snapshot:
+    made = Snapshot(cast("RevisionTables", Tables(world)), key)
     made.begin("2 of 4: an act", "No process gets more than 8 requests at a time; the others wait. Look how they come.")
     return made
 
 
-def drawn(shown: Scene) -> list[str]:
+def drawn(shown: Snapshot) -> list[str]:
     console = Console(file=io.StringIO(), width=WIDTH, height=HEIGHT)
     console.print(frame(shown))
     file = console.file
@@ -51,8 +51,8 @@ def drawn(shown: Scene) -> list[str]:
 
 def test_the_picture_is_always_as_high_and_fits() -> None:
     world = World()
-    shown = scene(world)
-    heights = {len(drawn(shown)), len(drawn(scene(world, "ns/none")))}
+    shown = snapshot(world)
+    heights = {len(drawn(shown)), len(drawn(snapshot(world, "ns/none")))}
     for number in range(1, 5):
         world.pod(f"p{number}", limit=8)
         heights.add(len(drawn(shown)))
@@ -72,7 +72,7 @@ def test_who_waits_and_for_what_is_shown() -> None:
     world = World()
     world.begin()
     world.begin()
-    shown = scene(world)
+    shown = snapshot(world)
     shown.asked_s = 1.0  # of the machine's clock: long ago
     text = "\n".join(drawn(shown))
     assert "2 requests  for a pod to become ready" in text
@@ -85,7 +85,7 @@ def test_who_waits_and_for_what_is_shown() -> None:
 def test_plain_lines_tell_each_thing_once(capsys: pytest.CaptureFixture[str]) -> None:
     world = World()
     world.begin()
-    shown = scene(world)
+    shown = snapshot(world)
     shown.asked_s = 1.0
     lines = PlainLines()
     lines.show(shown)
@@ -103,7 +103,7 @@ def test_plain_lines_tell_each_thing_once(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_summary_fits_and_says_how_it_ended() -> None:
-    shown = scene(World())
+    shown = snapshot(World())
     shown.cold_start = COLD_START
     shown.back_at_zero = True
     lines = summary(RESULT, shown, ".venv/bin/activator")
@@ -111,7 +111,7 @@ def test_the_summary_fits_and_says_how_it_ended() -> None:
     assert len(lines) < HEIGHT
     assert "processes 0 -> 4 -> 0" in lines[0]
     shown.back_at_zero = False
-    assert "should have gone" in summary(RESULT, shown, "activator")[0]
+    assert "some that were not stopped" in summary(RESULT, shown, "activator")[0]
 
 
 def test_commands_are_shown_as_they_must_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_policy_by_dotted_path(monkeypatch: pytest.MonkeyPatch) -> None:
     module.NoPolicy = str  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "made_up_policies", module)
     assert isinstance(create("made_up_policies:Scanning", Rng(1)), ScanningPolicy)
-    with pytest.raises(UnknownPolicyError, match="no subclass"):
+    with pytest.raises(UnknownPolicyError, match="not a subclass"):
         create("made_up_policies:NoPolicy", Rng(1))
     with pytest.raises(UnknownPolicyError, match="cannot be loaded"):
         create("made_up_policies:Missing", Rng(1))

@@ -478,7 +478,7 @@ def test_check_invariants_finds_a_ledger_that_was_tampered_with() -> None:
     table = make_table()
     tracker = add(table, 1)
     tracker.in_flight = 1
-    with pytest.raises(AssertionError, match="in flight are 1, the table says 0"):
+    with pytest.raises(AssertionError, match="1 requests are in flight, the table counts 0"):
         table.check_invariants()
     tracker.in_flight = 0
     tracker.has_room = False

@@ -128,7 +128,7 @@ def test_of_two_that_start_in_one_moment_one_is_told(tmp_path: Path) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         with pytest.raises(
-            StartError, match="another program takes an address in its folder at this moment; try again"
+            StartError, match="another program is binding an address in its folder; try again"
         ):
             bind(f"unix:{tmp_path}/a.sock")
     finally:

@@ -1,11 +1,11 @@
-"""The live page, `GET /` for browsers: one document without anything from elsewhere.
+"""The live page, `GET /` for browsers: one document without external resources.
 
 Rules
-  1. What is shown gets in as text (`textContent`), never as markup, and the policy that the page is sent with allows
-     only its own script and style: neither a name nor the output of a program can become part of the page.
-  2. It asks for `/debug/overview` while it is visible, for the details of the revision that is open, and for the curves
-     of the rows that are in view; it says so when there is no answer.
-  3. What has not changed is not written, so that selected text and the focus survive a refresh.
+  1. Data are inserted as text (`textContent`), never as markup, and the Content-Security-Policy allows only the page's
+     own script and style: neither a name nor the output of a program can inject content into the page.
+  2. The page requests `/debug/overview` while it is visible, the details of the open revision, and the history of the
+     visible rows; it shows an error if there is no response.
+  3. Elements that have not changed are not written, so that selected text and the focus survive a refresh.
 """
 
 from __future__ import annotations

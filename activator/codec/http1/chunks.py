@@ -1,18 +1,18 @@
-"""Where a chunked body ends, and how much of it is overhead.
+"""A tracker for chunked bodies: it finds the end of the body and bounds its overhead.
 
-llhttp says neither: it has no byte offsets, takes a chunk extension of any length and any number of trailers. This
-tracker reads the same bytes just ahead of llhttp and only counts; llhttp judges the grammar and delivers the data.
+llhttp does neither: it has no byte offsets, and accepts a chunk extension of any length and any number of trailers.
+This tracker reads the same bytes just ahead of llhttp and only counts; llhttp checks the grammar and delivers the data.
 `framing.py` refuses a message on whose end the two disagree.
 
 Rules
   1. Overhead is bounded per chunk (size line with extensions), not per body: many small chunks are legitimate.
   2. The size of a body is refused when the chunk that exceeds it is announced, before its data.
-  3. One call follows CHUNKS_PER_TURN_MAX chunks at the most and then says `spent`: a chunk may be one byte long.
-  4. llhttp is fed sizes without what follows them in their lines, and no trailers (`cuts`): it refuses whitespace that
-     RFC 9112 7.1.1 allows around the parts of an extension, and trailers that an answer may have (they are dropped).
-     Their grammar is therefore judged here and in fields.py.
-  5. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp could
-     deliver the trailers, but a parser that delivers fields delivers those of every head, too.
+  3. One call follows at most CHUNKS_PER_TURN_MAX chunks and then sets `spent`, because a chunk may be one byte long.
+  4. llhttp is fed neither the extensions behind chunk sizes nor trailers (`cuts`): it refuses whitespace that RFC 9112
+     7.1.1 allows around the parts of an extension, and trailers that a response may have (they are dropped). Their
+     grammar is therefore checked here and in fields.py.
+  5. Two things are buffered between calls: an incomplete size line, and the trailers; both are bounded. llhttp could
+     deliver the trailers, but a parser that delivers fields also delivers those of every head.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
-CHUNKS_PER_TURN_MAX: Final = 2_048  # of one connection's chunked body: 0.3 ms of parsing
+CHUNKS_PER_TURN_MAX: Final = 2_048  # per connection: 0.3 ms of parsing
 CHUNK_OVERHEAD_BYTES_MAX: Final = 16 * KIB  # chunk size lines and extensions ahead of one chunk's data
 
 
-# RFC 9112 7.1.1: *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ). What follows a part is no part of it,
-# so that a failure costs a step back for each byte. (Possessive quantifiers match too much in Python 3.11.2.)
+# RFC 9112 7.1.1: *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ). No part can begin with a byte that the
+# part before it accepts, so backtracking after a failure is linear. (Possessive quantifiers match too much in Python
+# 3.11.2.)
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
 _EXTENSION: Final = re.compile(rb"(?:[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?)*" % (_TOKEN, _TOKEN, _QUOTED))
 
-_SIZE: Final = 0  # in a size line
+_SIZE: Final = 0  # within a size line
 _DATA: Final = 1
-_DATA_END: Final = 2  # in the CRLF after the data
+_DATA_END: Final = 2  # within the CRLF after the data
 _TRAILERS: Final = 3
 _DONE: Final = 4
 
@@ -51,7 +52,7 @@ _A: Final = 97
 
 
 class ChunkTracker:
-    """Follows one chunked body after the other; `start` begins a new one."""
+    """A tracker of the chunked bodies of one connection; `start` begins a new body."""
 
     def __init__(
         self,
@@ -63,30 +64,30 @@ class ChunkTracker:
         space_after_size: bool = False,
     ) -> None:
         self._bad = bad
-        self._space_after_size = space_after_size  # is accepted at the end of a size line, where no grammar has it
+        self._space_after_size = space_after_size  # accept whitespace at the end of a size line (not in the grammar)
         self._too_large = too_large
         self._overhead_max = overhead_max
         self._trailers_max = trailers_max
-        self._body_max = body_max  # 0: none
+        self._body_max = body_max  # 0: no limit
         self.start()
 
     def start(self) -> None:
         self.done: bool = False
         self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
         self._state: int = _SIZE
-        self.cuts: list[tuple[int, int]] = []  # what llhttp is not to be fed of the last call's data: from, to
-        self._line: bytes = b""  # begun
-        self._digits: int = 0  # at its beginning
-        self._left: int = 0  # of the chunk's data, or of the CRLF after it
-        self._body: int = 0
-        self.trailers: bytes = b""  # their lines; once done, all but the last, empty one, of which a CR may be left
-        self._trailers_begun: bool = False  # and they are not just the empty line that ends them, in one piece
-        self._trailers: int = 0
-        self._trailer: int = 0  # bytes of the trailer line begun
-        self._cr: bool = False  # the last byte of the trailers seen was a CR
+        self.cuts: list[tuple[int, int]] = []  # (start, stop): ranges of the last call's data that llhttp is not fed
+        self._line: bytes = b""  # the incomplete size line
+        self._digits: int = 0  # checked hexadecimal digits at the start of `_line`
+        self._left: int = 0  # bytes still to come: the chunk's data, or the CRLF after it
+        self._body: int = 0  # bytes of the body announced so far
+        self.trailers: bytes = b""  # the trailer lines; once done, without the last, empty line except perhaps its CR
+        self._trailers_begun: bool = False  # the trailer section is not just an empty line received in one piece
+        self._trailers: int = 0  # bytes of complete trailer lines
+        self._trailer: int = 0  # bytes of the incomplete trailer line
+        self._cr: bool = False  # the last byte of the trailers read was a CR
 
     def advance(self, data: bytes, pos: int) -> int:
-        """Follow the body from `pos`; the position after what belongs to it and was looked at."""
+        """Follow the body from `pos`. Return the position after the last byte that was followed."""
         size = len(data)
         chunks = 0
         self.spent = False
@@ -132,7 +133,7 @@ class ChunkTracker:
             end = end_of_line(data, pos, min(len(data), pos + self._overhead_max + 2))
             after = end + 2
             line = data[pos:end] if end >= 0 else data[pos : pos + self._overhead_max + 2]
-        # Of a line begun, a CR at the end is not part of it.
+        # A CR at the end of an incomplete line is part of the line's end.
         if len(line) > self._overhead_max + (1 if end < 0 and line.endswith(b"\r") else 0):
             raise WireError(self._bad, "a chunk extension is too long")
         line_pos = pos - len(self._line)
@@ -149,8 +150,8 @@ class ChunkTracker:
         return after
 
     def _check_begun(self, line: bytes, line_pos: int, pos: int, size: int) -> None:
-        """Of a line whose end has not come: refuse what cannot become one, and keep its extension from llhttp."""
-        digits = self._digits  # what has been looked at: zeros in front may come one by one
+        """Refuse an incomplete size line that cannot become valid, and cut its extension from what llhttp is fed."""
+        digits = self._digits  # not checked again, because leading zeros may come one by one
         while digits < len(line) and _hex_digit(line[digits]) >= 0:
             digits += 1
         self._digits = digits
@@ -171,7 +172,7 @@ class ChunkTracker:
             raise WireError(self._bad, "a bare CR or LF in a chunk's size line")
 
     def _check_extension(self, rest: bytes) -> None:
-        """All of a size line behind its digits."""
+        """Check everything behind the digits of a size line."""
         self._check_extension_begun(rest)
         if self._space_after_size:
             rest = rest.rstrip(b" \t")
@@ -183,7 +184,7 @@ class ChunkTracker:
             self.cuts.append((start, stop))
 
     def _begin_chunk(self, line: bytes) -> int:
-        """A size line is complete; how many digits it begins with."""
+        """Begin the chunk of a complete size line. Return the number of its digits."""
         size: i64 = 0
         pos: i64 = 0
         for byte in line:  # digit by digit: 20 ns compiled, where translate, lstrip and int take 300
@@ -207,11 +208,11 @@ class ChunkTracker:
         return int(pos)
 
     def hides_end(self) -> bool:
-        """The body is done, and its last line is among the cuts."""
+        """Return True if the body has ended and its last line is among the cuts."""
         return self.done and self._trailers_begun
 
     def _trailer_line(self, data: bytes, pos: int) -> int:
-        """The section ends with the first empty line."""
+        """Follow one line of the trailer section, which ends at the first empty line. Return the position behind it."""
         if self._cr:
             self._cr = False
             if data[pos] == 10:

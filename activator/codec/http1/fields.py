@@ -1,14 +1,14 @@
-"""Header fields of one head: found in its bytes, sorted into end-to-end, framing and hop-by-hop, and judged.
+"""The header fields of one head: they are found in its bytes, classified and validated.
 
 Rules
-  1. What leaves this module as headers is end to end (RFC 9110 7.6.1): neither framing, nor hop-by-hop fields, nor
-     what Connection names. The one exception is the pair `TE: trailers`, `Connection: TE`, which a proxy may send.
-  2. llhttp judges the grammar, on the same bytes and before any result of this module is used. This module finds only
-     the fields that mean something to a proxy; the others stay as they are, in one block. llhttp could deliver the
-     fields one by one: for 12 of them that costs 3 us more than this does (4.4 instead of 1.4 us for its own part).
-  3. Most fields cost a look at their first letter, some another at the place where a special name's colon would be.
-     In compiled code an indexed byte costs 1 to 2 ns, a method of bytes (find, strip, lower) 40 to 100. In plain Python
-     it is the other way round, so the two inner loops have another form there, and the tests compare the two.
+  1. This module returns only end-to-end fields as headers (RFC 9110 7.6.1): no framing fields, no hop-by-hop fields,
+     and none that Connection names. The exception is the pair `TE: trailers`, `Connection: TE`, which a proxy may send.
+  2. llhttp checks the grammar of the same bytes before any result of this module is used. This module finds only the
+     fields that mean something to a proxy; the others stay unparsed in one block. If llhttp delivered the fields one by
+     one, its own part would take 4.4 us instead of 1.4 for a head of 12 fields.
+  3. Most fields are classified by their first letter, some also by the byte where a special name's colon would be. In
+     compiled code an indexed byte costs 1 to 2 ns, a method of bytes (find, strip, lower) 40 to 100. In plain Python
+     methods are cheaper, so the two inner loops have a second form for it, and the tests compare the two forms.
   4. Framing that can be read in two ways is refused, never guessed (RFC 9112 6.1, 6.3, 11.2).
 """
 
@@ -24,12 +24,12 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 from lb import COMPILED
 
-_COMPILED: Final[bool] = COMPILED  # a constant of this module's own is read in 1 ns, an imported one in 30
+_COMPILED: Final[bool] = COMPILED  # reading a constant of this module takes 1 ns, an imported one 30
 _LENGTH_DIGITS_MAX: Final = 19
-_LENGTH_MAX: Final = 2**63 - 1  # what a pod written in C or Go can hold; llhttp would take 2**64 - 1
-_LENGTH_DIGITS_NATIVE: Final = 18  # as many always fit into an i64
+_LENGTH_MAX: Final = 2**63 - 1  # the largest value in pods written in C or Go; llhttp accepts 2**64 - 1
+_LENGTH_DIGITS_NATIVE: Final = 18  # a number of this many digits always fits into an i64
 
-# What a field is to a proxy.
+# Kinds of fields, by their meaning to a proxy.
 ORDINARY: Final = 0
 HOST: Final = 1
 LENGTH: Final = 2
@@ -37,23 +37,22 @@ CODING: Final = 3
 CONNECTION: Final = 4
 UPGRADE: Final = 5
 TE: Final = 6
-HOP: Final = 7  # hop-by-hop, and otherwise of no interest
+HOP: Final = 7  # any other hop-by-hop field
 PROXY_CONNECTION: Final = 8
-# Servers that hand fields on as environment variables (CGI, WSGI) cannot distinguish Content_Length and
-# Transfer_Encoding from the real ones.
+# Content_Length and Transfer_Encoding: servers that pass fields as environment variables (CGI, WSGI) cannot distinguish
+# them from the framing fields.
 ALIAS: Final = 9
 KEEP_ALIVE: Final = 10
-CLAIM: Final = 11  # what a client says of its own origin: believed or not, the client's line does not go to the pod
+CLAIM: Final = 11  # a client's claim about its own origin; trusted or not, its line is never forwarded to the pod
 TRACE: Final = 12  # end to end, and read by tracing
-
-INTERNAL: Final = 13  # of a name that only Knative's components and this program give a meaning
+INTERNAL: Final = 13  # a name that only Knative's components and this program use
 
 _COLON: Final = 58
 _LF: Final = 10
 _CR: Final = 13
 _SPACE: Final = 32
 _ZERO: Final = 48
-_LOWER: Final = 32  # this bit set makes a letter small, and leaves a hyphen as it is
+_LOWER: Final = 32  # setting this bit lowers a letter and does not change a hyphen
 _A: Final = 97
 _C: Final = 99
 _F: Final = 102
@@ -83,13 +82,13 @@ _KINDS: Final[dict[bytes, int]] = {
     b"transfer_encoding": ALIAS,
 }
 _CLAIM_PREFIX: Final = b"x-forwarded-"
-_CLAIM_BYTES_MIN: Final = 10  # x-real-ip and its colon
+_CLAIM_BYTES_MIN: Final = 10  # the length of "x-real-ip:"
 _CLAIMS: Final = frozenset({b"x-real-ip", b"x-request-id", b"x-forwarded"})
 _INTERNAL_PREFIXES: Final = (b"activator-", b"knative-serving-")
-_PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})  # never to be named by Connection
+_PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})  # Connection must not name them
 
 # RFC 9110 6.5.1: fields for framing, routing, authentication, request modifiers, response control and content format
-# mean nothing, or something dangerous, after the body; a recipient that merges trailers into headers would obey them.
+# are useless or dangerous after the body, because a recipient that merges trailers into headers would act on them.
 NOT_IN_TRAILERS: Final = frozenset({
     b"accept", b"accept-charset", b"accept-encoding", b"accept-language", b"age", b"authorization", b"cache-control",
     b"connection", b"content-encoding", b"content-range", b"content-type", b"cookie", b"date", b"expect", b"expires",
@@ -104,15 +103,15 @@ _FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-
 
 
 class FieldJudge:
-    """What the fields of one head say; `read` forgets the head before."""
+    """The classified fields of one head; `read` discards the previous head."""
 
     def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64, takes_claims: bool) -> None:
         self._bad = bad
-        self._takes_claims = takes_claims  # of requests, not answers
+        self._takes_claims = takes_claims  # True for requests, False for responses
         self._too_large = too_large
-        self._coding = coding  # a transfer coding that is none of ours
+        self._coding = coding  # the reason for an unsupported transfer coding
         self._fields_max = fields_max
-        self._named: list[bytes] = []  # by Connection, apart from what is known
+        self._named: list[bytes] = []  # names in Connection, except those with a meaning of their own
         self._claims: list[bytes] = []
         self._reset()
 
@@ -122,17 +121,17 @@ class FieldJudge:
         self.hosts: i64 = 0
         self.host_line: bytes = b""
         self.content_length: int = UNKNOWN_LENGTH
-        self.length_repeated: bool = False  # of answers: several times the same
+        self.length_repeated: bool = False  # a response repeated the same Content-Length
         self.chunked: bool = False
         self._other_coding: bool = False
         self.has_close: bool = False
         self.has_keep_alive: bool = False
         self.has_upgrade: bool = False
-        self.proxy_connection: bool = False  # there was one: we drop it, llhttp takes it for a Connection field
-        self.protocols: bytes = b""  # of the Upgrade field
-        self.has_internal: bool = False  # a field that is for us or for Knative's components
-        self.keep_alive_s: float = -1.0  # how long the peer keeps the connection open while it is idle, if it says so
-        self.traceparent: bytes = b""  # the line; of several, all of them, which is no traceparent
+        self.proxy_connection: bool = False  # Proxy-Connection is present: dropped here, but llhttp acts on it
+        self.protocols: bytes = b""  # the value of Upgrade
+        self.has_internal: bool = False  # a field for this program or for Knative's components is present
+        self.keep_alive_s: float = -1.0  # the peer's idle timeout from Keep-Alive; -1: not stated
+        self.traceparent: bytes = b""  # the field line; several lines are joined, which makes the value invalid
         self._te_trailers: bool = False
         if self._named:
             self._named = []
@@ -140,15 +139,15 @@ class FieldJudge:
             self._claims = []
 
     def read(self, data: bytes, line_end: i64, stop: i64) -> i64:
-        """Go through the fields of a head whose first line ends at `line_end`, looking no further than `stop`.
+        """Classify the fields of the head whose first line ends at `line_end`, reading no byte at or behind `stop`.
 
-        The position after the head, or -1 where its end is not there. `end_to_end` removes the fields that Connection
-        names; all others to be removed are left out of the block here, by position: most heads lose none or two.
+        Return the position after the head, or -1 if it is not complete. `end_to_end` removes the fields that Connection
+        names; all others to be removed are cut out of the block here, by position: in most heads none or two.
 
-        Raises WireError: there are too many fields, or one of them is bad.
+        Raises WireError if there are too many fields, or if one of them is invalid.
         """
         self._reset()
-        kept = line_end  # what stays is in the block as far as here
+        kept = line_end  # the block contains all kept fields before this position
         block = b""
         pos = line_end + 2
         while True:
@@ -174,12 +173,12 @@ class FieldJudge:
         self._block = block
         return pos + 2
 
-    # --- the verdict on a head that llhttp has found well-formed ---
+    # --- results for a head that llhttp has found well-formed ---
 
     def check_framing(self, http_1_0: bool) -> None:
-        """Refuse what leaves the end of the body open to interpretation.
+        """Refuse framing that makes the end of the body ambiguous.
 
-        Raises WireError: Transfer-Encoding with Content-Length, in HTTP/1.0, or with another coding than chunked.
+        Raises WireError for Transfer-Encoding with Content-Length, in HTTP/1.0, or with a coding other than chunked.
         """
         if self.chunked:
             if self.content_length >= 0:
@@ -190,13 +189,13 @@ class FieldJudge:
                 raise WireError(self._coding, "a transfer coding other than chunked")
 
     def keep_alive(self, http_1_0: bool) -> bool:
-        """RFC 9112 9.3."""
+        """Return True if the connection persists after this message (RFC 9112 9.3)."""
         if self.has_close:
             return False
         return self.has_keep_alive or not http_1_0
 
     def end_to_end(self) -> Fields:
-        """The fields to send on."""
+        """Return the fields to forward."""
         block = self._block
         if self._named:
             block = _chosen(block, set(self._named), False)
@@ -205,25 +204,25 @@ class FieldJudge:
         return Fields(block)
 
     def named(self) -> bytes:
-        """The fields that Connection names, as a block."""
+        """Return the fields that Connection names, as a block."""
         return _chosen(self._block, set(self._named), True) if self._named else b""
 
     def claims(self) -> list[bytes]:
-        """The lines that describe where the request comes from, without those that Connection names."""
+        """Return the lines about the request's origin, without those that Connection names."""
         if not self._named or not self._claims:
             return self._claims
-        named = set(self._named)  # a hostile client names thousands
+        named = set(self._named)  # a set, because a hostile client may name thousands
         return [line for line in self._claims if line.partition(b":")[0].lower() not in named]
 
     def trailers(self, section: bytes) -> Headers:
-        """The fields of a trailer section that may be sent on; the section is without its last, empty line.
+        """Return the fields of a trailer section that may be forwarded. `section` excludes the last, empty line.
 
-        Raises WireError: there are too many fields, one is malformed, or a request has Host or a framing field here.
+        Raises WireError if there are too many fields, if one is malformed, or if a request has Host or a framing field.
         """
         if not section:
             return []
         lines = section.split(b"\r\n")
-        lines.pop()  # what stood after the last CRLF
+        lines.pop()  # the text after the last CRLF
         if len(lines) + self._count > self._fields_max:
             raise WireError(self._too_large, "too many header fields")
         if not all(map(_FIELD_LINE.fullmatch, lines)):
@@ -240,10 +239,10 @@ class FieldJudge:
             kept.append(pair)
         return kept
 
-    # --- within ---
+    # --- internals ---
 
     def _stays(self, kind: i64, line: bytes) -> bool:
-        """Take in what the field says; whether it belongs in the block."""
+        """Record the field's value. Return True if its line stays in the block."""
         if kind == HOST:
             self.hosts += 1
             self.host_line = line
@@ -285,7 +284,7 @@ class FieldJudge:
         if self.content_length >= 0:
             self._length_again(value_of(line))
             return
-        # The usual spelling byte by byte: 20 ns, where strip, isdigit and int take 200.
+        # The usual spelling is parsed byte by byte: 20 ns, where strip, isdigit and int take 200.
         size: i64 = len(line)
         start: i64 = 15
         if size > start and line[start] == _SPACE:
@@ -312,7 +311,7 @@ class FieldJudge:
         self.content_length = _length_of(digits, self._bad)
 
     def _length_again(self, value: bytes) -> None:
-        """RFC 9112 6.3: equal lengths may be taken for one; of answers, since old servers are known to repeat them."""
+        """Accept repeated equal lengths (RFC 9112 6.3), but only in responses, where old servers send them."""
         if self._takes_claims or any(
             _length_of(one.strip(b" \t"), self._bad) != self.content_length for one in value.split(b",")
         ):
@@ -320,12 +319,12 @@ class FieldJudge:
         self.length_repeated = True
 
     def _transfer_coding(self, line: bytes) -> None:
-        """Exactly chunked, once: in lists, recipients differ on which coding is the last."""
+        """Accept exactly one `chunked`: recipients differ on which coding of a list is the last."""
         value = value_of(line).lower()
         if self.chunked:
             raise WireError(self._bad, "Transfer-Encoding more than once")
         if value != b"chunked":
-            # Well-formed, and its end would be known: a coding that we do not do (RFC 9112 6.1). Otherwise malformed.
+            # A well-formed list that ends with chunked is an unsupported coding (RFC 9112 6.1); any other is malformed.
             codings = [coding.strip(b" \t") for coding in value.split(b",")]
             if codings.pop() != b"chunked" or b"chunked" in codings or not all(map(_is_coding, codings)):
                 raise WireError(self._bad, "a Transfer-Encoding other than chunked")
@@ -333,7 +332,7 @@ class FieldJudge:
         self.chunked = True
 
     def _keep_alive(self, line: bytes) -> None:
-        """`timeout=5, max=100`: it is in no standard, but node, Apache and others send it and act on it."""
+        """Read the timeout of `timeout=5, max=100`: not standardised, but used by Node, Apache and others."""
         for token in tokens(value_of(line)):
             name, _, seconds = token.partition(b"=")
             if name == b"timeout" and seconds.isdigit() and len(seconds) < _LENGTH_DIGITS_NATIVE:
@@ -357,11 +356,11 @@ class FieldJudge:
 
 
 def end_of_line(data: bytes, pos: i64, stop: i64) -> i64:
-    """Where the first CRLF from `pos` on begins that ends before `stop`; -1 if there is none."""
+    """Return the position of the first CRLF within `data[pos:stop]`; -1 if there is none."""
     if not _COMPILED:
         return data.find(b"\r\n", pos, stop)
-    # Every other byte is enough: one of them is the CR or the LF. Compiled, a head of 650 bytes takes 0.4 us this way,
-    # where finding its end and splitting it takes 1.9.
+    # Testing every second byte is enough, because it is either the CR or the LF. Compiled, a head of 650 bytes takes
+    # 0.4 us in this way; finding its end and splitting it would take 1.9 us.
     probe = pos
     while probe < stop:
         byte: i64 = data[probe]
@@ -376,17 +375,17 @@ def end_of_line(data: bytes, pos: i64, stop: i64) -> i64:
 
 
 def kind_of(data: bytes, start: i64, end: i64) -> i64:
-    """What the field on this line is, by its first letter and the place of its colon, and only then by its name."""
+    """Return the kind of the field on this line, by its first letter and its colon's position, then by its name."""
     if not _COMPILED:
         return _kind_of_name(data[start:end].partition(b":")[0].lower())
     first: i64 = data[start] | _LOWER
     if first == _A and (end - start < 3 or data[start + 1] | _LOWER != _C or data[start + 2] | _LOWER != _T):
-        return ORDINARY  # Accept, Authorization, …: not Activator-
+        return ORDINARY  # not Activator-, but for example Accept or Authorization
     if first == _X:
         if end - start < _CLAIM_BYTES_MIN:
             return ORDINARY
         third: i64 = data[start + 2] | _LOWER
-        if third != _F and third != _R:  # of x-forwarded-, x-real-ip, x-request-id
+        if third != _F and third != _R:  # neither x-forwarded- nor x-real-ip nor x-request-id
             return ORDINARY
         return CLAIM if is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:
@@ -415,14 +414,14 @@ def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
 
 
 def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
-    """Of names that are the only special ones with their first letter."""
+    """Return the kind of a name whose first letter no other group of special names has."""
     if first == _H and is_field(data, start, end, b"host"):
         return HOST
     if first == _K:
         if is_field(data, start, end, b"keep-alive"):
             return KEEP_ALIVE
         return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
-    if first == _A:  # with a third letter of its own
+    if first == _A:  # the caller has compared the second and third letters
         return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _F and is_field(data, start, end, b"forwarded"):
         return CLAIM
@@ -432,7 +431,7 @@ def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
 
 
 def is_internal(lowered: bytes) -> bool:
-    """Also with underscores."""
+    """Return True if only Knative's components and this program use the name, in a spelling with `-` or `_`."""
     if not lowered.startswith((b"a", b"k")):
         return False
     name = lowered.replace(b"_", b"-")
@@ -440,13 +439,16 @@ def is_internal(lowered: bytes) -> bool:
 
 
 def internal_names(head: RequestHead) -> frozenset[bytes]:
-    """Return the lowered names of the fields that only Knative's components and this program give a meaning."""
+    """Return the lowered names of the fields that only Knative's components and this program use."""
     lines = head.headers.block.split(b"\r\n")[1:]
     return frozenset([name for line in lines if is_internal(name := line.partition(b":")[0].lower())])
 
 
 def is_claim(lowered: bytes) -> bool:
-    """Also with underscores: servers that hand fields on as environment variables cannot distinguish the two."""
+    """Return True if the name is a claim about the origin.
+
+    Underscores count as hyphens, because servers that pass fields as environment variables cannot distinguish the two.
+    """
     if not lowered.startswith(b"x"):
         return lowered == b"forwarded"
     name = lowered.replace(b"_", b"-")
@@ -471,7 +473,7 @@ def _proxy_kind(data: bytes, start: i64, end: i64) -> i64:
 
 
 def is_field(data: bytes, start: i64, end: i64, name: bytes) -> bool:
-    """The line has this name, in some spelling. (A bare CR would pass for a hyphen, but llhttp refuses it.)"""
+    """Return True if the line has this name, in any case. A bare CR passes for a hyphen, but llhttp refuses it."""
     size: i64 = len(name)
     if end - start <= size or data[start + size] != _COLON:
         return False
@@ -492,7 +494,7 @@ def _is_coding(text: bytes) -> bool:
 
 
 def _chosen(block: bytes, names: set[bytes], named: bool) -> bytes:
-    """The fields of these names; or all others."""
+    """Return the fields with these names if `named`, otherwise all others, as a block."""
     kept = [line for line in block.split(b"\r\n")[1:] if (line.partition(b":")[0].lower() in names) is named]
     return b"".join([b"\r\n" + line for line in kept])
 
@@ -502,7 +504,7 @@ def value_of(line: bytes) -> bytes:
 
 
 def tokens(value: bytes) -> list[bytes]:
-    """The members of a comma-separated list, lowered; empty ones do not count (RFC 9110 5.6.1.2)."""
+    """Return the members of a comma-separated list, lowered; empty ones are ignored (RFC 9110 5.6.1.2)."""
     if b"," not in value:
         only = value.strip(b" \t").lower()
         return [only] if only else []

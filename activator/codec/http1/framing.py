@@ -1,24 +1,22 @@
-"""A stream of bytes cut into messages, and each piece fed to llhttp: what request and response parser share.
+"""The base of the request and response parsers: it cuts a byte stream into messages and feeds each piece to llhttp.
 
 Rules
-  1. Pieces are cut where a head ends, where a body of known length ends and where a chunked body ends, so that the
-     boundary of a message is always a boundary between two calls of llhttp. Thus every limit is counted before llhttp
-     sees the bytes, and it is known at any time which message a byte belongs to.
-  2. Only what llhttp delivered is handed on. Where a message ends is computed twice, here and by llhttp; a message on
-     which the two disagree is refused.
-  3. The first line is judged by our own code before llhttp sees any of it: it is held until it is complete (bounded by
-     the subclass); what follows is streamed, so that a bad byte or line is refused at once. The fields are judged when
-     all are there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
-  4. The state moves on before a sink is called: the sink may look at it, or pause the parser.
-  5. Body data reach the sink once per call and message, joined, however small its chunks are.
-  6. One call parses no more than a bounded number of chunks. Where something is left `needs_turn` says so, and what is
-     left is kept for `resume`.
-  7. llhttp says where head and message end and delivers the body, nothing else. The fields' block is cut from the bytes
-     between the first line's end and the head's, both found here; llhttp's head ends at the same byte or the message is
-     refused. So nothing from behind a head can get into it.
-  8. Where llhttp is stricter than HTTP, it is fed other bytes in the place of those that were judged here: first lines
-     and repeated lengths (`_for_grammar`), chunk sizes without their extensions, no trailers, a body behind
-     an upgrade.
+  1. The stream is cut where a head ends, where a body of known length ends and where a chunked body ends, so that the
+     boundary of a message is always a boundary between two calls of llhttp. Every limit is therefore checked before
+     llhttp sees the bytes, and the parser always knows which message a byte belongs to.
+  2. Only bytes that llhttp delivered are passed to the sink. The end of a message is computed twice, here and by
+     llhttp; a message on which the two disagree is refused.
+  3. This code checks the first line before llhttp sees any of it: the line is buffered until it is complete (bounded by
+     the subclass). The bytes behind it are streamed to llhttp, so that an invalid byte or line is refused at once. The
+     fields are classified when all are received: an incomplete head is buffered (bounded by `head_max`).
+  4. The state is updated before a sink is called: the sink may read it, or pause the parser.
+  5. A sink receives at most one piece of body data per call and message: chunks are joined.
+  6. One call parses a bounded number of chunks. If data are left, it sets `needs_turn` and keeps them for `resume`.
+  7. llhttp only reports the end of the head and of the message, and delivers the body. The block of fields is the bytes
+     between the end of the first line and the end of the head, both found here; if llhttp's head ends at another byte,
+     the message is refused. So no bytes from behind a head can get into it.
+  8. Where llhttp is stricter than HTTP, it is fed replacements for bytes that were checked here: first lines and
+     repeated lengths (`_for_grammar`), chunk sizes without extensions, no trailers, the body of an upgrade request.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ _NOT_IN_LINE: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  #
 
 
 class Delivery:
-    """The callbacks that llhttp is given."""
+    """The callbacks of llhttp."""
 
-    # httptools asks for each of these when a parser is made: a plain None is found at once and switches the call off,
-    # whereas a missing name costs an AttributeError each (0.6 instead of 1.3 us per parser).
+    # httptools looks up each of these when a parser is made. None disables the callback; a missing attribute does so
+    # too, but costs an AttributeError (1.3 instead of 0.6 us per parser).
     on_url: ClassVar[None] = None
     on_header: ClassVar[None] = None
     on_status: ClassVar[None] = None
@@ -65,7 +63,7 @@ class Delivery:
     def __init__(self) -> None:
         self.head_complete: bool = False
         self.message_complete: bool = False
-        self.pieces: list[bytes] = []  # of the body, since they were last taken
+        self.pieces: list[bytes] = []  # body data that `MessageParser` has not taken yet
 
     def on_headers_complete(self) -> None:
         self.head_complete = True
@@ -79,7 +77,7 @@ class Delivery:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageParser:
-    """Cuts the stream; the subclass judges and delivers."""
+    """A parser that cuts the stream into messages; its subclasses validate and deliver them."""
 
     def __init__(
         self,
@@ -94,58 +92,58 @@ class MessageParser:
         streams_bytes: bool,
     ) -> None:
         self._bad = bad
-        self._streams_bytes = streams_bytes  # a head that is not complete is fed as it comes; else line by line
+        self._streams_bytes = streams_bytes  # feed an incomplete head to llhttp as it comes; otherwise line by line
         self._too_large = too_large
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
-        self._line_ends_max = fields_max + 2  # of a head: after its first line, its fields and the empty line
+        self._line_ends_max = fields_max + 2  # per head: of the first line, the fields and the empty line
         self._fields = FieldJudge(bad, too_large, coding, fields_max, takes_claims)
         self._delivery = Delivery()
         self._chunks = chunks
         self._grammar: Grammar = self._new_grammar()
         self.in_head: bool = False  # a part of a head has come, its end has not
         self.in_message: bool = False  # a message has begun and has not ended
-        self.body_remaining: int = 0  # bytes of the body still to come; -1 where only the stream shows it
+        self.body_remaining: int = 0  # bytes of the body still to come; -1 if the length is not declared
         self._state: int = HEAD
-        self._stopped: bool = False  # nothing more is to be parsed in this call
-        self.needs_turn: bool = False  # it has had its share of this turn, and something is left to be parsed
-        self._grammar_spoilt: bool = False  # llhttp does not believe that a next message follows
-        self._error: WireError | None = None  # the connection is spoilt
-        # what has been fed and not been parsed, while the parser is paused or needs a turn
+        self._stopped: bool = False  # this call parses nothing more
+        self.needs_turn: bool = False  # the share of this turn is used up, and unparsed data are left
+        self._grammar_spoilt: bool = False  # llhttp does not expect another message
+        self._error: WireError | None = None  # why the connection is unusable
+        # Data that were fed and not parsed, while the parser is paused or needs a turn.
         self._kept: bytes = b""
-        self._kept_from: int = 0  # the rest begins here
-        # of a head that comes in several pieces
+        self._kept_from: int = 0  # offset of the unparsed rest
+        # The incomplete head.
         self._begun: bytearray = bytearray()
-        self._fed: int = 0  # of these bytes, to llhttp; none before the first line is judged
+        self._fed: int = 0  # how many of these bytes llhttp was fed; 0 until the first line is checked
         self._line_judged: bool = False
         self._line_ends: int = 0
-        # of empty lines before a head
+        # Empty lines before a head.
         self._blank_bytes: int = 0
-        self._blank_begun: bool = False  # the CR is in, the LF is not
+        self._blank_begun: bool = False  # a CR was received, its LF was not
 
-    # --- for the subclass to say ---
+    # --- implemented by the subclass ---
 
     def _new_grammar(self) -> Grammar:
         raise NotImplementedError
 
     def _judge_line(self, line: bytes) -> None:
-        """The first line is complete."""
+        """Validate the first line, which is complete."""
         raise NotImplementedError
 
     def _judge_line_begun(self, line: bytes) -> None:
-        """The first line has grown to these bytes and is not complete."""
+        """Validate the bytes received so far of a first line that is not complete."""
         raise NotImplementedError
 
     def _for_grammar(self, head: bytes, line_end: int) -> bytes:
-        """What llhttp is fed of a head, the end of whose first line is given; the line has been judged."""
+        """Return the bytes that llhttp is fed for a head. `line_end` is the end of its first line, which is valid."""
         raise NotImplementedError
 
     def _judge_head(self) -> None:
-        """The head is complete: judge it, say by `_state` and `body_remaining` what follows (HEAD: nothing)."""
+        """Validate the complete head. Set `_state` and `body_remaining` to the kind of its body (HEAD: none)."""
         raise NotImplementedError
 
     def _ends_with_head(self) -> bool:
-        """The message judged last has no body, whatever llhttp takes from its fields."""
+        """Return True if the message validated last has no body, even if llhttp expects one because of its fields."""
         raise NotImplementedError
 
     def _deliver_head(self) -> None:
@@ -155,39 +153,39 @@ class MessageParser:
         raise NotImplementedError
 
     def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
-        """The message has ended, and so many bytes of this call stand after it."""
+        """Deliver the end of the message; `bytes_left` bytes of this call follow it."""
         raise NotImplementedError
 
     def _take_rest(self, data: bytes, pos: int) -> WireError | None:
-        """The call has ended before the data: keep the rest of them from `pos` on, or say what is wrong with it."""
+        """Keep the data from `pos` on, which this call did not parse, or return why they are an error."""
         raise NotImplementedError
 
     def _forget_sink(self) -> None:
-        """Deliver nothing from here on."""
+        """Deliver nothing more."""
         raise NotImplementedError
 
-    # --- what is left for later ---
+    # --- unparsed data ---
 
     def has_unparsed(self) -> bool:
-        """Something was fed that has not been parsed."""
+        """Return True if data were fed that have not been parsed."""
         return len(self._kept) > 0
 
     def take_unparsed(self) -> bytes:
-        """What was fed and not parsed; from here on it is the caller's."""
+        """Remove and return the data that were fed and not parsed."""
         data = self._kept[self._kept_from :]
         self._kept = b""
         self._kept_from = 0
         return data
 
     def retire(self) -> None:
-        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        """Release the data and the sink of a closed connection, so that no reference cycle is left to collect."""
         self._kept = b""
         self._begun = bytearray()
         self._delivery.pieces = []
         self._forget_sink()
 
     def _keep(self, data: bytes, pos: int) -> None:
-        """Keep the rest of `data` from `pos` on; copied only when half of it is done, so that all copies are linear."""
+        """Keep `data` from `pos` on; it is copied only if at least half is parsed, so that all copies are linear."""
         if 2 * pos > len(data):
             data = data[pos:]
             pos = 0
@@ -195,11 +193,11 @@ class MessageParser:
         self._kept_from = pos
 
     def _keep_more(self, data: bytes) -> None:
-        """Keep what has come meanwhile behind what is kept already."""
+        """Append `data` to the data that are kept already."""
         self._kept = self.take_unparsed() + data
 
     def _feed_kept(self) -> WireError | None:
-        """Go on with what was kept, if there is anything."""
+        """Parse the data that were kept, if there are any."""
         data = self._kept
         if not data or self._error is not None:
             return self._error
@@ -209,22 +207,22 @@ class MessageParser:
         return self._feed_from(data, pos)
 
     def _feed_from(self, data: bytes, pos: int) -> WireError | None:
-        """Parse `data` from `pos` on; None unless the connection is spoilt."""
+        """Parse `data` from `pos` on. Return an error if the connection has become unusable."""
         try:
             pos = self._parse(data, pos)
         except WireError as error:
-            return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
+            return self._spoil(error.with_traceback(None))  # the frames of the traceback refer to the parser: a cycle
         return self._take_rest(data, pos) if pos < len(data) else None
 
     def _spoil(self, error: WireError) -> WireError:
-        """The connection is spoilt: nothing of it is parsed any more."""
+        """Mark the connection as unusable: nothing of it is parsed any more. Return `error`."""
         self._error = error
         return error
 
     # --- cutting ---
 
     def _parse(self, data: bytes, pos: int) -> int:
-        """Parse from `pos` until the data end or `_stopped`; the position reached."""
+        """Parse from `pos` until the data end or `_stopped` is set. Return the position reached."""
         size = len(data)
         while pos < size and not self._stopped:
             if self._state == HEAD:
@@ -255,8 +253,8 @@ class MessageParser:
             except WireError:
                 if data.find(_HEAD_END, line_end, stop) >= 0:
                     raise
-                end = -1  # reported when the head is complete, as if it had come byte by byte
-            if end >= 0:  # the usual case: a whole head in one read
+                end = -1  # the error is reported when the head is complete, as if it had come byte by byte
+            if end >= 0:  # the common case: a whole head in one read
                 head = data if end == len(data) and pos == 0 else data[pos:end]
                 self._feed(self._for_grammar(head, line_end - pos))
                 self._end_head(len(data) - end)
@@ -274,7 +272,7 @@ class MessageParser:
         begun += data[pos : pos + room]
         end = begun.find(_HEAD_END, max(known - 3, 0)) + 4
         if end < 4:
-            self._feed_begun(known)  # what is wrong with the beginning is reported rather
+            self._feed_begun(known)  # first, because an error at the beginning takes precedence over the size
             self._line_ends += begun.count(b"\n", known)
             if self._line_ends > self._line_ends_max:
                 raise WireError(self._too_large, "too many header fields")
@@ -294,7 +292,7 @@ class MessageParser:
         return stop
 
     def _rest_for_grammar(self, head: bytes) -> bytes:
-        """What llhttp is fed of a head, the beginning of which it has been fed."""
+        """Return the bytes that llhttp is fed for the rest of a head whose beginning it has been fed."""
         rest = head[self._fed :]
         if self._streams_bytes:
             return rest
@@ -303,7 +301,7 @@ class MessageParser:
         return rest if length < 0 else b"Content-Length: %d\r\n%b" % (length, rest)
 
     def _skip_blank_lines(self, data: bytes, pos: int) -> int:
-        """RFC 9112 2.2: some clients send a line end too many after a body. No message has begun with it."""
+        """Skip empty lines (RFC 9112 2.2): some clients send a superfluous line end after a body."""
         size = len(data)
         while pos < size:
             byte = data[pos]
@@ -319,7 +317,7 @@ class MessageParser:
         return pos
 
     def _feed_begun(self, known: int) -> None:
-        """Judge and feed what came after the `known` bytes of a head that is not complete."""
+        """Validate and feed the bytes of an incomplete head that follow its first `known` bytes."""
         begun = self._begun
         end = -1
         if not self._line_judged:
@@ -338,10 +336,10 @@ class MessageParser:
         self._feed(piece)
 
     def _feed_lines(self, begun: bytearray, known: int) -> None:
-        """Feed the lines that are complete, but no lengths: one of them is fed at the end."""
+        """Feed the complete lines except Content-Length, of which one is fed when the head is complete."""
         ends = begun.count(b"\n", known)
         if ends == 0:
-            return  # at once: a pod may send a long line byte by byte
+            return  # early, because a pod may send a long line byte by byte
         if ends != begun.count(_LINE_END, max(known - 1, 0)):
             raise WireError(self._bad, "a bare LF in the head")
         end = begun.rfind(_LINE_END) + 2
@@ -353,7 +351,7 @@ class MessageParser:
             self._feed(piece)
 
     def _check_line_begun(self, new: bytes) -> None:
-        """A peer of another protocol, or with other line ends, is answered at once."""
+        """Refuse a first line with a control byte at once: the peer uses another protocol or other line ends."""
         if new.endswith(b"\r"):
             new = new[:-1]
         if len(new.translate(None, _NOT_IN_LINE)) != len(new):
@@ -375,7 +373,10 @@ class MessageParser:
             self._end_message([], bytes_left)
 
     def _feed_new_grammar(self) -> None:
-        """An upgrade was offered, behind which llhttp expects another protocol; but a body follows."""
+        """Replace llhttp's parser after the head of an upgrade request with a body.
+
+        After such a head llhttp expects another protocol, so the new parser is fed a head with the same framing.
+        """
         self._grammar = self._new_grammar()
         self._grammar_spoilt = False
         self._delivery.message_complete = False
@@ -437,14 +438,14 @@ class MessageParser:
 
     def _feed(self, piece: bytes) -> None:
         if not piece:
-            return  # to llhttp, no bytes are the end of the stream
+            return  # llhttp takes an empty piece for the end of the stream
         refusal = ""
         try:
             self._grammar.feed_data(piece)
         except HttpParserUpgrade:
-            self._grammar_spoilt = True  # only ever at the end of a head, which is the end of the piece
+            self._grammar_spoilt = True  # raised only at the end of a head, which is the end of the piece
         except HttpParserCallbackError:
-            raise  # ours: the callbacks do not raise
+            raise  # a defect of this program: the callbacks must not raise
         except HttpParserError as error:
             refusal = str(error) or "not HTTP"
         if refusal:
@@ -452,7 +453,7 @@ class MessageParser:
 
 
 def _what_is_wrong(line: bytes) -> str:
-    """Of a first line, or a part of it, with a byte that cannot stand there."""
+    """Return the error text for a first line, or a part of it, that contains a forbidden byte."""
     if b"\n" in line:
         return "a bare LF as the end of the first line"
     if b"\r" in line:
@@ -461,14 +462,14 @@ def _what_is_wrong(line: bytes) -> str:
 
 
 def without_lengths(lines: bytes) -> bytes:
-    """Lines of a head, each with its end, but those of Content-Length."""
+    """Return the lines of a head without those of Content-Length. Each line includes its end."""
     if not lengths_in(lines):
         return lines
     return _LINE_END.join([line for line in lines.split(_LINE_END) if not line.lower().startswith(_LENGTH_NAME)])
 
 
 def lengths_in(lines: bytes) -> list[bytes]:
-    """The values of Content-Length in lines of a head, each with its end."""
+    """Return the values of Content-Length in the lines of a head. Each line includes its end."""
     if _LENGTH_NAME not in lines.lower():
         return []
     found = [line for line in lines.split(_LINE_END) if line.lower().startswith(_LENGTH_NAME)]

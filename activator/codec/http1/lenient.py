@@ -1,11 +1,11 @@
-"""Heads of old servers, brought into the shape that the strict parser takes: only where a revision asks for it.
+"""A parser that normalises the response heads of old servers for the strict parser, if a revision asks for it.
 
 Rules
-  1. Of a response's head: lines that end with a bare LF (RFC 9112 2.2), empty lines before it, continued lines (5.2),
-     whitespace between a name and its colon, which a proxy must remove (5.1). Nothing else is repaired: what is not in
-     order then is refused, as ever.
-  2. Bodies are untouched: how a chunked body is framed must be in order.
-  3. A head is held until it is complete, bounded as any.
+  1. Four deviations are repaired in a response's head: lines that end with a bare LF (RFC 9112 2.2), empty lines before
+     it, continued lines (5.2), and whitespace between a name and its colon, which a proxy must remove (5.1). Any other
+     error is refused as in strict parsing.
+  2. Bodies are not changed: the framing of a chunked body must be valid.
+  3. A head is buffered until it is complete, with the same bound as in strict parsing.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-_LOOK_BACK: Final = 2  # of the end, so many bytes may have come before
+_LOOK_BACK: Final = 2  # bytes of the head's end that an earlier piece may contain
 
 
 class LenientResponseParser(ResponseParser):
-    """The responses of one connection to a server that is old."""
+    """The parser of the responses on one connection to an old server."""
 
     def __init__(self, sink: ResponseSink) -> None:
         super().__init__(sink)
-        self._old: bytes = b""  # of a head that is not complete
-        self._looked: int = 0  # before this its end is not
+        self._old: bytes = b""  # the incomplete head
+        self._looked: int = 0  # the end of the head does not begin before this offset
 
     def retire(self) -> None:
         self._old = b""
@@ -56,7 +56,7 @@ class LenientResponseParser(ResponseParser):
 
 
 def in_order(head: bytes) -> bytes:
-    """A head as an old server sends it, with its last, empty line, in the lines and names of today."""
+    """Return a head of an old server, which includes its last, empty line, in the form of RFC 9112."""
     lines: list[bytes] = []
     for ended in head.split(b"\n"):
         line = ended.removesuffix(b"\r")

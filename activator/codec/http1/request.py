@@ -1,16 +1,17 @@
-"""Requests from a client: bytes in, judged requests out.
+"""The parser of the requests on a client's connection.
 
 Rules
-  1. Any bytes whatever give calls of the sink or one WireError, never another exception. What was delivered before an
-     error stands; after it the parser is dead and says the same error again.
-  2. A request is delivered only when its head has been judged whole; a request that two servers could read in two ways
-     is refused, never repaired.
-  3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
-  4. What the client wants to upgrade to stands in `head.upgrade`; whether it may is not decided here. What follows such
-     a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body it is
-     an ordinary request: the offer is ignored, as RFC 9110 7.8 allows. Java's HttpClient offers h2c with every POST.
-  5. While it is paused, what was fed is kept as it came, with the place in it: ten thousand requests in one read cost
-     ten thousand places, not ten thousand copies of the rest.
+  1. Any input leads to calls of the sink or to one WireError, never to another exception. Messages delivered before an
+     error remain valid; after it, the parser returns the same error for all further input.
+  2. A request is delivered only when its whole head is valid; a request that two servers could read in two ways is
+     refused, never repaired.
+  3. A request that asks for the connection to be closed is the last; bytes after it are ignored (RFC 9112 9.6).
+  4. `head.upgrade` holds the protocols that the client offers; the caller decides whether to accept one. The bytes
+     after such a request may not be HTTP, so the caller pauses the parser until the response is known and may then use
+     `take_unparsed`. In a request with a body the offer is ignored, as RFC 9110 7.8 allows: Java's HttpClient offers
+     h2c with every POST.
+  5. A paused parser keeps the data as they were fed, with an offset: ten thousand requests in one read cost ten
+     thousand offsets, not ten thousand copies of the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DEFAULTS: Final = Limits()
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestSink:
-    """Receives requests, one after the other. It may call `pause`, and nothing else, on the parser that calls it."""
+    """The receiver of the parsed requests. During a call it may call `pause` on the parser, and nothing else."""
 
     def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
         raise NotImplementedError
@@ -53,7 +54,7 @@ _NOBODY: Final = RequestSink()
 
 
 class RequestLimits:
-    """Bounds in bytes and fields; `body_bytes` 0 means none."""
+    """The limits of a request, in bytes and fields; `body_bytes` 0 means no limit."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class RequestLimits:
 
 
 class RequestParser(MessageParser):
-    """The requests of one connection."""
+    """The parser of the requests on one connection."""
 
     def __init__(self, sink: RequestSink, limits: RequestLimits) -> None:
         chunks = ChunkTracker(
@@ -99,12 +100,12 @@ class RequestParser(MessageParser):
         self._request_line = RequestLine(limits.target_bytes)
         self._last: bool = False  # the client asked for the connection to be closed after this request
         self.paused: bool = False
-        self._head: RequestHead | None = None  # judged, to be delivered
-        self._known_host_line: bytes = b""  # a connection names the same host again and again
+        self._head: RequestHead | None = None  # valid, and not delivered yet
+        self._known_host_line: bytes = b""  # a cache: most connections repeat the same Host
         self._known_authority: bytes = b""
 
     def feed(self, data: bytes) -> WireError | None:
-        """Parse `data`; None unless the connection is spoilt."""
+        """Parse `data`. Return an error if the connection is unusable."""
         if self._error is not None:
             return self._error
         if self.paused or self.needs_turn:
@@ -113,12 +114,12 @@ class RequestParser(MessageParser):
         return self._feed_from(data, 0)
 
     def pause(self) -> None:
-        """Parse no further: from within a sink's call, nothing after the current piece of message is delivered."""
+        """Stop parsing. If the sink calls this, nothing after the current piece of the message is delivered."""
         self.paused = True
         self._stopped = True
 
     def resume(self) -> WireError | None:
-        """Go on with what was kept, as `feed` does: after a pause, or in the next turn where it `needs_turn`."""
+        """Parse the data that were kept, as `feed` does: after a pause, or in the next turn if `needs_turn` is set."""
         self.paused = False
         self.needs_turn = False
         self._stopped = self._last and not self.in_message
@@ -127,7 +128,7 @@ class RequestParser(MessageParser):
     # --- MessageParser ---
 
     def _take_rest(self, data: bytes, pos: int) -> WireError | None:
-        if self.paused or self.needs_turn:  # otherwise it is what stands after the last request
+        if self.paused or self.needs_turn:  # otherwise the rest follows the last request and is ignored
             self._keep(data, pos)
         return None
 
@@ -175,13 +176,13 @@ class RequestParser(MessageParser):
         head.claims = fields.claims()
         head.traceparent = fields.traceparent
         head.has_internal = fields.has_internal
-        # RFC 9110 7.8: from HTTP/1.0 it is ignored
+        # RFC 9110 7.8: Upgrade is ignored in HTTP/1.0.
         if fields.protocols and fields.has_upgrade and not has_body and not line.http_1_0:
             head.upgrade = b", ".join(tokens(fields.protocols))
         self._head = head
 
     def _judge_host(self, headers: Fields) -> tuple[bytes, Fields]:
-        """Return the request's authority (RFC 9112 3.2), and the fields with the Host that says it."""
+        """Return the request's authority (RFC 9112 3.2), and the fields with a Host field that matches it."""
         fields = self._fields
         line = self._request_line
         if fields.hosts == 1:

@@ -1,16 +1,16 @@
-"""Responses from a pod: bytes in, judged responses out, each one asked for.
+"""The parser of the responses on a connection to a pod.
 
 Rules
-  1. A response is parsed only after `expect`. Unrequested bytes, also the rest of a segment, spoil the connection
-     before the response they follow is handed on: no request waits for them.
-  2. Whether a body follows depends on the request as well (RFC 9112 6.3); llhttp does not know the request, so after
-     HEAD, 204 and 304 it is replaced where it still waits for a body.
-  3. The end of the stream is the end of a response only where nothing else delimits it.
-  4. A 101 is taken only where the request asked for the protocol it names (RFC 9110 7.8). What follows it is the body,
-     in no grammar, until the end of the stream.
-  5. What old servers send and every other proxy accepts is accepted where it can be read in one way only: equal
-     lengths, a status up to 999, spaces behind a chunk's size, framing fields in the trailers (which are dropped).
-  6. What is left when it has had its share of the turn (`needs_turn`) is kept for `resume`.
+  1. A response is parsed only after `expect`. Unrequested bytes make the connection unusable. If they arrive together
+     with the end of a response, this happens before the end is delivered, so that no request reuses the connection.
+  2. Whether a body follows depends on the request as well (RFC 9112 6.3). llhttp does not know the request, so its
+     parser is replaced if it waits for a body after HEAD, 204 or 304.
+  3. The end of the stream is the end of a response only if nothing else delimits it.
+  4. A 101 is accepted only if the request offered the protocol that it names (RFC 9110 7.8). All bytes after it, until
+     the end of the stream, are its body and have no grammar.
+  5. Deviations of old servers that every other proxy accepts are accepted if they are unambiguous: equal lengths, a
+     status up to 999, spaces behind a chunk's size, framing fields in the trailers (which are dropped).
+  6. Data that exceed the share of one turn (`needs_turn`) are kept for `resume`.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _USUAL_LINES: Final[dict[bytes, tuple[int, bytes]]] = {
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ResponseSink:
-    """Receives the responses to the requests that were announced with `expect`."""
+    """The receiver of the responses to the requests that were announced with `expect`."""
 
     def interim_head(self, head: ResponseHead) -> None:
-        """A 1xx response; the final one is still to come."""
+        """Receive a 1xx response; the final one is still to come."""
         raise NotImplementedError
 
     def response_head(self, head: ResponseHead) -> None:
@@ -72,7 +72,7 @@ _NOBODY: Final = ResponseSink()
 
 
 class ResponseParser(MessageParser):
-    """The responses of one connection."""
+    """The parser of the responses on one connection."""
 
     def __init__(self, sink: ResponseSink) -> None:
         chunks = ChunkTracker(_BAD, _BAD, CHUNK_OVERHEAD_BYTES_MAX, TRAILERS_BYTES_MAX, 0, space_after_size=True)
@@ -89,23 +89,24 @@ class ResponseParser(MessageParser):
         )
         self._sink = sink
         self.keep_alive: bool = False  # once complete: the connection may carry another request
-        self.keep_alive_s: float = -1.0  # and the pod closes it when idle for so long; below 0: it did not say
+        self.keep_alive_s: float = -1.0  # after this idle time the pod closes the connection; negative: not stated
         self.started: bool = False  # a byte of a response has come since `expect`
         self.complete: bool = False  # the response has ended
-        self.tunnelling: bool = False  # after a 101: whatever comes is the body
+        self.tunnelling: bool = False  # after a 101: all bytes are the body
         self._head_request: bool = False
         self._upgrade: bytes = b""  # the protocols that the request offers
         self._interims: int = 0
-        self._head: ResponseHead | None = None  # judged, to be delivered
+        self._head: ResponseHead | None = None  # valid, and not delivered yet
         self._http_1_0: bool = False
         self._status: int = 0
         self._reason_phrase: bytes = b""
-        self._stopped = True  # until something is expected
+        self._stopped = True  # until the first `expect`
 
     def expect(self, head_request: bool, upgrade: bytes = b"") -> None:
-        """A request, HEAD or not, is about to be sent; the one before it must be complete. A spoilt parser stays so.
+        """Prepare for the response to a request that is about to be sent; the previous response must be complete.
 
-        `upgrade`: the protocols it offers, lowered, in a list.
+        `upgrade` is the list of protocols that the request offers, lowered and comma-separated. A parser that has
+        reported an error remains unusable.
         """
         self._upgrade = upgrade
         self.keep_alive = False
@@ -116,7 +117,7 @@ class ResponseParser(MessageParser):
         self._stopped = self._error is not None
 
     def feed(self, data: bytes) -> WireError | None:
-        """Parse `data`; None unless the connection is spoilt. A response `complete` by then stands all the same."""
+        """Parse `data`. Return an error if the connection is unusable; a response that is `complete` remains valid."""
         if self._error is not None:
             return self._error
         if not data:
@@ -133,14 +134,14 @@ class ResponseParser(MessageParser):
         return self._feed_from(data, 0)
 
     def resume(self) -> WireError | None:
-        """Parse on, in another turn, where it `needs_turn`."""
+        """Parse the data that were kept, in the next turn if `needs_turn` is set."""
         self.needs_turn = False
         if self.has_unparsed() and self._error is None:
             self._stopped = False
         return self._feed_kept()
 
     def feed_eof(self) -> WireError | None:
-        """The pod has closed its side."""
+        """End the stream: the pod has closed its side. Return an error if the response is not complete."""
         if self._error is not None:
             return self._error
         if self.tunnelling:
@@ -163,10 +164,10 @@ class ResponseParser(MessageParser):
         if self.needs_turn:
             self._keep(data, pos)
             return None
-        if self._status == 101:  # tunnelling, since this very call
+        if self._status == 101:  # this call has begun the tunnel
             self._sink.response_body(data[pos:])
             return None
-        return self._spoil(_unexpected())  # the same again, for the caller
+        return self._spoil(_unexpected())  # `_deliver_end` has set the same error; this returns it to the caller
 
     def _forget_sink(self) -> None:
         self._sink = _NOBODY
@@ -219,7 +220,7 @@ class ResponseParser(MessageParser):
             self._judge_interim()
             length = UNKNOWN_LENGTH
         elif status == 204:
-            # It must not say either (RFC 9112 6.1, RFC 9110 8.6): what such a pod sends next is not to be trusted.
+            # A 204 must have neither field (RFC 9112 6.1, RFC 9110 8.6), so this pod may send an unexpected body.
             if fields.chunked or length > 0:
                 self.keep_alive = False
             length = UNKNOWN_LENGTH
@@ -227,29 +228,29 @@ class ResponseParser(MessageParser):
             self._expect_body(length)
         has_body = self._state != HEAD
         head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
-        if status == 426 and fields.protocols:  # it must say what to upgrade to (RFC 9110 15.5.22)
+        if status == 426 and fields.protocols:  # a 426 must have Upgrade (RFC 9110 15.5.22)
             head.headers = head.headers.with_line(b"Upgrade", fields.protocols).with_line(b"Connection", b"upgrade")
         elif status == 101:
             head.upgrade = self._judge_switch()
         self._head = head
 
     def _judge_switch(self) -> bytes:
-        """The protocol of a 101."""
+        """Return the protocol of a 101. Raises WireError if the request did not offer it."""
         protocols = tokens(self._fields.protocols)
         if not self._upgrade:
-            raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
+            raise WireError(_BAD, "the pod switched protocols, but the request offered no upgrade")
         if self._http_1_0 or not self._fields.has_upgrade or len(protocols) != 1:
-            raise WireError(_BAD, "a 101 that does not say what is spoken from here on")
+            raise WireError(_BAD, "a 101 that does not name one protocol in Upgrade")
         if protocols[0] not in tokens(self._upgrade):
-            raise WireError(_BAD, "the pod switched to a protocol that nobody had asked for")
+            raise WireError(_BAD, "the pod switched to a protocol that the request did not offer")
         return protocols[0]
 
     def _judge_interim(self) -> None:
-        # Servers send a length here against RFC 9110 8.6. An interim response ends with its head, so that it cannot be
-        # misread. The bytes behind a 101 can.
+        # Some servers send a length here, against RFC 9110 8.6. An interim response always ends with its head, so the
+        # length is harmless. Behind a 101 it is ambiguous.
         if self._fields.chunked or (self._status == 101 and self._fields.content_length > 0):
             raise WireError(_BAD, "a 1xx response with a body")
-        self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
+        self._grammar_spoilt = True  # after `Connection: close` or HTTP/1.0, llhttp expects no other response
         self._interims += 1
         if self._interims > INTERIM_RESPONSES_MAX:
             raise WireError(_BAD, "too many 1xx responses")
@@ -275,7 +276,7 @@ class ResponseParser(MessageParser):
         elif head.status == 101:
             self.tunnelling = True
             self.keep_alive = False
-            self._stopped = True  # what follows is for `feed` to hand on
+            self._stopped = True  # `_take_rest` and `feed` deliver the bytes of the tunnel
             self._sink.response_head(head)
         else:
             self._sink.interim_head(head)
@@ -288,10 +289,10 @@ class ResponseParser(MessageParser):
             return
         self._stopped = True
         if bytes_left > 0:
-            self._spoil(_unexpected())  # before the sink can give the connection to the next request
+            self._spoil(_unexpected())  # before the sink can reuse the connection for the next request
         self.complete = True
         self._sink.response_end(trailers)
 
 
 def _unexpected() -> WireError:
-    return WireError(_BAD, "the pod sent bytes that nobody had asked for")
+    return WireError(_BAD, "the pod sent bytes that no request had asked for")

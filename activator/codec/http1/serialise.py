@@ -1,10 +1,10 @@
-"""Heads and bodies as HTTP/1.1 bytes.
+"""Serialisation of heads and bodies as HTTP/1.1.
 
 Rules
-  1. Framing is made here and only here: from (content_length, has_body), never from a field received.
-  2. A head is joined once, of few pieces, and what can be prepared is. Compiled, a format of nothing but %b is
-     one call without a list or a tuple to hold the pieces.
-  3. Fields are taken as they are: the parsers let no CR, LF or NUL through, and code that adds a field must not either.
+  1. Framing fields are written only here: from (content_length, has_body), never from a received field.
+  2. A head is joined once, from few pieces, many of which are precomputed. Compiled, a format string that contains only
+     %b is one call and needs no list or tuple of the pieces.
+  3. Fields are written unchanged: the parsers refuse CR, LF and NUL, and code that adds a field must not use them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
 def request_bytes(head: RequestHead, default_host: bytes = b"") -> bytes:
-    """The request as HTTP/1.1 to a pod, whose connection is kept alive; `default_host`: where it names none itself."""
+    """Return a request to a pod, on a connection that is kept alive; `default_host` is used if it has no authority."""
     framing = _framing(head.content_length, head.has_body)
     if default_host and not head.authority:
         framing = b"\r\nHost: %b%b" % (default_host, framing)
@@ -37,7 +37,10 @@ def request_bytes(head: RequestHead, default_host: bytes = b"") -> bytes:
 
 
 def response_bytes(head: ResponseHead, http_1_0: bool, close: bool) -> bytes:
-    """The response to a client. To HTTP/1.0 a body of unknown length ends with the connection: `close` must be true."""
+    """Return the head of a response to a client.
+
+    In HTTP/1.0 the connection's end delimits a body of unknown length, so `close` must then be true.
+    """
     framing = _framing(head.content_length, head.has_body and not http_1_0)
     end = _END
     if head.upgrade:
@@ -50,12 +53,12 @@ def response_bytes(head: ResponseHead, http_1_0: bool, close: bool) -> bytes:
 
 
 def interim_bytes(head: ResponseHead) -> bytes:
-    """A 1xx response; never to be sent to an HTTP/1.0 client."""
+    """Return a 1xx response, which must not be sent to an HTTP/1.0 client."""
     return b"%b%b%b%b" % (_LINE_STARTS[head.status], head.reason_phrase, head.headers.block, _END)
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk; nothing for no data, since an empty chunk would end the body."""
+    """Return one chunk; b"" for no data, because an empty chunk would end the body."""
     size = len(data)
     if size == 0:
         return b""
@@ -64,7 +67,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def last_chunk(trailers: Headers) -> bytes:
-    """The end of a chunked body."""
+    """Return the end of a chunked body."""
     if not trailers:
         return b"0\r\n\r\n"
     return b"0%b\r\n\r\n" % Fields.from_pairs(trailers).block
@@ -73,7 +76,7 @@ def last_chunk(trailers: Headers) -> bytes:
 def plain_response(
     status: int, body: bytes, headers: Headers, close: bool, http_1_0: bool, head_request: bool
 ) -> bytes:
-    """One of the program's own answers, whole."""
+    """Return a complete response of the program itself."""
     fields = Fields.from_pairs([_TEXT, *headers])
     head = ResponseHead(status, PHRASES.get(status, b""), fields, len(body), not head_request)
     start = response_bytes(head, http_1_0, close)
@@ -81,7 +84,7 @@ def plain_response(
 
 
 def _framing(length: int, chunked: bool) -> bytes:
-    """The framing field; `chunked` counts where the length is not known."""
+    """Return the framing field, if any; `chunked` matters only if the length is unknown."""
     if length < 0:
         return _CHUNKED if chunked else b""
     return _LENGTHS[length] if length < 1024 else b"\r\nContent-Length: %d" % length

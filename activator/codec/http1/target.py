@@ -1,13 +1,13 @@
-"""The request line and the authority: which requests are well-formed, and which host they are for.
+"""Validation of the request line and of the authority.
 
 Rules
-  1. The line is judged here before llhttp sees it: llhttp lets pass other versions and protocols, repeated spaces and
-     characters that no URI has. It refuses methods that it does not know, and HTTP/1.2: in the place of such a line it
-     is fed a usual one.
-  2. A target leaves in origin-form, or as `*`; absolute-form is rewritten (RFC 9112 3.2.2). Characters that clients
-     send as they are, and that RFC 3986 has no place for, leave percent-encoded.
-  3. An authority is made of what DNS names and IP addresses are made of, and no more: RFC 3986 would let pass
-     sub-delims and percent-encoding, which no name has and which routers, logs and pods read in different ways.
+  1. The line is checked here before llhttp sees it, because llhttp accepts other versions and protocols, repeated
+     spaces and characters that a URI must not contain. llhttp refuses HTTP/1.2 and methods that it does not know: for
+     such a line it is fed a common one instead.
+  2. A target is forwarded in origin-form or as `*`; absolute-form is rewritten (RFC 9112 3.2.2). Some characters that
+     RFC 3986 forbids but clients send unencoded are forwarded percent-encoded.
+  3. An authority may contain only characters of DNS names and IP addresses. RFC 3986 would also allow sub-delims and
+     percent-encoding, which no DNS name has and which routers, logs and pods interpret differently.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Final
 from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 
-REQUEST_LINE_SLACK_BYTES: Final = 64  # of a request line beside its target: the method, two spaces, the version
+REQUEST_LINE_SLACK_BYTES: Final = 64  # for the rest of a request line: the method, two spaces, the version
 
 _PORT_DIGITS_MAX: Final = 5
 _PORT_MAX: Final = 65_535
 _SLASH: Final = 47
 
-# All methods of HTTP that llhttp knows (it knows RTSP's too). Only what llhttp knows may be added.
+# All methods of HTTP that llhttp knows (it also knows those of RTSP). Only methods that llhttp knows may be added.
 METHODS: Final = frozenset({
     b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"QUERY",
     b"PROPFIND", b"PROPPATCH", b"MKCOL", b"COPY", b"MOVE", b"LOCK", b"UNLOCK", b"SEARCH", b"REPORT", b"ACL", b"BIND",
@@ -35,31 +35,31 @@ METHODS: Final = frozenset({
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROLS: Final = bytes(range(0x20)) + b"\x7f"
 _NOT_ASCII: Final = bytes(range(0x80, 0x100))
-# Browsers send `[]^`{|} as they are (WHATWG's URL standard, query state), and servers accept them.
+# Browsers send `[]^`{|} unencoded (WHATWG's URL standard, query state), and servers accept them.
 _NOT_IN_TARGET: Final = _CONTROLS + _NOT_ASCII + b' "#<>\\'
-# curl and clients of Prometheus send these as they are; some servers refuse them, and a backslash is a slash to some.
+# curl and clients of Prometheus send these unencoded; some servers refuse them, and some treat a backslash as a slash.
 _ENCODED: Final = {b'"': b"%22", b"<": b"%3C", b">": b"%3E", b"\\": b"%5C"}
-# Changes forbidden bytes; gives back the very same object if there are none: a third of the cost of deleting.
+# Changes forbidden bytes. If there are none, translate returns the same object, at a third of the cost of deleting.
 _TARGET_CHECK: Final = bytes(byte ^ 0x80 if byte in _NOT_IN_TARGET else byte for byte in range(256))
 _NAME: Final = b"-._~0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 class RequestLine:
-    """Method, target and version of the request being parsed; one object per parser, judged anew for each request."""
+    """The method, target and version of the request being parsed; each parser has one object and reuses it."""
 
     def __init__(self, target_max: int) -> None:
         self._target_max = target_max
-        self._judged: bytes = b""  # the line that was last found good
+        self._judged: bytes = b""  # the last valid line
         self.method: bytes = b""
         self.target: bytes = b""
         self.http_1_0: bool = False
-        self.authority: bytes | None = None  # of an absolute-form target, lowered
-        self.for_grammar: bytes = b""  # the line that llhttp is fed in the place of one that it would refuse
+        self.authority: bytes | None = None  # the authority of an absolute-form target, lowered
+        self.for_grammar: bytes = b""  # the line that llhttp is fed instead of one that it would refuse
 
     def judge(self, line: bytes) -> None:
-        """Take the line apart. Raises WireError where it is malformed or not supported."""
+        """Parse the line. Raises WireError if it is malformed or not supported."""
         if line == self._judged:
-            return  # clients that poll or call procedures send the same line again and again
+            return  # clients that poll or call procedures repeat the same line
         self._judged = b""
         self.check_length(line)
         parts = line.split(b" ")
@@ -124,9 +124,10 @@ class RequestLine:
 
 
 def check_authority(value: bytes) -> bytes:
-    """`value` lowered, if it is host or host:port; host is a name, an IPv4 address or an IPv6 address in brackets.
+    """Return `value` lowered if it is host or host:port. Raises WireError otherwise.
 
-    The colon before an empty port is left out (RFC 3986 6.2.3). Raises WireError for anything else.
+    A host is a name, an IPv4 address or an IPv6 address in brackets. The colon before an empty port is removed
+    (RFC 3986 6.2.3).
     """
     lowered = value.lower()
     rest = lowered.translate(None, _NAME)
@@ -154,18 +155,18 @@ def check_authority(value: bytes) -> bytes:
 
 
 def check_target(target: bytes) -> bytes:
-    """A path and query that may be sent on. Raises WireError where it holds what no URI may hold."""
+    """Return a path and query that may be forwarded. Raises WireError if it contains a character no URI may contain."""
     return _encoded(target) if target.translate(_TARGET_CHECK) != target else target
 
 
 def is_method(method: bytes) -> bool:
-    """Any token is one (RFC 9110 9.1)."""
+    """Return True if `method` is a token, as any method is (RFC 9110 9.1)."""
     return method in METHODS or (len(method) > 0 and not method.translate(None, _TOKEN))
 
 
 def _is_ipv6(text: bytes) -> bool:
     if text.translate(None, b"0123456789abcdef:."):
-        return False  # zones, too: they mean something on the client's machine only
+        return False  # also zones, because they are valid only on the client's machine
     try:
         IPv6Address(text.decode("ascii"))
     except AddressValueError:
@@ -182,7 +183,7 @@ def _target_error() -> WireError:
 
 
 def _check_version(version: bytes) -> None:
-    """HTTP/1.2 to 1.9 are taken for the highest minor version that there is (RFC 9110 2.5); others are refused."""
+    """Accept HTTP/1.2 to 1.9 as HTTP/1.1, the highest minor version (RFC 9110 2.5). Raises WireError for any other."""
     is_http = len(version) == 8 and version.startswith(b"HTTP/") and version[6:7] == b"."
     if not is_http or not version[5:6].isdigit() or not version[7:].isdigit():
         raise WireError(Reason.BAD_REQUEST, "the request line does not end in a version of HTTP")
@@ -191,7 +192,7 @@ def _check_version(version: bytes) -> None:
 
 
 def _check_method(method: bytes) -> None:
-    """Any token is a method (RFC 9110 9.1); what follows a CONNECT has another framing than a request."""
+    """Accept any token (RFC 9110 9.1) but CONNECT, behind which the framing of requests does not apply."""
     if not method or method.translate(None, _TOKEN):
         raise WireError(Reason.BAD_REQUEST, "the method is not a token")
     if method == b"CONNECT":

@@ -1,10 +1,10 @@
 """The client's role: streams that we open to a pod, each with one request (RFC 9113 section 8.1).
 
 Rules
-  1. No more streams are open than the pod allows; before it has said how many, STREAMS_BEFORE_SETTINGS.
-  2. A response that is malformed resets its stream; others on the connection go on.
-  3. REFUSED_STREAM, and GOAWAY for a stream above the last one that it names, say that nothing was done with the
-     request (8.7): it may be sent again.
+  1. At most as many streams are open as the pod allows; before its SETTINGS, at most STREAMS_BEFORE_SETTINGS.
+  2. A malformed response resets its stream; other streams of the connection continue.
+  3. REFUSED_STREAM, and GOAWAY for a stream above the last one that it names, mean that the request was not processed
+     (8.7) and may be retried.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from activator.runtime.errors import WireError
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ClientEvents(ConnectionEvents):
-    """What a client's connection is told beside."""
+    """The events of a connection in the client's role."""
 
     def response_interim(self, stream: Stream, head: ResponseHead) -> None:
-        """A 1xx response; the final one is still to come."""
+        """Handle a 1xx response; the final one is still to come."""
         raise NotImplementedError
 
     def response_head(self, stream: Stream, head: ResponseHead) -> None:
-        """The response has begun. Its body, and `stream_ended`, follow."""
+        """Handle the head of the final response. Its body and `stream_ended` follow."""
         raise NotImplementedError
 
 
 class Http2Client(Http2Connection):
-    """A connection to a pod."""
+    """The codec of a connection to a pod."""
 
     def __init__(self, events: ClientEvents) -> None:
         super().__init__(events, RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX, NOT_IN_REQUESTS)
         self._client_events = events
         self._reader = ResponseReader()
-        self.going_away: bool = False  # the pod takes no new streams
+        self.going_away: bool = False  # the pod accepts no new streams
 
     def start(self) -> None:
         """Send the preface (3.4)."""
@@ -64,26 +64,26 @@ class Http2Client(Http2Connection):
         self._events.write(b"%b%b%b" % (PREFACE, frames.settings_frame(settings), frames.window_update(0, growth)))
 
     def ask_for_order(self) -> None:
-        """Send empty SETTINGS: a pod that acknowledges them has processed all frames before them (6.5.3).
+        """Send empty SETTINGS. A pod that acknowledges them has processed all earlier frames (6.5.3).
 
-        A PING would do as well, but servers of gRPC end connections for pings.
+        A PING would have the same effect, but gRPC servers close connections that send pings.
         """
         self.unacknowledged += 1
         self._events.write(frames.settings_frame([]))
 
     def is_settled(self) -> bool:
-        """The pod has sent its SETTINGS: it speaks HTTP/2."""
+        """Return True if the pod has sent its SETTINGS, and therefore supports HTTP/2."""
         return self._settled
 
     def room(self) -> int:
-        """How many streams may be opened now."""
+        """Return the number of streams that may be opened now."""
         if self.going_away or self.error is not None:
             return 0
         ids_left = (STREAM_ID_MAX - self.last_id) // 2
         return max(min(self.peer_streams_max - len(self.streams), ids_left), 0)
 
     def open(self, user: object) -> Stream:
-        """A new stream; there must be `room`. Its request must be the next that is sent."""
+        """Open a stream, which requires `room`. The next request that is sent must be the one for this stream."""
         stream_id = self.last_id + 2 if self.last_id else 1
         self.last_id = stream_id
         stream = Stream(stream_id, self._first_send_window, FIRST_WINDOW)
@@ -92,12 +92,12 @@ class Http2Client(Http2Connection):
         return stream
 
     def drop(self, stream: Stream) -> None:
-        """The pod has said that it has not processed it, and will not: nothing more is said of it."""
+        """Remove a stream that the pod will not process, without an event or a RST_STREAM."""
         self._forget(stream)
         self._remember_reset(stream.id, stream.receive_window)
 
     def send_request(self, stream: Stream, head: RequestHead, authority: bytes, secure: bool) -> None:
-        """`authority`: the pod's, where the request has none. A body follows where the head has one, or an upgrade."""
+        """Send a head, with `authority` if it has none. Our direction stays open only for a body or an upgrade."""
         stream.head_request = head.method == b"HEAD"
         last = not head.has_body and not head.upgrade
         self.send_head(stream, write_request(self.encoder, head, authority, secure), last)
@@ -115,7 +115,7 @@ class Http2Client(Http2Connection):
         return stream_id > self.last_id or stream_id & 1 == 0
 
     def _last_processed(self) -> i64:
-        return 0  # of the streams that the pod has opened, which it may not
+        return 0  # no stream of the pod: it must not open any
 
     def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
         self._is_over(stream_id, "HEADERS", 0)

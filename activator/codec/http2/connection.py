@@ -1,14 +1,14 @@
-"""The state of one HTTP/2 connection, in either role, without I/O: bytes in, events and bytes out (RFC 9113).
+"""The receiving half of an HTTP/2 connection, in either role, without I/O (RFC 9113).
 
 Rules
-  1. Any bytes whatever give events, or an error of a stream (RST_STREAM), or one error of the connection: GOAWAY, after
-     which nothing is parsed any more and `error` says what it was.
-  2. One call parses a bounded number of frames; `needs_turn` says that something is left, which `resume` goes on with.
-     A frame is parsed when it is there whole, except DATA, which is handed on as it comes. So at most one frame and a
-     field section (`block_bytes_max`) are kept.
-  3. The connection's receive window is given back as bytes are handed on, a stream's only while it is not paused: a
-     stream whose reader is slow stops no other one.
-  4. What goes out is `sending.py`'s.
+  1. Any input leads to events, to errors of streams (RST_STREAM), or to one error of the connection: GOAWAY, after
+     which nothing is parsed and `error` holds the cause.
+  2. One call parses a bounded number of frames. If data are left, it sets `needs_turn` and keeps them for `resume`.
+     A frame is parsed when it is complete, except DATA, which is delivered as it comes. So at most one frame and one
+     field section (`block_bytes_max`) are buffered.
+  3. The window of the connection is returned as bytes are delivered, that of a stream only while it is not paused:
+     a stream whose reader is slow does not block the others.
+  4. `sending.py` is the sending half.
 """
 
 from __future__ import annotations
@@ -57,52 +57,52 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB, MIB
 
-SHARE: Final = 1536  # of a turn: a request takes 16, any other frame 1
+SHARE: Final = 1536  # units of work per turn: HEADERS takes REQUEST_SHARE, any other frame 1
 REQUEST_SHARE: Final = 16
-CONNECTION_WINDOW_BYTES: Final = 1 * MIB  # that may be on their way to us on one connection
-LARGE_WINDOW_BYTES: Final = 256 * KIB  # of a stream that has brought as much; before, it is FIRST_WINDOW
-STREAMS_BEFORE_SETTINGS: Final = 100  # that a peer is thought to allow until it says how many
+CONNECTION_WINDOW_BYTES: Final = 1 * MIB  # our receive window of one connection
+LARGE_WINDOW_BYTES: Final = 256 * KIB  # the window of a stream that has received as much; before, it is FIRST_WINDOW
+STREAMS_BEFORE_SETTINGS: Final = 100  # the assumed limit of the peer until its SETTINGS arrive
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http2Connection(Http2Sender):
-    """What both roles share; `server.py` and `client.py` derive from it."""
+    """The codec of a connection, as far as both roles share it; `server.py` and `client.py` derive from it."""
 
     def __init__(
         self, events: ConnectionEvents, header_bytes_max: int, fields_max: int, not_sent: frozenset[bytes]
     ) -> None:
-        """`not_sent`: names of fields that heads in this direction do not have."""
+        """Make a codec; heads are sent without the fields named in `not_sent`."""
         super().__init__(events, not_sent)
         self._header_bytes_max: i64 = header_bytes_max
         self._fields_max: i64 = fields_max
-        self._body_bytes_max: i64 = 0  # of a stream, to us; 0: no limit
-        self.block_bytes_max: i64 = header_bytes_max + FRAME_BYTES_MAX  # of a field section, as it is sent
+        self._body_bytes_max: i64 = 0  # the limit of a received body; 0: none
+        self.block_bytes_max: i64 = header_bytes_max + FRAME_BYTES_MAX  # the limit of an encoded field section
         self._decoder = HpackDecoder()
-        self.frames_total: i64 = 0  # that have come whole; of a field section, the first
-        # what is parsed
+        self.frames_total: i64 = 0  # complete frames and pieces of DATA; a field section counts once
+        # The state of the parser.
         self._kept: bytes = b""
         self._pos: i64 = 0
         self._settled: bool = False  # the peer's first frame, SETTINGS, has come
-        self.unacknowledged: i64 = 0  # SETTINGS of ours
-        self._data_stream: Stream | None = None  # of the DATA frame that is being received; None: it is ignored
-        self._data_left: i64 = -1  # bytes of it that are still to come; -1: none is being received
+        self.unacknowledged: i64 = 0  # our SETTINGS frames that the peer has not acknowledged
+        self._data_stream: Stream | None = None  # the stream of the current DATA frame; None: the frame is ignored
+        self._data_left: i64 = -1  # bytes of the current DATA frame still to come; -1: there is no such frame
         self._pad_left: i64 = 0
         self._data_ends: bool = False
-        self._block: list[bytes] = []  # of a field section in several frames
-        self._block_id: i64 = 0  # 0: there is none
+        self._block: list[bytes] = []  # the pieces of a field section in several frames
+        self._block_id: i64 = 0  # the stream of that section; 0: there is none
         self._block_bytes: i64 = 0
         self._block_ends: bool = False
-        # flow control
+        # Flow control.
         self._receive_window: i64 = FIRST_WINDOW
-        self._owed: i64 = 0
-        # the peer's settings
+        self._owed: i64 = 0  # received bytes that have not been returned to the connection's window
+        # The peer's settings.
         self.peer_streams_max: i64 = STREAMS_BEFORE_SETTINGS
         self.peer_takes_websockets: bool = False
 
     # --- received ---
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Parse what was received at `now_s`."""
+        """Parse `data`, received at `now_s` (monotonic seconds)."""
         if self.error is not None:
             return
         self.budgets.at(now_s)
@@ -116,7 +116,7 @@ class Http2Connection(Http2Sender):
             self._parse(data, 0)
 
     def resume(self) -> None:
-        """Go on in another turn, where it `needs_turn`."""
+        """Parse and send what the last call left; call it in the next turn if `needs_turn` is set."""
         self.needs_turn = False
         if self.error is None:
             self._pump_waiting()
@@ -127,7 +127,7 @@ class Http2Connection(Http2Sender):
             self._parse(data, pos)
 
     def is_within_section(self) -> bool:
-        """A frame other than DATA, or a field section, has come in part."""
+        """Return True if a part of a field section, or of a frame other than DATA, has been received."""
         return self._data_left < 0 and (len(self._kept) > 0 or self._block_id != 0)
 
     def _parse(self, data: bytes, pos: i64) -> None:
@@ -178,7 +178,7 @@ class Http2Connection(Http2Sender):
 
     def _may_come(self, kind: i64, stream_id: i64, length: i64) -> bool:
         if length > FRAME_BYTES_MAX:
-            self.fail(FRAME_SIZE_ERROR, "a frame is larger than was announced")
+            self.fail(FRAME_SIZE_ERROR, "a frame is larger than our MAX_FRAME_SIZE")
         elif self._block_id != 0:
             if kind == CONTINUATION and stream_id == self._block_id:
                 return True
@@ -192,7 +192,7 @@ class Http2Connection(Http2Sender):
     # --- DATA ---
 
     def _begin_data(self, stream_id: i64, length: i64, flags: i64, data: bytes, begin: i64) -> i64:
-        """The header of a DATA frame has come; what follows is received as it comes. Gives where that begins."""
+        """Process the header of a DATA frame, whose payload is received as it comes. Return where the body begins."""
         if stream_id == 0:
             self.fail(PROTOCOL_ERROR, "DATA on stream 0")
             return begin
@@ -234,7 +234,7 @@ class Http2Connection(Http2Sender):
         return begin
 
     def _count_data(self, stream: Stream, length: i64, body: i64, ends: bool) -> Stream | None:
-        """Judge the frame by the stream's state, window and announced length; None: it is ignored."""
+        """Check the frame against the stream's state, window and declared length. Return None if it is ignored."""
         if stream.remote_ended:
             self._stream_error(stream, STREAM_CLOSED, "DATA behind the end of the stream")
             return None
@@ -261,7 +261,7 @@ class Http2Connection(Http2Sender):
         return stream
 
     def _receive_data(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Hand on what there is of the DATA frame; gives where the next frame begins, or the end of `data`."""
+        """Deliver the available part of the DATA frame. Return where the next frame begins, or the end of `data`."""
         stream = self._data_stream
         self.frames_total += 1
         count: i64 = min(size - pos, self._data_left)
@@ -291,7 +291,7 @@ class Http2Connection(Http2Sender):
         return pos
 
     def _owe(self, count: i64) -> None:
-        """So much of the connection's window was used, and may be used again."""
+        """Return `count` bytes to the connection's window, half a window at a time."""
         self._owed += count
         if self._owed >= CONNECTION_WINDOW_BYTES // 2:
             self._events.write(frames.window_update(0, self._owed))
@@ -299,7 +299,7 @@ class Http2Connection(Http2Sender):
             self._owed = 0
 
     def _credit(self, stream: Stream) -> None:
-        """Give back what the stream's reader has taken, half a window at a time."""
+        """Return the bytes that the stream's reader has taken to its window, half a window at a time."""
         owed = stream.owed
         if owed < FIRST_WINDOW // 2 or stream.remote_ended:
             return
@@ -373,7 +373,7 @@ class Http2Connection(Http2Sender):
             self._spend(1)
 
     def _section(self, stream_id: i64, data: bytes, begin: i64, end: i64, ends: bool) -> None:
-        """A field section is here whole."""
+        """Process a complete field section."""
         decoder = self._decoder
         try:
             fields = decoder.section(data, begin, end, self._header_bytes_max, self._fields_max)
@@ -406,18 +406,18 @@ class Http2Connection(Http2Sender):
         self._remote_ended(stream, trailers)
 
     def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
-        """HEADERS for a stream that is not in the table."""
+        """Process HEADERS for a stream that is not in the table."""
         raise NotImplementedError
 
     def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
-        """HEADERS for a stream whose final head has not come yet."""
+        """Process HEADERS for a stream whose final head has not come yet."""
         raise NotImplementedError
 
     def _is_server(self) -> bool:
         raise NotImplementedError
 
     def _is_idle(self, stream_id: i64) -> bool:
-        """The stream has never been opened."""
+        """Return True if the stream has never been opened."""
         raise NotImplementedError
 
     # --- other frames ---
@@ -494,10 +494,10 @@ class Http2Connection(Http2Sender):
                 self._spend(1)
             return
         if size % 6 != 0 or size > 6 * frames.SETTINGS_PER_FRAME_MAX:
-            self.fail(FRAME_SIZE_ERROR, "SETTINGS of a length that cannot be")
+            self.fail(FRAME_SIZE_ERROR, "SETTINGS with an invalid length")
             return
         if self._settled:
-            self._spend(2 + len(self.streams) // 4)  # each stream may get another window
+            self._spend(2 + len(self.streams) // 4)  # the window of each stream may change
         self._settled = True
         window_before = self._first_send_window
         while begin < end:
@@ -505,7 +505,7 @@ class Http2Connection(Http2Sender):
             if self.error is not None:
                 return
             begin += 6
-        self._events.write(frames.settings_ack())  # before anything that they allow: peers act on it (6.5.3)
+        self._events.write(frames.settings_ack())  # before any frame that relies on the new settings (6.5.3)
         if self._first_send_window > window_before:
             for stream in list(self.streams.values()):
                 if stream.unsent_bytes > 0 and not stream.is_closed:
@@ -524,14 +524,14 @@ class Http2Connection(Http2Sender):
                 self.fail(PROTOCOL_ERROR, "MAX_FRAME_SIZE out of its bounds")
         elif number == frames.ENABLE_PUSH:
             if value > 1 or (value == 1 and not self._is_server()):
-                self.fail(PROTOCOL_ERROR, "ENABLE_PUSH with a value that cannot be")
+                self.fail(PROTOCOL_ERROR, "ENABLE_PUSH with an invalid value")
         elif number == frames.ENABLE_CONNECT_PROTOCOL:
             if value > 1 or (value == 0 and self.peer_takes_websockets):
-                self.fail(PROTOCOL_ERROR, "ENABLE_CONNECT_PROTOCOL with a value that cannot be")
+                self.fail(PROTOCOL_ERROR, "ENABLE_CONNECT_PROTOCOL with an invalid value")
             self.peer_takes_websockets = value == 1
 
     def _change_windows(self, value: i64) -> None:
-        """RFC 9113 6.9.2: the windows of all streams change by the difference, and may fall below 0."""
+        """Change the windows of all streams by the difference to `value`; they may become negative (RFC 9113 6.9.2)."""
         if value > WINDOW_MAX:
             self.fail(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE is too large")
             return
@@ -574,7 +574,7 @@ class Http2Connection(Http2Sender):
         self._events.stream_reset(stream, code, "")
 
     def _priority(self, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
-        """RFC 9113 5.3.2: the signal is out of use; what is wrong with it is an error all the same."""
+        """Validate and ignore PRIORITY, which is deprecated (RFC 9113 5.3.2)."""
         if stream_id == 0:
             self.fail(PROTOCOL_ERROR, "PRIORITY on stream 0")
         elif end - begin != 5:
@@ -604,7 +604,7 @@ class Http2Connection(Http2Sender):
             self._spend(1)
             self._events.peer_goes_away(_id_at(data, begin), int.from_bytes(data[begin + 4 : begin + 8], "big"))
 
-    # --- asked for ---
+    # --- called by the connection ---
 
     def fail(self, code: i64, words: str) -> None:
         if self.error is None:
@@ -618,17 +618,17 @@ class Http2Connection(Http2Sender):
         self._block = []
 
     def pause(self, stream: Stream, paused: bool) -> None:
-        """Whether the peer may go on sending on this stream, beyond the window that it has."""
+        """Stop or resume returning the stream's window; while paused, the peer can use only the rest of the window."""
         stream.paused = paused
         if not paused and not stream.is_closed and self.error is None:
             self._credit(stream)
 
-    # --- within ---
+    # --- internals ---
 
     def _is_over(self, stream_id: i64, what: str, count: i64) -> bool:
-        """Judge a frame, with `count` bytes of DATA, for a stream that is not in the table.
+        """Process a frame, with `count` bytes of DATA, for a stream that is not in the table.
 
-        True if it is ignored, because it was under way when we reset the stream; otherwise the connection fails.
+        Return True if it is ignored, because it was in flight when we reset the stream; otherwise the connection fails.
         """
         if self._is_idle(stream_id):
             self.fail(PROTOCOL_ERROR, f"{what} on a stream that is idle")
@@ -640,7 +640,7 @@ class Http2Connection(Http2Sender):
         return self.error is None
 
     def _is_reset_by_us(self, stream_id: i64) -> bool:
-        """True if we have reset the stream, or may have, so long ago that its number is forgotten."""
+        """Return True if we have reset the stream, or may have, so long ago that its number is forgotten."""
         return stream_id in self._reset_by_us or stream_id <= self._reset_before
 
     def _stream_error(self, stream: Stream, code: i64, words: str) -> None:
@@ -655,16 +655,16 @@ class Http2Connection(Http2Sender):
         budgets = self.budgets
         budgets.frames -= count
         if budgets.frames < 0:
-            self.fail(ENHANCE_YOUR_CALM, "too many frames that bring nothing forward")
+            self.fail(ENHANCE_YOUR_CALM, "too many frames that make no progress")
 
     def _spend_of(self, stream: Stream) -> None:
-        """Charge a frame that does not advance its stream to the stream, which ends if that is too much."""
+        """Charge a frame that does not advance its stream to the stream, which is reset if its budget is exhausted."""
         stream.spare_frames -= 1
         if stream.spare_frames < 0:
-            self._stream_error(stream, ENHANCE_YOUR_CALM, "too many frames that bring nothing forward")
+            self._stream_error(stream, ENHANCE_YOUR_CALM, "too many frames that make no progress")
 
     def _spend_reset(self) -> None:
-        """Charge a client for a stream that it has reset, or that ended by its error. A pod is charged nothing."""
+        """Charge a client for a stream that it has reset or that ended by its error. A pod is not charged."""
         if not self._is_server():
             return
         budgets = self.budgets
@@ -674,5 +674,5 @@ class Http2Connection(Http2Sender):
 
 
 def _id_at(data: bytes, pos: i64) -> i64:
-    """31 bits; the highest is reserved."""
+    """Return the 31-bit number at `pos`; the highest bit is reserved."""
     return ((data[pos] & 127) << 24) | (data[pos + 1] << 16) | (data[pos + 2] << 8) | data[pos + 3]

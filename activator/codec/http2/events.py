@@ -1,4 +1,4 @@
-"""What the codec of HTTP/2 asks of the connection that it serves, and tells it."""
+"""The interface of the HTTP/2 codec to the connection that uses it."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from activator.runtime.errors import WireError
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ConnectionEvents:
-    """What the codec asks of its connection, and tells it."""
+    """The calls of the codec to its connection."""
 
     def write(self, data: bytes) -> None:
-        """Bytes for the peer, in order."""
+        """Send bytes to the peer, in order."""
         raise NotImplementedError
 
     def wants_flush(self) -> None:
-        """Call `flush` at the end of this turn."""
+        """Schedule a call of `flush` for the end of this turn."""
         raise NotImplementedError
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         raise NotImplementedError
 
     def stream_ended(self, stream: Stream, trailers: Headers) -> None:
-        """The peer sends no more on it."""
+        """Handle the end of the peer's direction."""
         raise NotImplementedError
 
     def stream_failed(self, stream: Stream, error: WireError) -> None:
-        """What came on it broke a bound of ours (its body is too large): it is for the user to answer, or to reset."""
+        """Handle a request that exceeds a limit of ours (a large body): the user must answer it or reset the stream."""
         raise NotImplementedError
 
     def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
-        """It is over before its end: the peer has reset it (`words` is empty), or we have, for an error of the peer."""
+        """Handle a reset: by the peer (`words` is empty), or by us because of the peer's error."""
         raise NotImplementedError
 
     def stream_closed(self, stream: Stream) -> None:
-        """It has ended in both directions; or its user has reset it."""
+        """Handle the end of both directions, or a reset by the stream's user."""
         raise NotImplementedError
 
     def stream_full(self, stream: Stream) -> None:
-        """The peer takes less than is sent on it."""
+        """Stop the user's writes: more than UNSENT_HIGH_BYTES wait for the peer."""
         raise NotImplementedError
 
     def stream_drained(self, stream: Stream) -> None:
-        """It takes more again."""
+        """Resume the user's writes: no more than UNSENT_LOW_BYTES wait."""
         raise NotImplementedError
 
     def peer_goes_away(self, last_id: i64, code: i64) -> None:
-        """GOAWAY: streams of ours above `last_id` were not processed, and no new one may be opened."""
+        """Handle GOAWAY: our streams above `last_id` were not processed, and no new ones may be opened."""
         raise NotImplementedError
 
     def peer_settings(self) -> None:
-        """SETTINGS have come, and are in force."""
+        """Handle the peer's SETTINGS, which are in effect."""
         raise NotImplementedError
 
     def settings_acknowledged(self) -> None:
-        """The peer has processed all frames that were written before the last SETTINGS that was acknowledged."""
+        """Handle an acknowledgement of SETTINGS: the peer has processed all frames that were written before them."""
 
     def ping_answered(self, payload: bytes) -> None:
         raise NotImplementedError
@@ -69,7 +69,7 @@ NOBODY: Final = ConnectionEvents()
 
 
 class Http2Error:
-    """Why a connection ended: an error code of RFC 9113 section 7, and words for people."""
+    """The cause of a connection's end: an error code of RFC 9113 section 7, and an explanatory text."""
 
     def __init__(self, code: i64, words: str) -> None:
         self.code = code

@@ -1,12 +1,12 @@
-"""One header field as HTTP/2 carries it, and what it is to a proxy.
+"""A header field of HTTP/2 and its kind, by its meaning to a proxy.
 
 Rules
-  1. A field is judged once, when its literal is read. From then on it stands in a table, and a head that refers to it
-     costs a look at its `kind`.
+  1. A field is classified once, when its literal is decoded. It is then kept in a table, and a head that refers to it
+     only reads its `kind`.
   2. The kinds from MALFORMED_FROM on are malformed in every head and trailer section of a request (RFC 9113 8.1.1).
-     What only some heads may have (TE, Content-Length, pseudo-header fields) is the reader's to judge.
-  3. A field that HTTP/1.1 could not carry has no line: what is made of lines never holds CR, LF or NUL.
-  4. Made once, afterwards only read: tables, heads and a cache share the same object.
+     The reader of a head checks the fields that only some heads may have (TE, Content-Length, pseudo-header fields).
+  3. A field that HTTP/1.1 cannot carry has no line, so that blocks of lines never contain CR, LF or NUL.
+  4. Fields are immutable: tables, heads and a cache share the same object.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ AUTHORITY: Final = 4
 PROTOCOL: Final = 5
 STATUS: Final = 6
 PSEUDO_MAX: Final = STATUS  # ORDINARY < kind <= PSEUDO_MAX: a pseudo-header field that has a meaning
-# Fields that a proxy looks at; as in http1/fields.
+# Fields that a proxy reads, as in http1/fields.
 HOST: Final = 7
 LENGTH: Final = 8
 COOKIE: Final = 9  # a client may cut it into several fields (RFC 9113 8.2.3)
 TE: Final = 10
-CLAIM: Final = 11  # what a client says of its own origin
+CLAIM: Final = 11  # a client's claim about its own origin
 TRACE: Final = 12  # traceparent
-INTERNAL: Final = 13  # of a name that only Knative's components and this program give a meaning
+INTERNAL: Final = 13  # a name that only Knative's components and this program use
 EXPECT: Final = 14
-HOP: Final = 15  # for the next hop alone: not forwarded, and otherwise of no interest
-# In no head.
-ALIAS: Final = 16  # of a name that a pod may take for a framing field
+HOP: Final = 15  # any other hop-by-hop field, which is not forwarded
+# Fields that no head may have.
+ALIAS: Final = 16  # a name that a pod may mistake for a framing field
 CONNECTION_SPECIFIC: Final = 17  # RFC 9113 8.2.2
-OTHER_PSEUDO: Final = 18  # of an unknown name
+OTHER_PSEUDO: Final = 18  # an unknown pseudo-header field
 MALFORMED: Final = 19  # RFC 9113 8.2.1, or a value that HTTP/1.1 cannot carry (RFC 9110 5.5)
 MALFORMED_FROM: Final = ALIAS
 
-OVERHEAD: Final = 32  # of an entry in a table, by RFC 7541 4.1
-LINE_OVERHEAD: Final = 4  # of a line in HTTP/1.1: colon, space, CR, LF
+OVERHEAD: Final = 32  # bytes per entry of a table besides name and value (RFC 7541 4.1)
+LINE_OVERHEAD: Final = 4  # bytes per line in HTTP/1.1 besides name and value: colon, space, CR, LF
 
 _KINDS: Final[dict[bytes, int]] = {
     b":method": METHOD,
@@ -95,12 +95,12 @@ class Field:
     """A header field: `name: value`.
 
     `line` is the field as a `Fields` block of message.py holds it, CRLF in front; empty for a pseudo-header field and
-    for one of kind MALFORMED. `size` is what it takes in a table (RFC 7541 4.1), in bytes. `never_indexed`: whoever
-    sends it on must do so as a literal that is never indexed (RFC 7541 6.2.3).
+    for one of kind MALFORMED. `size` is the size of its entry in a table, in bytes (RFC 7541 4.1). If `never_indexed`
+    is set, the field must be forwarded as a literal that is never indexed (RFC 7541 6.2.3).
     """
 
     def __init__(self, name: bytes, value: bytes, name_kind: i64, never_indexed: bool) -> None:
-        """`name_kind`: what `name_kind` of this module said of the name."""
+        """Make a field; `name_kind` is the result of this module's function for the name."""
         self.name = name
         self.value = value
         self.name_kind: i64 = name_kind
@@ -121,12 +121,12 @@ class Field:
 
 
 def field_of(name: bytes, value: bytes, never_indexed: bool = False) -> Field:
-    """A field that was not received."""
+    """Return a field that was not received from a peer."""
     return Field(name, value, name_kind(name), never_indexed)
 
 
 def name_kind(name: bytes) -> i64:
-    """What a field of this name is, if its value is well-formed."""
+    """Return the kind of a field with this name and a well-formed value."""
     size: i64 = len(name)
     if size == 0:
         return MALFORMED
@@ -136,7 +136,7 @@ def name_kind(name: bytes) -> i64:
     if not _is_name(name):
         return MALFORMED
     if first == _A:
-        # accept, accept-encoding, …: they are in nearly every head.
+        # A shortcut for accept, accept-encoding and others, which nearly every head has.
         if size < 3 or name[1] != _C or name[2] != _T:
             return ORDINARY
         return INTERNAL if is_internal(name) else ORDINARY
@@ -154,7 +154,7 @@ def name_kind(name: bytes) -> i64:
 
 
 def _is_name(name: bytes) -> bool:
-    """Lowered letters, digits and what else a token may have (RFC 9113 8.2.1, RFC 9110 5.6.2)."""
+    """Return True if `name` is a token without capital letters (RFC 9113 8.2.1, RFC 9110 5.6.2)."""
     if not _COMPILED:
         return not name.translate(None, _NAME_BYTES)
     pos: i64 = 0
@@ -167,7 +167,7 @@ def _is_name(name: bytes) -> bool:
 
 
 def is_value(value: bytes) -> bool:
-    """No control byte but HTAB, and no whitespace at an end (RFC 9113 8.2.1, RFC 9110 5.5)."""
+    """Return True if there is no control byte but HTAB, and no whitespace at an end (RFC 9113 8.2.1, RFC 9110 5.5)."""
     size: i64 = len(value)
     if size == 0:
         return True

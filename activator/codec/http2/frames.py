@@ -1,4 +1,4 @@
-"""The frames of HTTP/2: their types, flags and codes (RFC 9113 sections 6, 7 and 11), and how they are written."""
+"""The frames of HTTP/2: types, flags and codes (RFC 9113 sections 6, 7 and 11), and functions that serialise them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from mypy_extensions import i64
 
 from activator.runtime.units import KIB
 
-PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of every client
-HEADER_BYTES: Final = 9  # of every frame, before its payload
-FRAME_BYTES_MAX: Final = 16 * KIB  # payload: what we take, and what we send (the least that a peer must take)
-FRAME_BYTES_LIMIT: Final = 2**24 - 1  # the most that a peer may announce to take
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes that a client sends
+HEADER_BYTES: Final = 9  # before the payload of every frame
+FRAME_BYTES_MAX: Final = 16 * KIB  # the largest payload that we accept and send; every peer must accept it
+FRAME_BYTES_LIMIT: Final = 2**24 - 1  # the largest valid MAX_FRAME_SIZE
 WINDOW_MAX: Final = 2**31 - 1
 STREAM_ID_MAX: Final = 2**31 - 1
-FIRST_WINDOW: Final = 65_535  # of every connection, and of a stream before any SETTINGS
+FIRST_WINDOW: Final = 65_535  # the initial window of every connection, and of streams before any SETTINGS
 
 # Types.
 DATA: Final = 0
@@ -43,7 +43,7 @@ INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
 MAX_HEADER_LIST_SIZE: Final = 6
 ENABLE_CONNECT_PROTOCOL: Final = 8  # RFC 8441
-SETTINGS_PER_FRAME_MAX: Final = 64  # there are fewer than twenty
+SETTINGS_PER_FRAME_MAX: Final = 64  # fewer than twenty are defined
 
 # Error codes.
 NO_ERROR: Final = 0
@@ -78,7 +78,7 @@ CODE_NAMES: Final = (
     "HTTP_1_1_REQUIRED",
 )
 
-# Most frames are short: the first five bytes of these are ready.
+# The first five bytes of short frames are precomputed.
 _READY: Final = 1024
 _DATA: Final[list[bytes]] = [b"%b\x00\x00" % size.to_bytes(3, "big") for size in range(_READY)]
 _LAST_DATA: Final[list[bytes]] = [b"%b\x00\x01" % size.to_bytes(3, "big") for size in range(_READY)]
@@ -88,29 +88,29 @@ _SETTINGS_ACK: Final = b"\x00\x00\x00\x04\x01\x00\x00\x00\x00"
 
 
 def code_name(code: int) -> str:
-    """For people: the name of an error code of RFC 9113 section 7, or its number."""
+    """Return the name of an error code of RFC 9113 section 7, or its number if it is unknown, for a log or an error."""
     return CODE_NAMES[code] if 0 <= code < len(CODE_NAMES) else str(code)
 
 
 def start(size: int, kind: int, flags: int) -> bytes:
-    """The first five bytes of a frame; the stream's four follow."""
+    """Return the first five bytes of a frame; the four of the stream id follow."""
     return size.to_bytes(3, "big") + bytes((kind, flags))
 
 
 def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
-    """A whole frame."""
+    """Return a complete frame."""
     return b"%b%b%b" % (start(len(payload), kind, flags), stream_id.to_bytes(4, "big"), payload)
 
 
 def data_start(size: i64, last: bool) -> bytes:
-    """The first five bytes of a DATA frame."""
+    """Return the first five bytes of a DATA frame."""
     if size < _READY:
         return _LAST_DATA[size] if last else _DATA[size]
     return start(size, DATA, END_STREAM if last else 0)
 
 
 def header_frames(id_bytes: bytes, block: bytes, last: bool) -> bytes:
-    """A field section in HEADERS and, where it is long, CONTINUATION frames. `last`: the stream ends with it."""
+    """Return a field section as HEADERS and, if it is long, CONTINUATION frames. It ends the stream if `last`."""
     size: i64 = len(block)
     if size < _READY:
         return b"%b%b%b" % (_LAST_HEADERS[size] if last else _HEADERS[size], id_bytes, block)
@@ -129,7 +129,7 @@ def header_frames(id_bytes: bytes, block: bytes, last: bool) -> bytes:
 
 
 def settings_frame(settings: list[tuple[int, int]]) -> bytes:
-    """SETTINGS: (identifier, value), in order."""
+    """Return a SETTINGS frame with these (identifier, value), in order."""
     payload = b"".join([number.to_bytes(2, "big") + value.to_bytes(4, "big") for number, value in settings])
     return frame(SETTINGS, 0, 0, payload)
 
@@ -147,11 +147,11 @@ def reset_stream(stream_id: int, code: int) -> bytes:
 
 
 def ping(payload: bytes, ack: bool) -> bytes:
-    """`payload`: eight bytes."""
+    """Return a PING frame; `payload` has eight bytes."""
     return frame(PING, ACK if ack else 0, 0, payload)
 
 
 def go_away(last_stream_id: int, code: int, words: str) -> bytes:
-    """`words`: for people, in ASCII."""
+    """Return a GOAWAY frame; `words` is its debug data, in ASCII."""
     payload = last_stream_id.to_bytes(4, "big") + code.to_bytes(4, "big") + words.encode("ascii", "replace")
     return frame(GOAWAY, 0, 0, payload)

@@ -1,15 +1,15 @@
-"""Heads and trailers of messages: HTTP/2 fields made into the program's own terms, and back (RFC 9113 section 8).
+"""Conversion between HTTP/2 fields and the program's heads and trailers (RFC 9113 section 8).
 
 Rules
-  1. What two servers could read in two ways is refused, never repaired: pseudo-header fields that are missing, repeated
-     or in the wrong place, connection-specific fields, two hosts, a length that is none. What a field's own name and
-     value may hold was judged when it was read (field.py).
-  2. A head that leaves here is the one that `codec/http1` would have made of the same request in HTTP/1.1: `Host` is
-     among the fields, crumbs of cookies are one field (RFC 9113 8.2.3), claims and framing are taken out. So it may be
-     sent on in either version.
-  3. What was received as a literal that is never indexed is sent on as one (RFC 7541 6.2.3).
-  4. A WebSocket that is asked for by extended CONNECT (RFC 8441) becomes a GET with `upgrade`, and back. The key that
-     HTTP/1.1 wants for it is made here.
+  1. A head that two servers could read in two ways is refused, never repaired: pseudo-header fields that are missing,
+     repeated or misplaced, connection-specific fields, two hosts, an invalid length. The characters of each name and
+     value were checked when the field was decoded (field.py).
+  2. The result is the head that `codec/http1` would make from the same request in HTTP/1.1: `Host` is among the fields,
+     the pieces of a cookie are one field (RFC 9113 8.2.3), claims and framing are removed. So it may be forwarded in
+     either version.
+  3. A field received as a literal that is never indexed is forwarded as one (RFC 7541 6.2.3).
+  4. An extended CONNECT for a WebSocket (RFC 8441) is converted to a GET with `upgrade`, and back. The key that
+     HTTP/1.1 requires is generated here.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 
-_AGAIN_BYTES_MAX: Final = 2048  # of a head that is kept for the case that the same fields come again
+_AGAIN_BYTES_MAX: Final = 2048  # the largest head that is cached in case the same fields come again
 _NO_FIELDS: Final[list[Field]] = []
 _NO_LINES: Final[frozenset[bytes]] = frozenset()
 _LENGTH_DIGITS_MAX: Final = 19
 _LENGTH_MAX: Final = 2**63 - 1
-_NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # that servers of HTTP/1.1 want a length for, if it is 0
+_NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # servers of HTTP/1.1 require a length, even of 0
 _BAD: Final = Reason.BAD_REQUEST
 _BAD_ANSWER: Final = Reason.BAD_RESPONSE
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
@@ -65,32 +65,32 @@ _KEY: Final = frozenset({b"sec-websocket-key"})
 _ACCEPT: Final = frozenset({b"sec-websocket-accept"})
 _SCHEMES: Final = frozenset({b"http", b"https"})
 
-# What a head in HTTP/2 does not have (RFC 9113 8.2.2), or has in another place.
+# Fields that a head in HTTP/2 must not have (RFC 9113 8.2.2), or that are sent as pseudo-header fields.
 NOT_IN_REQUESTS: Final = frozenset({b"host", b"connection", b"upgrade"})
 NOT_IN_RESPONSES: Final = frozenset({b"connection", b"upgrade", b"keep-alive", b"proxy-connection"})
 _KEPT_IN_RESPONSES: Final = frozenset({CLAIM, INTERNAL, TRACE, COOKIE, EXPECT})
 _DROPPED_FROM_RESPONSES: Final = frozenset({HOP, TE, HOST})
 _REFUSED_IN_TRAILERS: Final = frozenset({HOST, LENGTH, ALIAS})
 _LENGTHS: Final[list[bytes]] = [b"%d" % length for length in range(1024)]
-# int() of bytes costs 200 ns, a lookup 30.
+# int() of bytes takes 200 ns, a lookup 30.
 _SMALL_LENGTHS: Final[dict[bytes, int]] = {digits: length for length, digits in enumerate(_LENGTHS)}
 _STATUS_NUMBERS: Final[dict[bytes, int]] = {b"%d" % status: status for status in range(100, 1000)}
 
 
 class RequestReader:
-    """Makes request heads of the fields of one connection."""
+    """The converter of one connection's fields to request heads."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._target_max: i64 = limits.target_bytes
         self._body_max: int = limits.body_bytes
-        # A connection asks the same host again and again, and often for the same path.
+        # Caches: most connections repeat the same host, and often the same path.
         self._known_value: bytes = b""
         self._known_authority: bytes = b""
         self._known_line: bytes = b""
         self._known_path: bytes = b""
         self._known_target: bytes = b""
         self._lines: list[bytes] = []
-        # What was made of the fields that were read last, where the same list may come again.
+        # The result of the last fields, in case the same list comes again.
         self._known_fields: list[Field] = _NO_FIELDS
         self._known_ended: bool = False
         self._block: bytes = b""
@@ -99,11 +99,11 @@ class RequestReader:
         self._forget()
 
     def is_head(self) -> bool:
-        """The request that was read last, also if it was refused, is a HEAD."""
+        """Return True if the last request, even if it was refused, is a HEAD."""
         return self._method == b"HEAD"
 
     def _forget(self) -> None:
-        """Of the request before."""
+        """Discard the previous request."""
         self._known_fields = _NO_FIELDS
         self._block = b""
         self._method = self._scheme = self._path = self._authority = self._protocol = b""
@@ -116,16 +116,16 @@ class RequestReader:
         self._te: bool = False
 
     def read(self, fields: list[Field], ended: bool) -> RequestHead:
-        """The request. `ended`: no body follows. Raises WireError; of BAD_REQUEST where it is malformed.
+        """Return the request's head; no body follows if `ended`. Raises WireError, with BAD_REQUEST if it is malformed.
 
-        The list that was read last, unchanged, is not judged again: it gives the same head.
+        If `fields` is the list of the last call, it is not checked again: the result is an equal head.
         """
         if fields is self._known_fields and ended == self._known_ended:
             return self._head()
         self._forget()
-        lines = self._lines = [b""]  # in the first place, the one of Host
+        lines = self._lines = [b""]  # the first line is replaced by Host
         never_indexed: list[bytes] = []
-        seen: i64 = 0  # pseudo-header fields, as bits
+        seen: i64 = 0  # the kinds of pseudo-header fields read so far, as bits
         regular = False
         for field in fields:
             kind = field.kind
@@ -168,7 +168,7 @@ class RequestReader:
         return head
 
     def _head(self) -> RequestHead:
-        """Of what has been judged."""
+        """Make a head from the validated fields."""
         headers = Fields(self._block)
         headers.never_indexed = self._never_indexed
         head = RequestHead(
@@ -226,7 +226,7 @@ class RequestReader:
             raise _malformed(kind, _BAD)
 
     def _judge_method(self) -> bool:
-        """True: it is a WebSocket, asked for by extended CONNECT."""
+        """Validate the method. Return True if the request is an extended CONNECT for a WebSocket."""
         method = self._method
         protocol = self._protocol
         if method == b"CONNECT":
@@ -243,7 +243,7 @@ class RequestReader:
         return False
 
     def _judge_length(self, ended: bool) -> bool:
-        """Whether a body follows."""
+        """Validate the length. Return True if a body follows."""
         length = self._length
         if ended:
             if length > 0:
@@ -268,7 +268,7 @@ class RequestReader:
         self._known_path = path
 
     def _judge_authority(self, given: bool) -> None:
-        """RFC 9113 8.3.1: one of the two must be there, and they must not contradict each other."""
+        """Require :authority or Host, and that they agree if both are present (RFC 9113 8.3.1)."""
         value = self._authority
         host = self._host
         if not given:
@@ -284,10 +284,10 @@ class RequestReader:
 
 
 class ResponseReader:
-    """Makes response heads of the fields of one connection."""
+    """The converter of one connection's fields to response heads."""
 
     def __init__(self) -> None:
-        # What was made of the fields that were read last, where the same list may come again.
+        # The result of the last fields, in case the same list comes again.
         self._known_fields: list[Field] = _NO_FIELDS
         self._known_ended: bool = False
         self._known_head_request: bool = False
@@ -298,9 +298,9 @@ class ResponseReader:
         self._has_body: bool = False
 
     def read(self, fields: list[Field], ended: bool, head_request: bool) -> ResponseHead:
-        """The response, final or interim. `ended`: no body follows. Raises WireError: it is malformed.
+        """Return the head of a final or interim response; no body follows if `ended`. Raises WireError if malformed.
 
-        The list that was read last, unchanged, is not judged again: it gives the same head.
+        If `fields` is the list of the last call, it is not checked again: the result is an equal head.
         """
         if fields is self._known_fields and ended == self._known_ended and head_request == self._known_head_request:
             headers = Fields(self._block)
@@ -369,7 +369,7 @@ def _fields_of(lines: list[bytes], never_indexed: list[bytes]) -> Fields:
 
 
 def _same_length(length: int, value: bytes) -> int:
-    """RFC 9110 8.6: the same length again may be taken for one."""
+    """Return the length in `value`, which may repeat an equal `length` (RFC 9110 8.6). Raises WireError otherwise."""
     again = _length_of(value, _BAD_ANSWER)
     if 0 <= length != again:
         raise WireError(_BAD_ANSWER, "Content-Length more than once")
@@ -377,10 +377,10 @@ def _same_length(length: int, value: bytes) -> int:
 
 
 def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
-    """The fields behind a body that may be sent on. Raises WireError: they are malformed, or too many.
+    """Return the trailers that may be forwarded. Raises WireError if they are malformed or too many.
 
-    Of requests, framing fields and Host are refused, as in HTTP/1.1; of answers they are dropped. Of requests, fields
-    that only Knative's components and this program give a meaning are dropped, too.
+    Framing fields and Host are refused in requests, as in HTTP/1.1, and dropped from responses. Fields that only
+    Knative's components and this program use are dropped from requests.
     """
     bad = Reason.BAD_REQUEST if of_request else Reason.BAD_RESPONSE
     if not whole:
@@ -400,11 +400,11 @@ def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
     return kept
 
 
-# --- written ---
+# --- writing ---
 
 
 def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: bytes, secure: bool) -> bytes:
-    """The field section of a request to a pod. `default_authority`: where the client named none."""
+    """Return the field section of a request to a pod; `default_authority` is used if the client named none."""
     block = head.headers.block
     method = head.method
     if head.upgrade == b"websocket":
@@ -416,7 +416,7 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
         encoder.add(b":protocol", b"websocket")
     if head.content_length >= 0:
         encoder.add(b"content-length", _length(head.content_length))
-    # The last line is most often an id of the request's own: what stands before it comes again.
+    # The last line is usually the request's id. It is encoded separately, because the lines before it tend to repeat.
     last = block.rfind(b"\r\n")
     never_indexed = head.headers.never_indexed
     if last > 0:
@@ -430,7 +430,7 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
 
 
 def write_response(encoder: HpackEncoder, head: ResponseHead) -> bytes:
-    """The field section of an answer to a client; of a 101, which HTTP/2 does not have, that of a 200 (RFC 8441 5)."""
+    """Return the field section of a response to a client; a 101, which HTTP/2 lacks, becomes a 200 (RFC 8441 5)."""
     encoder.add_status(200 if head.status == 101 else head.status)
     if head.content_length >= 0 and (head.has_body or head.content_length > 0):
         encoder.add(b"content-length", _length(head.content_length))
@@ -446,7 +446,7 @@ def write_trailers(encoder: HpackEncoder, trailers: Headers) -> bytes:
     return encoder.finish()
 
 
-# --- within ---
+# --- internals ---
 
 
 def _length(length: int) -> bytes:

@@ -1,12 +1,12 @@
-"""What goes out on one HTTP/2 connection: field sections, bodies as far as the windows let them out, and ends.
+"""The sending half of an HTTP/2 connection: field sections, bodies within the windows, ends and resets.
 
 Rules
-  1. What was sent goes out in the order in which the encoder made it: a field section is encoded when it is written.
-  2. Bodies are sent at the end of the turn (`flush`), when 16 KiB are there, or with their end; so a short answer is
-     one DATA frame that carries the end of its stream.
+  1. A field section is encoded immediately before it is written, so that sections are sent in the encoder's order.
+  2. Bodies are sent at the end of the turn (`flush`), when 16 KiB are buffered, or with their end; so a short response
+     is one DATA frame that also ends its stream.
   3. Streams that wait for the connection's window or for the transport take turns, 16 KiB each.
-  4. A stream leaves the table here, whichever side has ended or reset it; streams that we have reset are remembered
-     for a while, since more may be on its way for them.
+  4. This class removes a stream from the table, whichever side has ended or reset it. Streams that we have reset are
+     remembered for a while, because frames for them may be in flight.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers
 from activator.runtime.units import KIB, MIB
 
-GATHER_BYTES: Final = 16 * KIB  # of a stream: so much is sent before the turn ends
-UNSENT_HIGH_BYTES: Final = 64 * KIB  # of a stream: above it, its user is told to wait …
-UNSENT_LOW_BYTES: Final = 16 * KIB  # … until no more than this is left
-SENT_PER_TURN_BYTES: Final = 1 * MIB  # of all streams that have waited
-RESET_REMEMBERED: Final = 1024  # streams that we have reset, by number; of older ones only the highest number is known
+GATHER_BYTES: Final = 16 * KIB  # a stream with this much buffered sends before the turn ends
+UNSENT_HIGH_BYTES: Final = 64 * KIB  # above this high-water mark, a stream's user must stop writing
+UNSENT_LOW_BYTES: Final = 16 * KIB  # at or below this low-water mark, it may resume
+SENT_PER_TURN_BYTES: Final = 1 * MIB  # for all waiting streams together
+RESET_REMEMBERED: Final = 1024  # how many reset streams are remembered; of older ones, only the highest number
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http2Sender:
-    """The sending half; `connection.py` adds the receiving one."""
+    """The sending half of a connection; `connection.py` adds the receiving half."""
 
     def __init__(self, events: ConnectionEvents, not_sent: frozenset[bytes]) -> None:
-        """`not_sent`: names of fields that heads in this direction do not have."""
+        """Make a sender; heads are sent without the fields named in `not_sent`."""
         self._events = events
         self.encoder = HpackEncoder(not_sent)
         self.budgets = PeerBudgets()
         self.streams: dict[int, Stream] = {}
         self.error: Http2Error | None = None
         self.needs_turn: bool = False
-        self.last_id: i64 = 0  # the highest stream that the peer has opened; as a client, that we have
-        self._reset_by_us: dict[int, None] = {}  # of late
-        self._reset_before: i64 = 0  # streams up to this one may have been among them
+        self.last_id: i64 = 0  # the highest stream that the client has opened
+        self._reset_by_us: dict[int, None] = {}  # streams that we have reset recently, oldest first
+        self._reset_before: i64 = 0  # streams up to this one may have been reset and forgotten
         self._send_window: i64 = FIRST_WINDOW
-        self._first_send_window: i64 = FIRST_WINDOW  # of new streams, as the peer wants it
-        self._held: bool = False  # the transport takes nothing for now
-        self._gathered: list[Stream] = []  # to be sent at the end of the turn
-        self._waiting: dict[Stream, None] = {}  # for the connection's window or the transport; each has a window
+        self._first_send_window: i64 = FIRST_WINDOW  # the peer's initial window for new streams
+        self._held: bool = False  # the transport's buffer is full
+        self._gathered: list[Stream] = []  # streams with data to be sent at the end of the turn
+        self._waiting: dict[Stream, None] = {}  # streams with an open window of their own, blocked by the connection
 
     def send_head(self, stream: Stream, block: bytes, last: bool) -> None:
-        """A head, encoded just now. `last`: no body follows."""
+        """Send a head that has just been encoded; no body follows if `last`."""
         if stream.is_closed or stream.local_ended:
             return
         self._events.write(header_frames(stream.id_bytes, block, last))
@@ -70,7 +70,7 @@ class Http2Sender:
             self._local_ended(stream)
 
     def send_body(self, stream: Stream, data: bytes) -> None:
-        """Gathered until the turn ends (`flush`), 16 KiB are there, or `send_end`; kept while a window is closed."""
+        """Buffer body data until `flush`, 16 KiB are buffered, or `send_end`; then send them within the windows."""
         if stream.is_closed or stream.local_ended or len(data) == 0:
             return
         if stream.unsent_bytes == 0 and not stream.is_waiting:
@@ -82,7 +82,7 @@ class Http2Sender:
             self._pump(stream)
 
     def send_end(self, stream: Stream, trailers: Headers) -> None:
-        """The stream ends when what was sent on it is out."""
+        """End the stream after the data buffered for it."""
         if stream.is_closed or stream.local_ended or stream.end_wanted:
             return
         stream.end_wanted = True
@@ -90,7 +90,7 @@ class Http2Sender:
         self._pump(stream)
 
     def flush(self) -> None:
-        """Send what was gathered."""
+        """Send the data buffered in this turn."""
         gathered = self._gathered
         if gathered:
             self._gathered = []
@@ -99,31 +99,31 @@ class Http2Sender:
                     self._pump(stream)
 
     def flush_stream(self, stream: Stream) -> None:
-        """Send what was gathered for this one."""
+        """Send the data buffered for this stream."""
         if stream.unsent_bytes > 0:
             self._pump(stream)
 
     def hold(self, held: bool) -> None:
-        """The transport takes no more for now; or takes more again."""
+        """Stop or resume sending, because the transport's buffer is full or has drained."""
         self._held = held
         if not held:
             self._pump_waiting()
 
     def reset(self, stream: Stream, code: i64) -> None:
-        """End it at once, in both directions."""
+        """End the stream at once, in both directions."""
         if stream.is_closed:
             return
         self._reset(stream, code)
         self._events.stream_closed(stream)
 
     def fail(self, code: i64, words: str) -> None:
-        """An error of the connection: say so, and do nothing more."""
+        """End the connection with an error: send GOAWAY, and set `error`."""
         if self.error is None:
             self.error = Http2Error(code, words)
             self._events.write(frames.go_away(self._last_processed(), code, words))
 
     def retire(self) -> None:
-        """The connection is gone: refer to nothing any more, so that no cycle is left for the collector."""
+        """Release all references of a closed connection, so that no reference cycle is left to collect."""
         if self.error is None:
             self.error = Http2Error(INTERNAL_ERROR, "the connection is closed")
         self._events = NOBODY
@@ -135,13 +135,13 @@ class Http2Sender:
             stream.drop_unsent()
         self.streams = {}
 
-    # --- within ---
+    # --- internals ---
 
     def _last_processed(self) -> i64:
         return self.last_id
 
     def _pump(self, stream: Stream) -> None:
-        """Send what the windows let out of it; the rest waits."""
+        """Send as much as the windows allow; the rest waits."""
         if stream.is_closed:
             return
         self._send_some(stream, WINDOW_MAX)
@@ -150,7 +150,7 @@ class Http2Sender:
             self._events.stream_full(stream)
 
     def _send_some(self, stream: Stream, most: i64) -> i64:
-        """At most so many bytes; gives how many it was."""
+        """Send at most `most` bytes of the stream. Return how many were sent."""
         sent = self._send_data(stream, most)
         if stream.unsent_bytes == 0:
             if stream.is_waiting:
@@ -167,7 +167,7 @@ class Http2Sender:
         return sent
 
     def _send_data(self, stream: Stream, most: i64) -> i64:
-        """What the windows and the transport let out of it, in DATA frames; the last of all ends the stream."""
+        """Send DATA frames within `most`, the windows and the transport; the last frame may end the stream."""
         before = stream.sent_bytes
         room: i64 = stream.send_window
         if room > self._send_window:
@@ -182,7 +182,7 @@ class Http2Sender:
         frames_sent: i64 = 0
         out: list[bytes] = []
         while stream.unsent_bytes > 0 and sent < room:
-            count: i64 = room - sent  # (min of three arguments is not native)
+            count: i64 = room - sent  # mypyc does not compile min() of three arguments to native code
             if count > stream.unsent_bytes:
                 count = stream.unsent_bytes
             if count > FRAME_BYTES_MAX:
@@ -204,7 +204,7 @@ class Http2Sender:
         return sent
 
     def _send_single(self, stream: Stream, room: i64) -> bool:
-        """A body in one piece that fits into one frame, as most are: without the lists that others need."""
+        """Send a body of one piece that fits into one frame, the most common case, without building lists."""
         size = stream.unsent_bytes
         if size == 0 or size > room or size > FRAME_BYTES_MAX or not stream.is_single():
             return False
@@ -219,7 +219,7 @@ class Http2Sender:
         return True
 
     def _wait(self, stream: Stream, waits: bool) -> None:
-        """Whether it waits for the connection, behind the others that do."""
+        """Add the stream to those that wait for the connection, or remove it."""
         if waits and not stream.is_waiting:
             self._waiting[stream] = None
         elif not waits and stream.is_waiting:
@@ -227,7 +227,7 @@ class Http2Sender:
         stream.is_waiting = waits
 
     def _end(self, stream: Stream) -> None:
-        """Nothing but the end is left to be sent."""
+        """Send the end of the stream, with its trailers."""
         if stream.trailers:
             self._events.write(header_frames(stream.id_bytes, write_trailers(self.encoder, stream.trailers), True))
         else:
@@ -235,7 +235,7 @@ class Http2Sender:
         self._local_ended(stream)
 
     def _pump_waiting(self) -> None:
-        """Streams that wait for the connection take turns."""
+        """Send for the streams that wait for the connection, in turns."""
         left: i64 = SENT_PER_TURN_BYTES
         waiting = self._waiting
         while waiting and self._send_window > 0 and not self._held and self.error is None:
@@ -264,7 +264,7 @@ class Http2Sender:
         self._events.write(frames.reset_stream(stream.id, code))
 
     def _remember_reset(self, stream_id: i64, window_bytes: i64) -> None:
-        """Ignore what arrives for it from now on; the peer may have `window_bytes` under way."""
+        """Ignore frames for this stream from now on; the peer may have `window_bytes` in flight."""
         self.budgets.stream_reset(window_bytes)
         reset = self._reset_by_us
         reset[stream_id] = None
@@ -275,7 +275,7 @@ class Http2Sender:
                 self._reset_before = oldest
 
     def _forget(self, stream: Stream) -> None:
-        """Take it out of the table."""
+        """Remove the stream from the table."""
         stream.is_closed = True
         stream.drop_unsent()
         del self.streams[stream.id]

@@ -1,12 +1,12 @@
 """The server's role: streams that a client opens, each with one request (RFC 9113 section 8.1).
 
 Rules
-  1. A request that is malformed resets its stream (8.1.1) and costs from the budget of resets. One that is well-formed
-     and beyond a bound of ours is handed on as refused, so that it can be answered.
-  2. More streams than were announced are refused with REFUSED_STREAM: their requests were not processed, and may be
-     sent again.
-  3. The end comes in two steps (6.8): `announce_end` says that there will be one, and every stream that is on its way
-     is still served; `end` names the last stream.
+  1. A malformed request resets its stream (8.1.1) and is charged to the budget of resets. A well-formed request that
+     exceeds a limit of ours is delivered as refused, so that it can be answered.
+  2. Streams above our MAX_CONCURRENT_STREAMS are refused with REFUSED_STREAM: their requests were not processed and may
+     be retried.
+  3. The connection ends in two steps (6.8): `announce_end` announces the end, and streams in flight are still served;
+     `end` names the last stream.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 
 _PREFACE_BYTES: Final = len(PREFACE)
-# A peer counts 32 bytes for each field (6.5.2), we count 4, as HTTP/1.1 takes them.
+# MAX_HEADER_LIST_SIZE counts 32 bytes per field besides name and value (6.5.2); our limit counts 4, as in HTTP/1.1.
 _EXTRA_PER_FIELD: Final = 28
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ServerEvents(ConnectionEvents):
-    """What a server's connection is told beside."""
+    """The events of a connection in the server's role."""
 
     def request_head(self, stream: Stream, head: RequestHead) -> None:
-        """A request has begun. Its body, and `stream_ended`, follow."""
+        """Handle the head of a request. Its body and `stream_ended` follow."""
         raise NotImplementedError
 
     def request_refused(self, stream: Stream, error: WireError) -> None:
-        """A request that is well-formed, and beyond a bound of ours."""
+        """Answer a well-formed request that exceeds a limit of ours."""
         raise NotImplementedError
 
     def stream_refused(self) -> None:
-        """There were too many."""
+        """Count a stream that was refused because too many are open."""
         raise NotImplementedError
 
 
 class Http2Server(Http2Connection):
-    """A client's connection."""
+    """The codec of a client's connection."""
 
     def __init__(self, events: ServerEvents, limits: RequestLimits, streams_max: int) -> None:
         super().__init__(events, limits.header_bytes, limits.headers, NOT_IN_RESPONSES)
@@ -69,8 +69,8 @@ class Http2Server(Http2Connection):
         self._reader = RequestReader(limits)
         self._body_bytes_max = limits.body_bytes
         self._streams_max: i64 = streams_max
-        self._preface_at: i64 = 0  # of the client's preface, so much has come
-        self._final_id: i64 = STREAM_ID_MAX  # streams above it are not served any more
+        self._preface_at: i64 = 0  # bytes received of the client's preface
+        self._final_id: i64 = STREAM_ID_MAX  # streams above it are not served
 
     def start(self) -> None:
         """Send our own preface (3.4)."""
@@ -95,17 +95,17 @@ class Http2Server(Http2Connection):
         super().feed(data, now_s)
 
     def send_response(self, stream: Stream, head: ResponseHead, last: bool) -> None:
-        """A head, final or interim; `last`: no body follows it."""
+        """Send a final or interim head; no body follows if `last`."""
         if not stream.is_closed and not stream.local_ended:
             self.send_head(stream, write_response(self.encoder, head), last)
 
     def announce_end(self) -> None:
-        """No new streams, please; those that are on their way are served."""
+        """Ask the client to open no new streams; streams that are in flight are served."""
         if self.error is None:
             self._events.write(frames.go_away(STREAM_ID_MAX, NO_ERROR, ""))
 
     def end(self) -> None:
-        """Streams that have not come by now are not served."""
+        """Serve no stream that has not been opened yet."""
         if self.error is None and self._final_id == STREAM_ID_MAX:
             self._final_id = self.last_id
             self._events.write(frames.go_away(self.last_id, NO_ERROR, ""))
@@ -137,7 +137,7 @@ class Http2Server(Http2Connection):
             return
         self.last_id = stream_id
         if stream_id > self._final_id:
-            self._remember_reset(stream_id, FIRST_WINDOW)  # on its way when the last stream was named
+            self._remember_reset(stream_id, FIRST_WINDOW)  # in flight when GOAWAY named the last stream
             return
         if len(self.streams) >= self._streams_max:
             self._server_events.stream_refused()

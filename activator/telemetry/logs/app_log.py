@@ -1,13 +1,13 @@
-"""What the program says of itself, on standard error: console or JSON, a level for each part, repeats left out.
+"""The program's own log on standard error: as console text or JSON, with a level per part and a limit on repetitions.
 
 Rules
-  1. The parts are the loggers below `activator`, and the libraries that say something; a level set for one part holds
-     until the next reload.
-  2. A flood is bounded and reported: of one text at most LOG_SAME_MAX lines in a window, of one place in the code
-     LOG_PLACE_MAX; when the window is over, one line says how many were left out. Lines of the level debug are never
-     left out.
+  1. The parts are the loggers below `activator`, and the libraries that log; a level set for one part applies until the
+     next reload.
+  2. Floods are bounded and reported: in a window, at most LOG_SAME_MAX lines with one text and LOG_PLACE_MAX from one
+     place in the code are written; at its end, one line states how many were suppressed. Lines of the level debug are
+     never suppressed.
   3. Malformed requests to the admin port and other ports of aiohttp are not logged: a scanner would fill the log.
-  4. A record is one line, or one object; what a peer sent cannot begin another line.
+  4. A record is one line, or one JSON object; data of a peer cannot begin another line.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from activator.config.model.telemetry import LOG_PARTS, Log
 from activator.runtime.clock import Now
 from activator.runtime.errors import one_line
 
-LOG_WINDOW_S: Final = 10.0  # in which the program says of itself …
-LOG_SAME_MAX: Final = 3  # … the same so many times at most …
-LOG_PLACE_MAX: Final = 100  # … and so much from one place in its code; more is left out and counted
-LOG_PLACES_MAX: Final = 1_000  # places that are looked at
+LOG_WINDOW_S: Final = 10.0  # the window of the two limits below; lines beyond them are suppressed and counted
+LOG_SAME_MAX: Final = 3  # lines with the same text, per window
+LOG_PLACE_MAX: Final = 100  # lines from one place in the code, per window
+LOG_PLACES_MAX: Final = 1_000  # places that are tracked
 
 OWN: Final = "activator"
 _SERVER: Final = "aiohttp.server"  # it logs each malformed request as an error, with a traceback
@@ -35,27 +35,28 @@ _CONSOLE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class AppLog:
-    """The root logger's one handler. `fixed_level`: of the command line; it is stronger than the file's.
+    """The only handler of the root logger.
 
-    `process`: which of several processes this is; empty: there is one, or it is the parent.
+    `fixed_level` is the level of the command line, which overrides that of the file. `process` names a worker process;
+    it is empty in the parent, or if there is one process.
     """
 
     def __init__(self, stream: TextIO, now: Now, fixed_level: str | None = None, process: str = "") -> None:
         self.fixed_level = fixed_level
         self._process = process
         self._handler = logging.StreamHandler(stream)
-        self._repeats = Repeats(now, self._tell)
+        self._repeats = Repeats(now, self._write)
         self._handler.addFilter(self._repeats)
         self._levels: dict[str, str] = {}  # by part
         self._level = "info"
 
     @property
     def suppressed_total(self) -> int:
-        """Lines that were left out."""
+        """The number of suppressed lines."""
         return self._repeats.suppressed_total
 
     def install(self, wanted: Log) -> None:
-        """From now on everything goes here."""
+        """Replace all handlers of the root logger."""
         root = logging.getLogger()
         for former in root.handlers[:]:
             root.removeHandler(former)
@@ -71,7 +72,7 @@ class AppLog:
             _logger(part).setLevel(logging.NOTSET)
 
     def set(self, wanted: Log) -> None:
-        """What the file says, instead of whatever was said before."""
+        """Apply the file's settings; they replace all earlier levels."""
         self._handler.setFormatter(_formatter(wanted.format, self._process))
         for part in self._levels.keys() - wanted.levels.keys():
             _logger(part).setLevel(logging.NOTSET)
@@ -81,7 +82,7 @@ class AppLog:
             self.set_level(part, level)
 
     def set_level(self, part: str, level: str) -> None:
-        """Of one part, or (empty) of all that have none of their own; the words must have been checked."""
+        """Set the level of one part, or (empty) of all parts without a level; both words must have been validated."""
         if part:
             self._levels[part] = level
         else:
@@ -89,19 +90,19 @@ class AppLog:
         _logger(part).setLevel(level.upper())
 
     def levels(self) -> dict[str, str]:
-        """By part; the empty one stands for the others."""
+        """Return the levels by part; the empty part means all others."""
         return {"": self._level, **self._levels}
 
     def sweep(self) -> None:
-        """Report the floods that are over; called now and then."""
+        """Report the suppressed lines of windows that have ended; called periodically."""
         self._repeats.sweep()
 
-    def _tell(self, record: logging.LogRecord) -> None:
+    def _write(self, record: logging.LogRecord) -> None:
         self._handler.emit(record)
 
 
 def _is_own_fault(record: logging.LogRecord) -> bool:
-    """Return False for bytes of a client that are no HTTP: it was sent a 400, and is no error of this program."""
+    """Return False for a client's malformed HTTP, which was answered with 400 and is no error of this program."""
     kind = record.exc_info[0] if record.exc_info else None
     return kind is None or kind.__module__ != "aiohttp.http_exceptions"
 
@@ -120,23 +121,23 @@ def _logger(part: str) -> logging.Logger:
 
 
 class _Place:
-    """Lines of one place in the code, since a window began."""
+    """The lines from one place in the code in the current window."""
 
     def __init__(self, since_s: float) -> None:
         self.since_s = since_s
-        self.count = 0  # that were not left out
-        self.texts: dict[str, int] = {}
-        self.left_out = 0
-        self.last: logging.LogRecord | None = None  # that was left out
+        self.count = 0  # lines written
+        self.texts: dict[str, int] = {}  # lines written, by text
+        self.left_out = 0  # lines suppressed
+        self.last: logging.LogRecord | None = None  # the last suppressed line
 
 
 class Repeats(logging.Filter):
-    """Leaves out what has been logged often enough; `tell` writes a record past this filter."""
+    """A filter that suppresses repeated lines; `write` writes a record that bypasses this filter."""
 
-    def __init__(self, now: Now, tell: Callable[[logging.LogRecord], None]) -> None:
+    def __init__(self, now: Now, write: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
         self._now = now
-        self._tell = tell
+        self._write = write
         self._places: dict[tuple[str, int], _Place] = {}
         self.suppressed_total = 0
 
@@ -154,9 +155,9 @@ class Repeats(logging.Filter):
                 self._end_all()
             place = self._places[key] = _Place(now_s)
         text = record.getMessage()
-        said = place.texts.get(text, 0)
-        if said < LOG_SAME_MAX and place.count < LOG_PLACE_MAX:
-            place.texts[text] = said + 1
+        same = place.texts.get(text, 0)
+        if same < LOG_SAME_MAX and place.count < LOG_PLACE_MAX:
+            place.texts[text] = same + 1
             place.count += 1
             return True
         place.left_out += 1
@@ -165,7 +166,7 @@ class Repeats(logging.Filter):
         return False
 
     def sweep(self) -> None:
-        """Report the windows that are over."""
+        """Report the windows that have ended."""
         now_s = self._now()
         over = [(key, place) for key, place in self._places.items() if now_s - place.since_s >= LOG_WINDOW_S]
         for key, place in over:
@@ -182,11 +183,11 @@ class Repeats(logging.Filter):
             return
         count = f"{place.left_out:,} more line{'s' if place.left_out > 1 else ''}"
         text = f"{count} from here were left out in {LOG_WINDOW_S:g} s, the last: {last.getMessage()}"
-        self._tell(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, (), None))
+        self._write(logging.LogRecord(last.name, last.levelno, last.pathname, last.lineno, text, (), None))
 
 
 class ConsoleFormatter(logging.Formatter):
-    """For people; a message is one line, and only a traceback has more."""
+    """A formatter for people; a message is one line, and only a traceback has more."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the standard library's name)
         record.message = one_line(record.message)
@@ -194,7 +195,7 @@ class ConsoleFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines: one object a line."""
+    """A formatter for machines: one JSON object per line."""
 
     def __init__(self, process: str = "") -> None:
         super().__init__()
@@ -219,6 +220,6 @@ class JsonFormatter(logging.Formatter):
             shown["stack"] = record.stack_info
         try:
             line = self._encode(shown).decode()
-        except UnicodeEncodeError:  # half of a surrogate pair
+        except UnicodeEncodeError:  # an unpaired surrogate
             return json.dumps(shown)
         return line if line.isprintable() else json.dumps(shown)

@@ -6,7 +6,7 @@ import msgspec
 
 
 class Entry(msgspec.Struct, omit_defaults=True, gc=False):
-    """One request, in the order of the fields in a JSON line; what does not apply is left out there."""
+    """One request; the fields are in the order of a JSON line, which omits those that do not apply."""
 
     time: str
     client: str

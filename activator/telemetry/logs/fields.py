@@ -1,4 +1,4 @@
-"""What an access log says of a request, field by field, made printable."""
+"""The printable fields of a request for the access logs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
-ACCESS_LOG_FIELD_MAX: Final = 2 * KIB  # of what a client sent: more of one field is cut off
+ACCESS_LOG_FIELD_MAX: Final = 2 * KIB  # a client's data in one field are truncated to this size
 
 CLIENT_GONE_STATUS: Final = 499
 
-# Of the names that are looked for, as bits: letter & 31 is its place in the alphabet.
+# The first letters of the names below, as bits: letter & 31 is its place in the alphabet.
 _FIRST_LETTERS: Final = 1 << 18 | 1 << 20 | 1 << 21 | 1 << 24
 
 
 @final
 class LoggedHeaders:
-    """The header fields that a log shows, found in one walk; of several of a name, the first."""
+    """The header fields that a log shows, found in one pass; if a name occurs several times, the first."""
 
     def __init__(self, block: bytes) -> None:
         self.request_id: bytes = b""
         self.traceparent: bytes = b""
         self.user_agent: bytes = b""
         self.referer: bytes = b""
-        self._seen: i64 = 0  # bits
+        self._found: i64 = 0  # bits of the fields found
         stop: i64 = len(block)
         pos: i64 = 2
         while pos < stop:
@@ -55,43 +55,43 @@ class LoggedHeaders:
             self.traceparent = value_of(block[pos:end])
 
     def _is_first(self, bit: i64) -> bool:
-        if self._seen & bit:
+        if self._found & bit:
             return False
-        self._seen |= bit
+        self._found |= bit
         return True
 
 
 def printable(value: bytes) -> str:
-    """What a peer sent, as printable text."""
+    """Return a peer's data as printable text, truncated to ACCESS_LOG_FIELD_MAX."""
     text = value[:ACCESS_LOG_FIELD_MAX].decode("utf-8", "backslashreplace")
     return text if text.isprintable() else one_line(text)
 
 
 def status_of(exchange: RequestRecord) -> int:
-    """Of the answer; CLIENT_GONE_STATUS where the client had gone before there was one."""
+    """Return the status of the response; CLIENT_GONE_STATUS if the client disconnected before there was one."""
     status = int(exchange.status)
     return CLIENT_GONE_STATUS if status == 0 and exchange.reason is Reason.CLIENT_GONE else status
 
 
 def grpc_status_of(exchange: RequestRecord) -> str:
-    """The name of a gRPC call's status; empty where it is none."""
+    """Return the name of a gRPC call's status; empty for any other request."""
     status = exchange.grpc_status
     return "" if status < 0 else STATUS_NAMES[status]
 
 
 def reason_of(exchange: RequestRecord) -> str:
-    """Why it ended otherwise than with its pod's answer; empty where it did."""
+    """Return the reason why the request did not end with its pod's response; empty if it did."""
     reason = exchange.reason
     return "" if reason is None else reason.value
 
 
 def without_zone(client_ip: str) -> str:
-    """An IPv6 zone may be any text."""
+    """Remove the zone of an IPv6 address, which may be any text."""
     return client_ip[: client_ip.index("%")] if "%" in client_ip else client_ip
 
 
 def header_of(block: bytes, start: bytes) -> bytes:
-    """The first field of a name; `start`: CRLF, the lowered name, a colon."""
+    """Return the value of the first field with a name; `start` is CRLF, the lowered name and a colon."""
     place = block.lower().find(start)
     if place < 0:
         return b""

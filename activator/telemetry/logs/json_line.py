@@ -1,10 +1,10 @@
-"""One request as a line of JSON, out of prepared pieces: 1 us a line where a JSON library takes 5.
+"""Access log lines in JSON, joined from cached pieces: 1 us per line, where a JSON library takes 5.
 
 Rules
-  1. What repeats is prepared and remembered: the time of a millisecond, a pod, and of each client what it asked for
-     last, since it sends the same headers again as a rule. Each memory is bounded; a full one begins anew.
-  2. Every text that came from outside goes through `quoted`, once.
-  3. It says what `entry_of` says, field by field; a test compares the two.
+  1. Pieces that repeat are cached: the time of a millisecond, a pod, and the last request of each client, because
+     clients tend to repeat their headers. Each cache is bounded, and cleared when it is full.
+  2. Every text from outside passes through `quoted` exactly once.
+  3. The fields equal those of `entry_of`; a test compares the two.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from activator.telemetry.logs.fields import (
     without_zone,
 )
 
-ACCESS_LOG_MEMO_MAX: Final = 1_024  # pieces of lines that are remembered, of each kind
+ACCESS_LOG_MEMO_MAX: Final = 1_024  # cached pieces of each kind
 
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
 _NO_TIME: Final = "0.000000"
-_THREE: Final[list[str]] = [str(number)[1:] for number in range(1000, 2000)]  # digits, leading zeros and all
+_THREE: Final[list[str]] = [str(number)[1:] for number in range(1000, 2000)]  # "000" to "999"
 
 
 def quoted(text: str) -> str:
-    """Printable text as a JSON string."""
+    """Return printable text as a JSON string."""
     if "\\" in text:
         text = text.replace("\\", "\\\\")
     if '"' in text:
@@ -46,7 +46,7 @@ def quoted(text: str) -> str:
 
 
 def seconds(value_s: float) -> str:
-    """To the microsecond, never negative."""
+    """Format seconds with six decimals; a negative value gives 0."""
     micros: i64 = i64(value_s * 1e6 + 0.5) if value_s > 0.0 else 0
     millis: i64 = micros // 1000
     rest = _THREE[micros - millis * 1000]
@@ -58,39 +58,39 @@ def seconds(value_s: float) -> str:
 
 @final
 class _Caller:
-    """What the last request of one address was like: the next one is like it, as a rule."""
+    """Pieces of the last line of one client address, which its next request usually shares."""
 
     def __init__(self, client_ip: str) -> None:
         self.client_text: str = quoted(without_zone(client_ip))
         self.method: bytes = b""
         self.authority: bytes = b""
-        self.start: str = ""  # of the line: client, method, host
+        self.start: str = ""  # the text of client, method and host
         self.target: bytes = b""
         self.protocol: str = ""
         self.status: int = 0
-        self.opening: str = ""  # the start, and these three
-        self.block: bytes = b"-"  # all headers, and where there is one, the request's id but for its value
-        self.headers: str = ""  # what is said of them
+        self.opening: str = ""  # `start` and the text of these three
+        self.block: bytes = b"-"  # all headers, up to the value of the request id if there is one
+        self.headers: str = ""  # the text of these headers
 
 
 @final
 class JsonLine:
-    """Makes lines. It remembers, so one for each log."""
+    """The formatter of JSON lines, with caches; each log has its own."""
 
     def __init__(self) -> None:
         self._callers: dict[str, _Caller] = {}
         self._pods: dict[str, tuple[str, str, str, str]] = {}  # by identity: revision, address, protocol, and the text
 
     def line(self, exchange: RequestRecord, client: ClientStream, time_text: str) -> str:
-        """Of a request that is over, with the line's end."""
+        """Return the line of a request that has ended, including the line end."""
         lease = exchange.last_lease
         key = exchange.revision_key()
         caller = self._caller(client.client_ip())
-        whom = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
+        pod = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
         took = seconds(exchange.done_s - exchange.arrived_s)
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
         return (
-            f'{{"time":"{time_text}",{opening},"duration_s":{took}{_reason(exchange)}{whom}{_counts(exchange)}'
+            f'{{"time":"{time_text}",{opening},"duration_s":{took}{_reason(exchange)}{pod}{_counts(exchange)}'
             f"{_phases(exchange, took)}{_of_headers(caller, exchange.head)}}}\n"
         )
 
@@ -150,15 +150,15 @@ def _of_headers(caller: _Caller, head: RequestHead) -> str:
     block = head.headers.block
     if block.startswith(caller.block):
         request_id = block[len(caller.block) :]
-        if is_valid_request_id(request_id):  # and so there is nothing behind it
+        if is_valid_request_id(request_id):  # then no other field follows
             return _own_id(request_id) + caller.headers
     start, name, request_id = block.rpartition(_REQUEST_ID)
-    is_ours = bool(name) and is_valid_request_id(request_id)  # else a file has turned it off
-    said = LoggedHeaders(start if is_ours else block)
-    text = _headers(said)
-    if said.request_id or not is_ours:
-        return _header("request_id", said.request_id) + text
-    if len(start) <= ACCESS_LOG_FIELD_MAX and not head.traceparent:  # a trace's headers do not come again
+    is_ours = bool(name) and is_valid_request_id(request_id)  # False if request ids are switched off
+    logged = LoggedHeaders(start if is_ours else block)
+    text = _headers(logged)
+    if logged.request_id or not is_ours:
+        return _header("request_id", logged.request_id) + text
+    if len(start) <= ACCESS_LOG_FIELD_MAX and not head.traceparent:  # the headers of a trace do not repeat
         caller.block = start + name
         caller.headers = text
     return _own_id(request_id) + text
@@ -192,13 +192,13 @@ def _counts(exchange: RequestRecord) -> str:
 
 
 def _phases(exchange: RequestRecord, took: str) -> str:
-    """`took`: the whole duration, which is often that to the first byte too."""
+    """Return the text of the phases. `took` is the text of the duration, often also that of the first byte."""
     arrived_s = exchange.arrived_s
     granted_s = exchange.granted_s
     connected_s = exchange.connected_s
     first_byte_s = exchange.first_byte_s
     is_connected = connected_s > 0.0 and granted_s > 0.0
-    if is_connected and first_byte_s > 0.0 and exchange.queued_s == 0.0:  # nearly all of them
+    if is_connected and first_byte_s > 0.0 and exchange.queued_s == 0.0:  # the most common case
         first = took if first_byte_s == exchange.done_s else seconds(first_byte_s - arrived_s)
         connect = _NO_TIME if connected_s == granted_s else seconds(connected_s - granted_s)
         return f',"first_byte_s":{first},"connect_s":{connect}'
@@ -218,10 +218,10 @@ def _phases(exchange: RequestRecord, took: str) -> str:
     return text
 
 
-def _headers(said: LoggedHeaders) -> str:
-    trace_id = trace_id_of(said.traceparent)
+def _headers(logged: LoggedHeaders) -> str:
+    trace_id = trace_id_of(logged.traceparent)
     text = f',"trace_id":"{trace_id}"' if trace_id else ""
-    return text + _header("user_agent", said.user_agent) + _header("referer", said.referer)
+    return text + _header("user_agent", logged.user_agent) + _header("referer", logged.referer)
 
 
 def _header(name: str, value: bytes) -> str:

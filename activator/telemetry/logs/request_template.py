@@ -1,12 +1,12 @@
-"""Knative's request log: lines out of a Go text/template, of which as much is understood as request logs use.
+"""Knative's request log: lines from a Go text/template, limited to the constructs that request logs use.
 
     {{.Request.Method}}   {{js .Request.UserAgent}}   {{index .Request.Header "X-Name"}}   {{.Response.Latency}}
 
 Rules
-  1. An action is a field, `index` of a header, or `js` before either; anything else is refused by name, not guessed.
-  2. `js` escapes as Go's does, but for the apostrophe: there as in JSON, so that a line of JSON stays one.
-  3. What Knative's activator never fills in (pods' addresses) is empty here as there; the trace's id is filled in.
-     RemoteAddr has no port.
+  1. An action is a field, `index` of a header, or `js` before either; any other is refused with an error that names it.
+  2. `js` escapes as Go's does, except for the apostrophe, which is escaped as in JSON, so that the line remains JSON.
+  3. Fields that Knative's activator never sets (pods' addresses) are empty; the trace id is set. RemoteAddr has no
+     port.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JS_ESCAPED: Final = str.maketrans({
     "\\": "\\\\", '"': '\\"', "'": "\\u0027", "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D",
 })  # fmt: skip
 
-# What Knative writes when a request log is wanted without a template.
+# The fields that Knative logs if the request log is enabled without a template.
 KNATIVE_FIELDS: Final = (
     ("requestMethod", '"{{.Request.Method}}"'),
     ("requestUrl", '"{{js .Request.RequestURI}}"'),
@@ -48,13 +48,14 @@ Read = Callable[[RequestRecord, ClientStream], str]
 
 
 class RequestTemplateError(ValueError):
-    """What is wrong with a template."""
+    """A template is not valid; the text is the reason."""
 
 
 class RequestTemplate:
-    """Raises RequestTemplateError."""
+    """A parsed template."""
 
     def __init__(self, text: str) -> None:
+        """Parse a template. Raises RequestTemplateError."""
         self._pieces: list[str | Read] = []
         end = 0
         for action in _ACTION.finditer(text):
@@ -69,12 +70,12 @@ class RequestTemplate:
             raise RequestTemplateError("more than one line")
 
     def line(self, exchange: RequestRecord, client: ClientStream) -> str:
-        """Of a request that is over."""
+        """Return the line of a request that has ended, without the line end."""
         return "".join([piece if isinstance(piece, str) else piece(exchange, client) for piece in self._pieces])
 
 
 def knative_template() -> str:
-    """Knative's default."""
+    """Return Knative's default template."""
     request = ", ".join(f'"{name}": {value}' for name, value in KNATIVE_FIELDS)
     return f'{{"httpRequest": {{{request}}}, "traceId": "{{{{.TraceID}}}}"}}'
 
@@ -117,7 +118,7 @@ def _empty(exchange: RequestRecord, client: ClientStream) -> str:
     return ""
 
 
-_GO_PROTOCOLS: Final = {"HTTP/2": "HTTP/2.0"}  # that Go's net/http spells otherwise
+_GO_PROTOCOLS: Final = {"HTTP/2": "HTTP/2.0"}  # the spelling of Go's net/http
 _FIELDS: Final[dict[str, Read]] = {
     "Request.Method": lambda exchange, client: printable(exchange.head.method),
     "Request.Host": lambda exchange, client: printable(exchange.head.authority),
@@ -145,6 +146,6 @@ _FIELDS: Final[dict[str, Read]] = {
 
 
 def _length(exchange: RequestRecord) -> int:
-    """As Go has it: 0 without a body, -1 if its length is not known."""
+    """Return the length as Go's ContentLength: 0 without a body, -1 if it is unknown."""
     head = exchange.head
     return head.content_length if head.has_body else max(head.content_length, 0)

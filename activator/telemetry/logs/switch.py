@@ -1,4 +1,4 @@
-"""The access log as the program has it: off, or in one form, changed while requests are served."""
+"""The switch of the access log: off, or one format; it can be changed while requests are served."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from activator.telemetry.logs.access_log import AccessLog
 from activator.telemetry.request_hooks import RequestHooks
 
 ACCESS_LOG_BACKLOG_BYTES_MAX: Final = 4 * MIB  # waiting to be written; lines beyond are dropped and counted
-ACCESS_LOG_CLOSE_S: Final = 2.0  # how long the end of the program waits for the last lines
+ACCESS_LOG_CLOSE_S: Final = 2.0  # how long the shutdown waits for the last lines
 
 log = logging.getLogger("activator.access_log")
 
 
 class AccessLogSwitch:
-    """`wall`, `defer`, `later`: see AccessLog. Lines go to standard output; `shared`: those of other processes, too."""
+    """The switch of the access log on standard output, which other processes also write if `shared`.
+
+    See AccessLog for `wall`, `defer` and `later`.
+    """
 
     def __init__(
         self,
@@ -39,11 +42,11 @@ class AccessLogSwitch:
         self._shared = shared
         self._current: AccessLog | None = None
         self._writer: LineWriter | None = None
-        self._dropped_before = 0  # by logs that were on before this one
+        self._dropped_before = 0  # lines dropped by earlier logs
 
     @property
     def lost_total(self) -> int:
-        """Lines that are missing in what was written."""
+        """The number of lines that are missing in the output."""
         lost = self._dropped_before
         if self._current is not None:
             lost += self._current.dropped_total
@@ -52,7 +55,7 @@ class AccessLogSwitch:
         return lost
 
     def set(self, wanted: bool | str) -> None:
-        """From the next request that ends: off, or this form, which must have been checked."""
+        """Switch the log off or to a format, which must have been validated, from the next request that ends."""
         former = self._current
         if former is not None:
             if former.kind == wanted:
@@ -69,7 +72,7 @@ class AccessLogSwitch:
             self._proxy.observer = self._current
 
     def close(self) -> None:
-        """Write what has been gathered, for a bounded time: the reader may have stopped."""
+        """Write the buffered lines, for a bounded time, because the reader may have stopped."""
         self.set(False)
         if self._writer is not None and not self._writer.close(ACCESS_LOG_CLOSE_S):
             log.warning("the last lines of the access log could not be written within %g s", ACCESS_LOG_CLOSE_S)

@@ -1,5 +1,5 @@
-"""Metrics, read from plain counters when they are asked for (docs/metrics.md)."""
+"""Metrics, read from plain counters on request (docs/metrics.md)."""
 
 from typing import Final
 
-METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are shown as one
+METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are aggregated

@@ -1,4 +1,4 @@
-"""docs/metrics.md, from the families themselves: `make docs`."""
+"""The generator of docs/metrics.md from the families (`make docs`)."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
 _INTRODUCTION = f"""# Metrics
 
 `GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics on request; compressed if the client
-accepts it. This page is written from the code (`make docs`), and a test compares the two.
+accepts it. This page is generated from the code (`make docs`), and a test compares the two.
 
-- Times are seconds, sizes bytes. A counter only grows. It begins at 0 with the process, or with its revision.
-- Labels are the namespace and the name of the revision, and words of closed sets, listed below. Data of requests
-  (paths, hosts, methods, headers) and pods are never labels, so the number of series does not grow with traffic. A
-  word of a counter's set appears when it has first been counted.
-- At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are added up under
-  `namespace="_other",revision="_other"` (ratios: the greatest). A revision stays where it was first shown.
-- A scrape costs the request path nothing: it counts in plain integers, and the text is made in slices between which
-  requests are served.
-- `metrics: {{histograms: false}}` leaves out the histograms of all revisions, which are most of the text; a reload
-  switches them.
+- Times are in seconds, sizes in bytes. A counter only grows. It begins at 0 with the process, or with its revision.
+- Labels are the namespace and the name of the revision, and values of closed sets, which are listed below. Pods and
+  data of requests (paths, hosts, methods, headers) are never labels, so the number of series does not grow with
+  traffic. A counter's series for a value of a set appears when it is first counted.
+- At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are summed under
+  `namespace="_other",revision="_other"` (for ratios, the maximum). A revision stays where it was first shown.
+- A scrape does not slow down the request path, which counts in plain integers: the text is rendered in slices, between
+  which requests are served.
+- `metrics: {{histograms: false}}` omits the histograms of all revisions, which are most of the text. You can change it
+  by a reload.
 - Histograms are classic ones: native histograms exist only in the protobuf format of Prometheus, which its Python
   library does not write.
 - Exemplars, if requests are traced ([tracing](tracing.md)): each bucket of `activator_request_duration_seconds`,
   `activator_first_byte_seconds` and `activator_queue_wait_seconds` has the last trace that it has counted, with the
-  time of the request and the time of its end: `# {{trace_id="…"}} 0.127 1795296896.062`. They are in OpenMetrics
-  only, since the classic text format has none; Prometheus requests OpenMetrics by default, and stores them with
+  time of the request and the time of its end: `# {{trace_id="…"}} 0.127 1795296896.062`. Only OpenMetrics has
+  exemplars, the classic text format does not; Prometheus requests OpenMetrics by default, and stores exemplars with
   `--enable-feature=exemplar-storage`. The access log has the `trace_id` of every request beside its times.
-- `process_…` are those of the Prometheus client library: processor time, memory, open files, start time.
+- `process_…` are the metrics of the Prometheus client library: processor time, memory, open files, start time.
 
-Beside these, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` serves metrics with the names of
+In addition, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` serves metrics with the names of
 Knative on a port of its own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends
 them every `export_interval` (60 s). In Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability
 override the file. They have the bounds and attributes of Knative (names of service, configuration and revision;
@@ -60,7 +60,7 @@ method, scheme, host, port, protocol and status of requests). Requests are count
 these metrics are on, and only for the first {KNATIVE_SERIES_MAX} combinations of each revision; later ones have the
 host `_other`, the method `_OTHER` and the class of their status, at most 24 more. Two groups are missing:
 `http.client…`, which has the address of every pod as an attribute, and the metrics of the Go runtime.
-`kn.revision.request.concurrency` is the value of the moment, while that of Knative is the mean of the last second.
+`kn.revision.request.concurrency` is the current value, while Knative's is the mean over the last second.
 
 {_KNATIVE}
 
@@ -69,32 +69,32 @@ Metrics answer questions about many requests. For one request, use its line in t
 
 
 _CONTROL = """\
-These metrics have no names of revisions or pods. Metrics that a controller runtime has keep its names, with the one
-label `controller`; they appear when there are controllers, that is with Kubernetes. For our own metrics, *Adds* gives
-the difference to the nearest metric of a controller runtime. Our own are together at most 113 series. The duration of
-the parts of one pass is in the traces ([tracing](tracing.md)).
+These metrics have no labels for revisions or pods. Metrics that a controller runtime also has keep its names, with the
+label `controller`; they appear only with Kubernetes. For the activator's own metrics, *Adds* states the difference to
+the nearest metric of a controller runtime. They are at most 113 series together. The duration of the parts of one pass
+is in the traces ([tracing](tracing.md)).
 """
 
 
 _SCALING = """\
-Of revisions that are scaled here, which are those with `process`; from their last decision ([scaling](scaling.md)). A
-revision that sleeps has averages of 0.
+These metrics cover the revisions that the activator scales, that is those with `process`, as of their last decision
+([scaling](scaling.md)). For a revision that sleeps, that is without load, the averages are 0.
 """
 
 
 _GROUPS = """\
-Of the groups of the file ([groups](groups.md)); where there is none, they are missing.
+These metrics cover the groups in the configuration file ([groups](groups.md)). Without groups they do not appear.
 """
 
 
 _WORKERS = """\
-All other metrics are sums over the workers ([several workers](workers.md)). `process_…` is the parent, which carries no
-requests.
+All other metrics are sums over the workers ([several workers](workers.md)). `process_…` is the parent process, which
+serves no requests.
 """
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [_INTRODUCTION]
     for title, families in (
         ("Requests", TRAFFIC),
@@ -106,7 +106,7 @@ def markdown() -> str:
         parts.append(f"## {title}, of each revision\n\n{_list(families)}")
     parts.append(f"## Scaling\n\n{_SCALING}\n{_list(SCALING_FAMILIES)}")
     parts.append(f"## Groups of revisions\n\n{_GROUPS}\n{_list(GROUP_FAMILIES)}")
-    parts.append(f"## Clients, and what is held\n\n{_list(CLIENTS)}")
+    parts.append(f"## Clients, held requests and bodies\n\n{_list(CLIENTS)}")
     parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
     parts.append(f"## The cluster, with Knative\n\n{_list(KNATIVE_FAMILIES)}")
@@ -148,7 +148,7 @@ def _words() -> str:
             known = sets.setdefault(label, [])
             known.extend(value for value in values if value not in known)
     rows = [f"- `{label}`: {', '.join(f'`{value}`' for value in values)}" for label, values in sets.items() if values]
-    rows.append("- `policy`: the names in [policies.md](policies.md), or that of a policy of your own, as configured")
+    rows.append("- `policy`: a name in [policies.md](policies.md), or the configured name of your own policy")
     rows.append(f"- {' and '.join(f'`{label}`' for label in REVISION_LABELS)}: as configured")
     return "\n".join(rows) + "\n"
 

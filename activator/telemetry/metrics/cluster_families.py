@@ -1,6 +1,4 @@
-"""What is known of the cluster: how old, how often repaired; with Knative, whether its autoscaler is connected; without
-it, what is declared and what of it can be served.
-"""
+"""The metrics of a cluster: the age and repairs of its view, Knative's autoscaler, and declared revisions."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ class WatchesView(Protocol):
 
 
 class ClusterView(Protocol):
-    """What is read of any cluster."""
+    """The figures that are read with any cluster."""
 
     @property
     def watches(self) -> WatchesView: ...
@@ -49,7 +47,7 @@ class ClusterView(Protocol):
 
 
 class KnativeView(ClusterView, Protocol):
-    """What is read beside that where Knative is."""
+    """The figures that are also read with Knative."""
 
     @property
     def stream(self) -> StreamView: ...
@@ -65,7 +63,7 @@ class LooksView(Protocol):
 
 
 class DeclarationsView(Protocol):
-    """What is read beside that where Activations and annotated Services declare revisions."""
+    """The figures that are also read if Activations and annotated Services declare revisions."""
 
     @property
     def looks(self) -> LooksView: ...
@@ -77,39 +75,39 @@ class DeclarationsView(Protocol):
 REPAIRS = ("missed_add", "missed_change", "missed_delete", "missed_recreate", "version_only")
 
 
-def _repairs(it: ClusterView) -> list[Row]:
+def _repairs(view: ClusterView) -> list[Row]:
     counts = dict.fromkeys(REPAIRS, 0)
-    for relister in it.watches.relisters:
+    for relister in view.watches.relisters:
         for kind in REPAIRS:
             counts[kind] += relister.repairs_total[kind]
     return [((kind,), float(count)) for kind, count in counts.items()]
 
 
-def _watch_errors(it: ClusterView) -> float:
-    return float(sum(sum(reflector.errors_total.values()) for reflector in it.watches.reflectors))
+def _watch_errors(view: ClusterView) -> float:
+    return float(sum(sum(reflector.errors_total.values()) for reflector in view.watches.reflectors))
 
 
 CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
     gauge(
         "activator_cluster_view_age_seconds",
-        "Time since the last message of the API server, of the watch that has been silent for longest.",
-        lambda it: it.view_age_s(),
-        adds="`rest_client_requests_total` counts calls; a watch that is silent makes none.",
+        "Time since the last message from the API server, of the watch that has been silent for longest.",
+        lambda view: view.view_age_s(),
+        adds="`rest_client_requests_total` counts calls; a silent watch makes none.",
     ),
     counter(
         "activator_cluster_watch_errors",
         "Watches and lists that failed, broke or stalled.",
         _watch_errors,
-        adds="`rest_client_requests_total` knows of refused calls, not of streams that break.",
+        adds="`rest_client_requests_total` counts refused calls, but not streams that break.",
     ),
     Family(
         "activator_cluster_repairs",
         Kind.COUNTER,
-        "Differences that a comparison with a list found, which the watch had missed, by kind.",
+        "Changes that a watch had missed and a comparison with a list found, by kind.",
         _repairs,
         ("kind",),
         (REPAIRS,),
-        adds="Nothing near to it: a controller runtime trusts its watches.",
+        adds="A controller runtime relies on its watches and has no such metric.",
     ),
 )
 
@@ -119,73 +117,73 @@ DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
     Family(
         "activator_declared_revisions",
         Kind.GAUGE,
-        "Revisions that Activations and annotated Services declare, by what can be served of them.",
-        lambda it: [((state,), float(it.declared().get(state, 0))) for state in DECLARED_STATES],
+        "Revisions that Activations and annotated Services declare, by state.",
+        lambda view: [((state,), float(view.declared().get(state, 0))) for state in DECLARED_STATES],
         ("state",),
         (DECLARED_STATES,),
-        adds="`activator_pods` is by revision, and knows nothing of one whose spec is not valid.",
+        adds="`activator_pods` has no values for revisions whose spec is not valid.",
     ),
     gauge(
         "activator_owned_revisions",
-        "Revisions that this replica decides on and writes for; the sum over all replicas is that of all revisions.",
-        lambda it: it.owned(),
-        adds="`activator_declared_revisions` is the same at all replicas.",
+        "Revisions that this replica owns; the sum over all replicas is the number of all revisions.",
+        lambda view: view.owned(),
+        adds="`activator_declared_revisions` has the same value at all replicas.",
     ),
     gauge(
         "activator_contested_hosts",
-        "Hosts that more than one object names; the oldest of them has it.",
-        lambda it: it.contested_hosts(),
-        adds="Who loses such a host says so in its status only.",
+        "Hosts that more than one object names; the oldest object gets the host.",
+        lambda view: view.contested_hosts(),
+        adds="Otherwise only the status of the other objects shows this.",
     ),
     counter(
         "activator_pod_looks",
-        "Looks at the pods of a revision none of which answers, to find out why.",
-        lambda it: it.looks.looks_total,
-        adds='`rest_client_requests_total{verb="list"}` counts all lists, those of the watches among them.',
+        "Lists of a revision's pods, made to find out why none is ready.",
+        lambda view: view.looks.looks_total,
+        adds='`rest_client_requests_total{verb="list"}` counts all lists, including those of watches.',
     ),
     counter(
         "activator_pod_look_errors",
-        "Looks at pods that the API server refused or did not answer.",
-        lambda it: it.looks.errors_total,
-        adds="`rest_client_requests_total` does not tell these calls from others of their verb.",
+        "Such lists that the API server refused or did not answer.",
+        lambda view: view.looks.errors_total,
+        adds="`rest_client_requests_total` does not distinguish these calls from others of the same verb.",
     ),
 )
 
 KNATIVE_FAMILIES: tuple[Family[KnativeView], ...] = (
     gauge(
         "activator_autoscaler_connected",
-        "1 while the autoscaler's WebSocket is there.",
-        lambda it: it.stream.is_connected,
-        adds="The autoscaler is no part of the API: `rest_client_requests_total` knows nothing of it.",
+        "1 while the WebSocket to the autoscaler is connected.",
+        lambda view: view.stream.is_connected,
+        adds="`rest_client_requests_total` does not cover the autoscaler, which is not part of the API.",
     ),
     counter(
         "activator_autoscaler_connection_errors",
-        "Connections to the autoscaler that were there and broke.",
-        lambda it: it.stream.errors_total,
-        adds="`activator_autoscaler_connected` is a moment; what breaks between two readings shows only here.",
+        "Connections to the autoscaler that were established and broke.",
+        lambda view: view.stream.errors_total,
+        adds="`activator_autoscaler_connected` is an instantaneous value; breaks between two scrapes show only here.",
     ),
     counter(
         "activator_autoscaler_batches",
         "Batches of figures sent to the autoscaler.",
-        lambda it: it.stream.sent_total,
-        adds="`activator_autoscaler_connected` says that one could speak, this that something is said.",
+        lambda view: view.stream.sent_total,
+        adds="`activator_autoscaler_connected` shows only that figures could be sent.",
     ),
     counter(
         "activator_autoscaler_batches_dropped",
-        "Batches that were not sent, since there was no connection or it was too slow; newer ones replaced them.",
-        lambda it: it.stream.dropped_total,
-        adds="`activator_autoscaler_batches_total` cannot tell what was not sent from what there was not to send.",
+        "Batches not sent because there was no connection or it was too slow; newer ones replaced them.",
+        lambda view: view.stream.dropped_total,
+        adds="`activator_autoscaler_batches_total` does not show whether there were figures that could not be sent.",
     ),
     counter(
         "activator_mesh_fallbacks",
-        "Times that a revision's requests went to its Service, since no pod could be reached by its address.",
-        lambda it: it.fallback.fallbacks_total,
-        adds="`activator_policy` and `activator_pods` show one pod then; only this says that it stands for a Service.",
+        "Times that a revision's requests were sent to its Service because no pod could be reached by its address.",
+        lambda view: view.fallback.fallbacks_total,
+        adds="`activator_policy` and `activator_pods` then show one pod; only this shows that it represents a Service.",
     ),
     counter(
         "activator_scale_fallbacks",
-        "Revisions scaled from zero by the activator itself, since the autoscaler was away.",
-        lambda it: it.scale_fallback.scaled_total,
-        adds='`rest_client_requests_total{verb="patch"}` counts calls, those that were refused among them.',
+        "Revisions that the activator itself scaled from zero because the autoscaler was not connected.",
+        lambda view: view.scale_fallback.scaled_total,
+        adds='`rest_client_requests_total{verb="patch"}` counts calls, including refused ones.',
     ),
 )

@@ -1,10 +1,11 @@
-"""What controllers count, by the names of Kubernetes' controller-runtime and client-go, and two names of our own.
+"""The metrics of controllers, with the names of Kubernetes' controller-runtime and client-go where these exist.
 
 Rules
-  1. What a controller runtime has goes by its name there, so that its dashboards show ours too; the one label is
-     `controller`, as the queues' label `name` says the same word again. Kubernetes' clients label their calls with the
-     host as well: here it would be an address, so it is left out. The verb is that of the API.
-  2. A metric of our own says what it adds to the one nearest to it. All of ours together are at most 113 series.
+  1. Metrics that a controller runtime has keep its names, so that its dashboards work. The only label is `controller`,
+     because the queues' label `name` would have the same value. The label `host` of client-go's calls is omitted,
+     because its value would be an address. The verb is that of the API.
+  2. Each of the activator's own metrics states what it adds to the nearest standard one. Together they are at most 113
+     series.
 """
 
 from __future__ import annotations
@@ -36,40 +37,40 @@ _PERSISTENT = ", ".join(kind.value for kind in ErrorType if not kind.is_transien
 
 
 def _each(read: Callable[[ControllerCounts], float]) -> Callable[[Controllers], Iterable[Row]]:
-    return lambda it: [((name,), float(read(counts))) for name, counts in it.counts.items()]
+    return lambda controllers: [((name,), float(read(counts))) for name, counts in controllers.counts.items()]
 
 
 def _times(read: Callable[[ControllerCounts], Histogram]) -> Callable[[Controllers], Iterable[Row]]:
-    return lambda it: [((name,), Distribution.of(read(counts))) for name, counts in it.counts.items()]
+    return lambda controllers: [((name,), Distribution.of(read(counts))) for name, counts in controllers.counts.items()]
 
 
-def _results(it: Controllers) -> Iterable[Row]:
-    for name, counts in it.counts.items():
+def _results(controllers: Controllers) -> Iterable[Row]:
+    for name, counts in controllers.counts.items():
         yield from (((name, result), float(count)) for result, count in counts.results.items())
 
 
-def _conflicts(it: Controllers) -> Iterable[Row]:
-    for name, counts in it.counts.items():
+def _conflicts(controllers: Controllers) -> Iterable[Row]:
+    for name, counts in controllers.counts.items():
         yield from (((name, kind), float(count)) for kind, count in counts.conflicts.items())
 
 
-def _errors(it: Controllers) -> Iterable[Row]:
-    for name, counts in it.counts.items():
+def _errors(controllers: Controllers) -> Iterable[Row]:
+    for name, counts in controllers.counts.items():
         yield from (((name, kind.value), float(count)) for kind, count in counts.errors.items())
 
 
-def _writes(it: Controllers) -> Iterable[Row]:
-    """Only the controller that writes for Activations has them: where it is registered, each series is there."""
-    counts = it.counts.get("activation")
+def _writes(controllers: Controllers) -> Iterable[Row]:
+    """Return all series of the only controller that writes for Activations, if it is registered."""
+    counts = controllers.counts.get("activation")
     if counts is not None:
         for component in WRITE_COMPONENTS:
             for outcome in WRITE_OUTCOMES:
                 yield (component, outcome), float(counts.writes[component, outcome])
 
 
-def _managers(it: Controllers) -> Iterable[Row]:
-    """Those that there were."""
-    counts = it.counts.get("activation")
+def _managers(controllers: Controllers) -> Iterable[Row]:
+    """Return the series of the managers that have occurred."""
+    counts = controllers.counts.get("activation")
     if counts is not None:
         yield from ((labels, float(count)) for labels, count in sorted(counts.conflict_managers.items()))
 
@@ -92,7 +93,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
     Family(
         "controller_runtime_reconcile",
         Kind.COUNTER,
-        "Passes over one object, by how they ended.",
+        "Reconcile passes over one object, by result.",
         _results,
         ("controller", "result"),
         (CONTROLLERS, RESULTS),
@@ -100,68 +101,70 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
     _histogram(
         "controller_runtime_reconcile_time_seconds",
         "How long a pass took.",
-        lambda it: it.reconcile_time,
+        lambda counts: counts.reconcile_time,
         RECONCILE_BOUNDS_S,
     ),
-    _gauge("controller_runtime_active_workers", "Passes that are under way.", lambda it: it.active),
+    _gauge("controller_runtime_active_workers", "Passes in progress.", lambda counts: counts.active),
     _gauge(
         "controller_runtime_max_concurrent_reconciles",
-        "Passes that may be under way at the same time.",
-        lambda it: it.concurrency,
+        "The largest number of concurrent passes.",
+        lambda counts: counts.concurrency,
     ),
-    _gauge("workqueue_depth", "Objects that wait for their pass.", lambda it: it.depth),
+    _gauge("workqueue_depth", "Objects that wait for their pass.", lambda counts: counts.depth),
     _counter(
         "workqueue_adds",
-        "Objects put into the queue; one that waits already is not put in twice.",
-        lambda it: it.added_total,
+        "Objects added to the queue; one that already waits is not added again.",
+        lambda counts: counts.added_total,
     ),
     _counter(
         "workqueue_retries",
-        "Of these, those that were added again: after an error, or on request.",
-        lambda it: it.retries_total,
+        "Of these, objects added again after an error or on request.",
+        lambda counts: counts.retries_total,
     ),
     _histogram(
         "workqueue_queue_duration_seconds",
         "How long an object waited for its pass.",
-        lambda it: it.queue_time,
+        lambda counts: counts.queue_time,
         QUEUE_BOUNDS_S,
     ),
-    _histogram("workqueue_work_duration_seconds", "How long its pass took.", lambda it: it.work_time, QUEUE_BOUNDS_S),
+    _histogram(
+        "workqueue_work_duration_seconds", "How long its pass took.", lambda counts: counts.work_time, QUEUE_BOUNDS_S
+    ),
     Family(
         "rest_client_requests",
         Kind.COUNTER,
         "Calls of the Kubernetes API, by verb and status code.",
-        lambda it: [(labels, float(count)) for labels, count in sorted(it.calls.items())],
+        lambda controllers: [(labels, float(count)) for labels, count in sorted(controllers.calls.items())],
         ("verb", "code"),
         (VERBS, (NO_ANSWER, "100 to 599")),
     ),
     Family(
         "activator_status_update_conflict",
         Kind.COUNTER,
-        "Writes rejected because of another write meanwhile (409), by kind of object.",
+        "Writes rejected because of a concurrent write (409), by kind of object.",
         _conflicts,
         ("controller", "target_kind"),
         (CONTROLLERS, TARGET_KINDS),
-        adds='`rest_client_requests_total{code="409"}` counts them too, but says neither who '
-        "wrote nor what: which kind of object the writers quarrel about is the question.",
+        adds='`rest_client_requests_total{code="409"}` counts them too, but shows neither the controller nor '
+        "the kind of object that the writers contend for.",
     ),
     Family(
         "activator_reconcile_errors",
         Kind.COUNTER,
-        f"Errors of passes, by kind. Transient: {_TRANSIENT}. Persistent, until a change is made: {_PERSISTENT}.",
+        f"Errors of passes, by kind. Transient: {_TRANSIENT}. Persistent until something is changed: {_PERSISTENT}.",
         _errors,
         ("controller", "error_type"),
         (CONTROLLERS, tuple(kind.value for kind in ErrorType)),
-        adds='`controller_runtime_reconcile_total{result="error"}` counts failed passes, not whether waiting helps.',
+        adds='`controller_runtime_reconcile_total{result="error"}` does not show whether an error is transient.',
     ),
     Family(
         "activator_reconcile_writes",
         Kind.COUNTER,
-        "What became of writes for Activations, by part; `unchanged`: compared and not sent.",
+        "Writes for Activations by part and outcome; `unchanged`: not sent because nothing differed.",
         _writes,
         ("component", "outcome"),
         (WRITE_COMPONENTS, WRITE_OUTCOMES),
-        adds="`rest_client_requests_total` counts calls; what a comparison saved is in none of them.",
+        adds="`rest_client_requests_total` counts only calls, not writes that were saved.",
     ),
     Family(
         "activator_reconcile_conflicts",
@@ -170,6 +173,6 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _managers,
         ("target_kind", "manager"),
         (TARGET_KINDS, MANAGER_WORDS),
-        adds="`activator_status_update_conflict_total` says what the writers quarrel about, not who the other one is.",
+        adds="`activator_status_update_conflict_total` shows the kind of object, but not the other writer.",
     ),
 )

@@ -1,8 +1,8 @@
-"""The exposition: metrics collected from plain counters when asked for; the request path never touches this module.
+"""The exposition: metrics are collected from plain counters on request; the request path does not use this module.
 
-First all revisions are read, then it is rendered family by family; both in bounded slices, between which the loop may
-turn: with a thousand revisions the text has a hundred thousand lines. All figures of one revision are of one moment. A
-slice may be empty: revisions were read, and there are more to read.
+All revisions are read first, then the text is rendered family by family. Both are done in bounded slices, between which
+the loop may run, because the text of a thousand revisions has a hundred thousand lines. All figures of one revision are
+read at one time. A slice is empty if it only read revisions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
 SAMPLES_PER_SLICE: Final = 1000  # a millisecond or two
-READ_PER_SLICE: Final = 20  # revisions; one takes some 20 us, and 200 more where it is added to `_other`
+READ_PER_SLICE: Final = 20  # revisions; one takes some 20 us, and 200 more if it is added to `_other`
 
 _OPENMETRICS: Final = "application/openmetrics-text"  # the one format that has exemplars
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
@@ -38,7 +38,7 @@ Encode = Callable[[Collector], bytes]
 
 
 class Exposition:
-    """Of one program; nothing is global, so two programs in one process do not meet."""
+    """The exposition of one program. There is no global state, so two programs in one process are independent."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Exposition:
         program: Callable[[], Program],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
-        self.histograms = True  # those of revisions are shown
+        self.histograms = True  # show the histograms of revisions
         self._revisions = revisions
         self._program = program
         self._roster = Roster(REVISION_FAMILIES, named_max)
@@ -54,12 +54,12 @@ class Exposition:
         self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
     def render(self, accept: str = "") -> tuple[Iterator[bytes], str]:
-        """The slices, each made when it is asked for, and the content type that fits what is accepted."""
+        """Return an iterator of the slices, each rendered on demand, and the content type that matches `accept`."""
         encode, content_type = choose_encoder(accept)
         return self._slices(encode, content_type.startswith(_OPENMETRICS)), content_type
 
     def ended(self, statistics: RevisionStatistics) -> None:
-        """The last request of a revision that was dropped has ended."""
+        """Record the last statistics of a dropped revision whose last request has ended."""
         self._roster.ended(statistics)
 
     def _slices(self, encode: Encode, exemplars: bool) -> Iterator[bytes]:
@@ -92,7 +92,7 @@ class Exposition:
 
 
 def _sources(program: Program) -> list[tuple[Iterable[Family[Any]], object]]:
-    """What is read where; None: there is no such part in this program."""
+    """Return the families and their source; a source is None if the program does not have that part."""
     return [
         (PROGRAM_FAMILIES, program),
         (CLUSTER_FAMILIES, program.cluster),
@@ -109,7 +109,7 @@ def _sources(program: Program) -> list[tuple[Iterable[Family[Any]], object]]:
 def samples_of(
     reading: Reading, others: str, family: Family[RevisionStatistics], writer: FamilyText, exemplars: bool = False
 ) -> Iterator[bytes]:
-    """The lines of one family, in slices; `others`: the labels of those that are shown as one."""
+    """Yield the lines of one family, in slices; `others` are the labels of the aggregated revisions."""
     lines: list[str] = []
     for revision, labels in reading.named:
         writer.write(lines, labels, family.read(revision), exemplars)
@@ -128,7 +128,7 @@ def _read(family: Family[Source], source: Source) -> Metric:
 
 
 class Only(Collector):
-    """A registry of one metric."""
+    """A collector of one metric."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

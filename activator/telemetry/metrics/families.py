@@ -1,10 +1,10 @@
-"""What a metric is before it is rendered: a name, a meaning, a closed set of labels, and how it is read.
+"""The definition of a metric: its name, help text, labels, and the function that reads it.
 
 Rules
   1. Labels are namespace, revision and closed sets (state, reason, code class, phase); never a pod, a path, a host or
-     anything else that a request carries. The trace of an exemplar is no label: it makes no series.
-  2. Names and units follow Prometheus' conventions; a counter stands here without `_total`, which the exposition adds.
-  3. Each family says what it is for: `docs/metrics.md` is written from here.
+     other data of a request. The trace id of an exemplar is not a label and creates no series.
+  2. Names and units follow Prometheus' conventions; the name of a counter lacks `_total`, which the exposition adds.
+  3. Each family has a help text, from which `docs/metrics.md` is generated.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class Kind(Enum):
 
 
 class Fold(Enum):
-    """What becomes of the values of revisions that are shown as one."""
+    """The way in which the values of aggregated revisions are combined."""
 
     SUM = "sum"
     MAX = "max"
 
 
 Value = float | Distribution
-Row = tuple[tuple[str, ...], Value]  # the values of the family's own labels, and what was read
+Row = tuple[tuple[str, ...], Value]  # the values of the family's own labels, and the value
 
 
 class Family(NamedTuple, Generic[Source]):
-    """One metric of each `Source`."""
+    """A metric that each `Source` has."""
 
     name: str
     kind: Kind
     text: str
     read: Callable[[Source], Iterable[Row]]
-    labels: tuple[str, ...] = ()  # beside those that name the source
-    values: tuple[tuple[str, ...], ...] = ()  # of each label, all that it can be; empty: as configured
-    bounds: tuple[float, ...] = ()  # of a histogram
+    labels: tuple[str, ...] = ()  # in addition to those that name the source
+    values: tuple[tuple[str, ...], ...] = ()  # all values of each label; empty: as configured
+    bounds: tuple[float, ...] = ()  # the bounds of a histogram
     fold: Fold = Fold.SUM
-    adds: str = ""  # of the control plane: what it shows that the nearest metric of every controller does not
+    adds: str = ""  # for the control plane: the difference to the nearest metric of a controller runtime
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:
-        """Without samples yet."""
+        """Return the metric without samples."""
         labels = (*source_labels, *self.labels)
         if self.kind is Kind.COUNTER:
             return CounterMetricFamily(self.name, self.text, labels=labels)
@@ -63,7 +63,7 @@ class Family(NamedTuple, Generic[Source]):
         return HistogramMetricFamily(self.name, self.text, labels=labels)
 
     def folded(self, rows: Iterable[Row]) -> list[Row]:
-        """Rows of many sources as those of one."""
+        """Combine the rows of several sources."""
         found: dict[tuple[str, ...], Value] = {}
         for labels, value in rows:
             before = found.get(labels)
@@ -78,7 +78,7 @@ class Family(NamedTuple, Generic[Source]):
 
 
 def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
-    """One row into a metric that `Family.metric` made."""
+    """Add one row to a metric that `Family.metric` made."""
     if isinstance(metric, HistogramMetricFamily):
         assert isinstance(value, Distribution), f"{metric.name} is a histogram"
         buckets = [("+Inf" if bound == inf else repr(bound), float(count)) for bound, count in value.buckets]
@@ -89,17 +89,17 @@ def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
 
 
 def one(read: Callable[[Source], float]) -> Callable[[Source], list[Row]]:
-    """A family without labels of its own."""
+    """Return the `read` function of a family without labels of its own."""
     return lambda source: [((), float(read(source)))]
 
 
 def counter(name: str, text: str, read: Callable[[Source], float], adds: str = "") -> Family[Source]:
-    """A counter without labels of its own."""
+    """Return a counter without labels of its own."""
     return Family(name, Kind.COUNTER, text, one(read), adds=adds)
 
 
 def gauge(
     name: str, text: str, read: Callable[[Source], float], fold: Fold = Fold.SUM, adds: str = ""
 ) -> Family[Source]:
-    """A gauge without labels of its own."""
+    """Return a gauge without labels of its own."""
     return Family(name, Kind.GAUGE, text, one(read), fold=fold, adds=adds)

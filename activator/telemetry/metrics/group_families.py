@@ -1,6 +1,6 @@
-"""The metrics of groups: what their budgets are used for, swaps, evictions, and how long revisions wait for the turn.
+"""The metrics of groups: budgets and their use, swaps, evictions, and how long revisions wait for their turn.
 
-Groups and resources are named in the file, so their number is bounded.
+The configuration file names groups and resources, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EVICTIONS = tuple(reason.value for reason in Eviction)
 
 
 class GroupFigures(NamedTuple):
-    """Of one moment."""
+    """The groups at one time."""
 
     groups: list[Group]
 
@@ -27,65 +27,65 @@ class GroupFigures(NamedTuple):
 
 
 def _of_group(name: str, kind: Kind, text: str, read: Callable[[Group], float]) -> Family[GroupFigures]:
-    def rows(it: GroupFigures) -> Iterable[Row]:
-        return [((group.rule.name,), float(read(group))) for group in it.groups]
+    def rows(figures: GroupFigures) -> Iterable[Row]:
+        return [((group.rule.name,), float(read(group))) for group in figures.groups]
 
     return Family(name, kind, text, rows, ("group",), ((),))
 
 
 def _of_resource(name: str, text: str, read: Callable[[Group], tuple[int, ...]]) -> Family[GroupFigures]:
-    def rows(it: GroupFigures) -> Iterable[Row]:
-        for group in it.groups:
+    def rows(figures: GroupFigures) -> Iterable[Row]:
+        for group in figures.groups:
             for resource, amount in zip(group.rule.resources, read(group)):
                 yield (group.rule.name, resource), float(amount)
 
     return Family(name, Kind.GAUGE, text, rows, ("group", "resource"), ((), ()))
 
 
-def _evictions(it: GroupFigures) -> Iterable[Row]:
-    for group in it.groups:
+def _evictions(figures: GroupFigures) -> Iterable[Row]:
+    for group in figures.groups:
         for reason, count in group.eviction_totals.items():
             yield (group.rule.name, reason.value), float(count)
 
 
 GROUP_FAMILIES: tuple[Family[GroupFigures], ...] = (
     _of_resource(
-        "activator_revision_group_budget", "How much of a resource a group has.", lambda group: group.rule.budget
+        "activator_revision_group_budget", "The budget of a group, by resource.", lambda group: group.rule.budget
     ),
     _of_resource(
         "activator_revision_group_used",
-        "How much of it programs hold that start, run, leave or sleep.",
+        "The part of the budget that starting, running, stopping and sleeping programs use, by resource.",
         lambda group: group.used(),
     ),
     _of_group(
         "activator_revision_group_waiting_revisions",
         Kind.GAUGE,
-        "Revisions with requests that wait for the turn.",
+        "Revisions whose requests wait for the revision's turn.",
         lambda group: sum(state.wait is not None for state in group.members.values()),
     ),
     _of_group(
         "activator_revision_group_swaps",
         Kind.COUNTER,
-        "Programs that were loaded where others had to leave.",
+        "Programs that were loaded after others had been evicted.",
         lambda group: group.swaps_total,
     ),
     _of_group(
         "activator_revision_group_turns",
         Kind.COUNTER,
-        "Times that a revision had waited for the turn and got it, or waited no longer.",
+        "Waits of revisions for their turn that have ended, by getting it or by giving up.",
         lambda group: group.waits_total,
     ),
     _of_group(
         "activator_revision_group_turn_wait_seconds",
         Kind.COUNTER,
-        "Seconds that revisions have waited for the turn.",
+        "Seconds that revisions have waited for their turn.",
         lambda group: group.waited_s_total,
     ),
     Family(
         "activator_revision_group_evictions",
         Kind.COUNTER,
-        "Programs that had to leave: demand (idle, and another revision has a request), overtaken (busy, and its turn "
-        "was over), spare (one of several), budget (it was lowered), asleep (what it kept was needed).",
+        "Evicted programs by reason: demand (idle, and another revision had a request), overtaken (busy, and its turn "
+        "was over), spare (one of several), budget (it was lowered), asleep (its resources were needed).",
         _evictions,
         ("group", "reason"),
         ((), EVICTIONS),

@@ -1,4 +1,4 @@
-"""Knative's metrics on their way out: a port that Prometheus asks, or OTLP over HTTP at an interval."""
+"""The export of Knative's metrics: a port for Prometheus, or OTLP over HTTP at an interval."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from activator.telemetry.metrics.knative_requests import KnativeRequests
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 from activator.telemetry.request_hooks import RequestHooks
 
-KNATIVE_PROMETHEUS_ADDRESS: Final = "0.0.0.0:9090"  # where Knative's activator has its metrics
+KNATIVE_PROMETHEUS_ADDRESS: Final = "0.0.0.0:9090"  # the metrics port of Knative's activator
 KNATIVE_EXPORT_TIMEOUT_S: Final = 10.0
 
 log = logging.getLogger("activator.control")
@@ -27,8 +27,10 @@ OFF: Final = KnativeExport()
 
 
 class KnativeExporter:
-    """`requests`: who is told of requests while the metrics are wanted; None: others count them. `gather` asks those
-    for what they have counted. `wall_ns`: the time of day in nanoseconds since 1970.
+    """The exporter of Knative's metrics.
+
+    `requests` observes requests while the metrics are enabled; None if the workers count them, and `gather` collects
+    their counts. `wall_ns` returns the time of day in nanoseconds since 1970.
     """
 
     def __init__(
@@ -49,12 +51,12 @@ class KnativeExporter:
         self._started_ns = wall_ns()
         self._wanted = OFF
         self._task: asyncio.Task[None] | None = None
-        self.address = ""  # of the port, while there is one …
-        self.listening = asyncio.Event()  # … as it is wanted now
+        self.address = ""  # the address of the port, while it is open
+        self.listening = asyncio.Event()  # set while the port is open with the current settings
         self.failed_total = 0  # batches that were not accepted
 
     def set(self, wanted: KnativeExport) -> None:
-        """From now on."""
+        """Apply the settings now."""
         if wanted == self._wanted:
             return
         self._wanted = wanted
@@ -98,7 +100,7 @@ class KnativeExporter:
         return await answer_in_slices(request, slices, content_type)
 
     async def _send(self, wanted: KnativeExport) -> None:
-        # Only where metrics are sent away.
+        # Imported only if metrics are exported.
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
         from opentelemetry.sdk.metrics.export import MetricExportResult
         from opentelemetry.sdk.resources import Resource

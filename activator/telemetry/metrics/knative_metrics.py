@@ -1,11 +1,12 @@
-"""What Knative's activator measures, by its names and labels, for dashboards that were made for it.
+"""The metrics of Knative's activator, with its names and labels, for existing dashboards.
 
 Rules
-  1. Where possible, values are read from the same plain counters as our own metrics; requests are distinguished by
-     method, host, status and so on in knative_requests.py, which receives them only while these metrics are wanted; of
-     several workers request_counts.py adds up.
-  2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
-  3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
+  1. Where possible, values are read from the same plain counters as our own metrics. knative_requests.py counts
+     requests by method, host, status and so on, but only while these metrics are enabled; request_counts.py adds up the
+     counts of several workers.
+  2. One list of metrics has two outputs: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
+  3. Metrics that cannot be bounded are omitted: Knative's http.client metrics have the address of every pod that ever
+     existed.
 
 Source: knative.dev/serving pkg/activator, pkg/http/handler (v1.23), and OpenTelemetry's conventions for HTTP.
 """
@@ -36,7 +37,7 @@ Point = tuple[Attributes, Value]
 
 
 class Kind(Enum):
-    """As OpenTelemetry distinguishes them; Prometheus knows no difference between the first two."""
+    """The kinds of OpenTelemetry; Prometheus does not distinguish the first two."""
 
     GAUGE = "gauge"
     UP_DOWN = "up-down counter"
@@ -45,16 +46,16 @@ class Kind(Enum):
 
 
 class Described(NamedTuple):
-    """One metric."""
+    """The description of one metric."""
 
-    name: str  # as OpenTelemetry has it
+    name: str  # in OpenTelemetry's form
     unit: str
     kind: Kind
     text: str
 
     @property
     def prometheus_name(self) -> str:
-        """Units in braces are no units to Prometheus; what a counter's name ends in, the library adds."""
+        """The name with its unit, except units in braces; the library adds the suffix of a counter."""
         return self.name.replace(".", "_") + _UNITS.get(self.unit, "")
 
     def family(self, labels: tuple[str, ...] = ()) -> Metric:
@@ -64,7 +65,7 @@ class Described(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """One metric, and how it is read of something."""
+    """A metric, and the function that reads it."""
 
     described: Described
     read: Callable[[Any], Any]
@@ -75,17 +76,17 @@ _REQUESTS: Final = "{request}"
 
 CONCURRENCY: Final = Measure(
     Described("kn.revision.request.concurrency", _REQUESTS, Kind.GAUGE, "Requests that wait for a pod or are at one."),
-    lambda it: float(it.table.in_flight + it.queued),
+    lambda revision: float(revision.table.in_flight + revision.queued),
 )
 REVISION_MEASURES: Final = (
     CONCURRENCY,
     Measure(
         Described("kn.revision.request.queued", _REQUESTS, Kind.UP_DOWN, "Requests that wait for a pod."),
-        lambda it: it.queued,
+        lambda revision: revision.queued,
     ),
     Measure(
         Described("kn.revision.request.active", _REQUESTS, Kind.UP_DOWN, "Requests at pods."),
-        lambda it: it.table.in_flight,
+        lambda revision: revision.table.in_flight,
     ),
 )
 REQUEST_MEASURES: Final = (
@@ -96,15 +97,15 @@ REQUEST_MEASURES: Final = (
             Kind.HISTOGRAM,
             "From the arrival of a request to its end, by its kind.",
         ),
-        lambda it: it.duration,
+        lambda series: series.duration,
     ),
     Measure(
         Described("http.server.request.body.size", "By", Kind.HISTOGRAM, "Bodies of requests, as far as they came."),
-        lambda it: it.request_size,
+        lambda series: series.request_size,
     ),
     Measure(
         Described("http.server.response.body.size", "By", Kind.HISTOGRAM, "Bodies of answers, as far as they went."),
-        lambda it: it.response_size,
+        lambda series: series.response_size,
     ),
 )
 AUTOSCALER_MEASURES: Final = (
@@ -115,7 +116,7 @@ AUTOSCALER_MEASURES: Final = (
             Kind.GAUGE,
             "1 while there is a connection to the autoscaler.",
         ),
-        lambda it: int(it.stream.is_connected),
+        lambda view: int(view.stream.is_connected),
     ),
     Measure(
         Described(
@@ -124,14 +125,14 @@ AUTOSCALER_MEASURES: Final = (
             Kind.COUNTER,
             "Connections to the autoscaler that were there and broke.",
         ),
-        lambda it: int(it.stream.errors_total),
+        lambda view: int(view.stream.errors_total),
     ),
 )
 METRICS: Final = tuple(measure.described for measure in (*REVISION_MEASURES, *REQUEST_MEASURES, *AUTOSCALER_MEASURES))
 
 
 class KnativeMetrics:
-    """Of one program; `cluster`: None where there is none."""
+    """Knative's metrics of one program; `cluster` returns None if there is no cluster."""
 
     def __init__(
         self,
@@ -146,15 +147,15 @@ class KnativeMetrics:
         self._roster = Roster((), named_max)
 
     def ended(self, statistics: RevisionStatistics) -> None:
-        """The last request of a revision that was dropped has ended."""
+        """Record the last statistics of a dropped revision whose last request has ended."""
         self._roster.ended(statistics)
 
     def render(self) -> tuple[Iterator[bytes], str]:
-        """The slices of Prometheus' text, and its content type; a slice may be empty."""
+        """Return an iterator of slices of Prometheus' text, which may be empty, and the content type."""
         return self._slices(), CONTENT_TYPE_PLAIN_0_0_4
 
     def begin(self) -> KnativeReading:
-        """A reading, empty until it has been filled."""
+        """Return a reading, which is empty until `fill` has been called."""
         return KnativeReading(self._revisions, self._roster, self.requests, self._cluster())
 
     def _slices(self) -> Iterator[bytes]:
@@ -168,7 +169,7 @@ class KnativeMetrics:
             for point in points:
                 some.append(point)
                 lines += len(point[1].buckets) if isinstance(point[1], Distribution) else 1
-                if lines >= SAMPLES_PER_SLICE // 10:  # the library takes 5 us a line
+                if lines >= SAMPLES_PER_SLICE // 10:  # the library takes 5 us per line
                     yield _samples(described, some)
                     lines = 0
                     some.clear()
@@ -176,7 +177,7 @@ class KnativeMetrics:
 
 
 class KnativeReading:
-    """All revisions at one time, or as many as `fill` has read."""
+    """A reading of all revisions, or of as many as `fill` has read."""
 
     def __init__(
         self,
@@ -191,10 +192,10 @@ class KnativeReading:
         self._cluster = cluster
         self._named: list[RevisionStatistics] = []
         self._others: dict[Measure, Number] = {}
-        self._attributes: dict[str, Attributes] = {}  # of all, by key
+        self._attributes: dict[str, Attributes] = {}  # by key, for all revisions
 
     def fill(self) -> Iterator[None]:
-        """Read all revisions; between two steps the loop may turn."""
+        """Read all revisions in steps, between which the loop may run."""
         for number, revision in enumerate(self._revisions(), start=1):
             if not revision.dropped:
                 self._add(revision)
@@ -210,7 +211,7 @@ class KnativeReading:
             self._others[measure] = self._others.get(measure, 0) + measure.read(revision)
 
     def points(self) -> Iterator[tuple[Described, Iterator[Point]]]:
-        """Each metric, and its values by attributes."""
+        """Yield each metric with its values by attributes."""
         for measure in REVISION_MEASURES:
             yield measure.described, self._of_revisions(measure)
         for measure in REQUEST_MEASURES:
@@ -227,7 +228,7 @@ class KnativeReading:
             yield _other_attributes(full), self._others[measure]
 
     def _of_requests(self, measure: Measure) -> Iterator[Point]:
-        """Of requests that no revision was found for, none of a revision's attributes."""
+        """Yield the values of request metrics; requests without a revision lack the revision's attributes."""
         for key, series in self._requests.read(self._attributes.keys()):
             of = _other_attributes(True) if key == OTHER else self._attributes.get(key, {})
             value = measure.read(series)
@@ -249,7 +250,7 @@ def _other_attributes(full: bool) -> Attributes:
 
 
 def _samples(described: Described, points: list[Point]) -> bytes:
-    """Without the description, which stands there already."""
+    """Return the lines of samples without the metric's description, which has been written."""
     text = b""
     by_labels: dict[tuple[str, ...], list[Point]] = {}
     for point in points:
@@ -267,8 +268,8 @@ def _samples(described: Described, points: list[Point]) -> bytes:
 
 
 def otlp_data(reading: KnativeReading, resource: Any, started_ns: int, now_ns: int) -> Any:
-    """All of it as the SDK's own data (`MetricsData`), for its exporters; `resource`: the SDK's."""
-    from opentelemetry.sdk.metrics import export as sdk  # only where metrics are sent away
+    """Return a reading as the SDK's `MetricsData`, for its exporters; `resource` is the SDK's."""
+    from opentelemetry.sdk.metrics import export as sdk  # imported only if metrics are exported
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     cumulative = sdk.AggregationTemporality.CUMULATIVE
@@ -305,6 +306,6 @@ def _histogram_point(attributes: Attributes, value: Value, started_ns: int, now_
         value.total,
         own,
         bounds,
-        None,  # type: ignore[arg-type]  # the least and the greatest: not kept, and may be left out
+        None,  # type: ignore[arg-type]  # min and max are optional, and not recorded
         None,  # type: ignore[arg-type]
     )

@@ -1,12 +1,12 @@
-"""Requests distinguished as Knative's dashboards have them, of each revision: by method, host, status and so on.
+"""Counts of each revision's requests by method, host, status and so on, for Knative's dashboards.
 
-Knative's activator gets these from OpenTelemetry's instrumentation of Go's HTTP server, with its names and bounds.
+Knative's activator has these from OpenTelemetry's instrumentation of Go's HTTP server, with its names and bounds.
 
 Rules
-  1. Counted only while Knative's metrics are wanted; our own metrics have none of these labels.
-  2. The number of series is bounded whatever clients send. Of each revision the first SERIES_MAX combinations are
-     distinguished; later ones have `_other` for the host and `_OTHER` for the method, and of the status only the class,
-     which makes at most 24 more. Revisions beyond the cap are `_other` together.
+  1. Requests are counted only while Knative's metrics are enabled; our own metrics have none of these labels.
+  2. The number of series is bounded. For each revision, the first KNATIVE_SERIES_MAX combinations are distinguished;
+     later ones have the host `_other`, the method `_OTHER` and only the class of the status, which adds at most 24.
+     Revisions beyond the limit are aggregated as `_other`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.fields import printable, status_of
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 
-KNATIVE_SERIES_MAX: Final = 100  # combinations of method, host, status and so on, of one revision, in Knative's metrics
+KNATIVE_SERIES_MAX: Final = 100  # combinations of method, host, status and so on, per revision, in Knative's metrics
 
-# Of durations what that instrumentation asks for, of sizes the default of OpenTelemetry's SDKs.
+# The bounds of durations are those of the instrumentation, the bounds of sizes the default of OpenTelemetry's SDKs.
 DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
 )  # fmt: skip
@@ -40,22 +40,22 @@ Combination = tuple[bytes, bool, bytes, str, int]  # method, TLS, authority, pro
 
 @final
 class RequestSeries:
-    """Requests of one combination."""
+    """The requests of one combination."""
 
     def __init__(self, combination: Combination) -> None:
         self.combination = combination
         self.duration = Histogram(DURATION_BOUNDS_S)
         self.request_size = Histogram(SIZE_BOUNDS)
         self.response_size = Histogram(SIZE_BOUNDS)
-        self.has_changed: bool = False  # since `take_changed`
+        self.has_changed: bool = False  # since the last `take_changed`
 
     def attributes(self) -> dict[str, str | int]:
-        """By OpenTelemetry's names; the default port is left out."""
+        """Return the attributes by OpenTelemetry's names, without the default port."""
         return attributes_of(self.combination)
 
 
 class KnativeRequests(ExchangeObserver):
-    """`series_max`: combinations of a revision that are distinguished; `revisions_max`: revisions, by name."""
+    """The counts of one process, for at most `revisions_max` revisions with `series_max` combinations each."""
 
     def __init__(
         self,
@@ -81,9 +81,10 @@ class KnativeRequests(ExchangeObserver):
             self._failed(error)
 
     def read(self, revisions: AbstractSet[str]) -> Iterator[tuple[str, RequestSeries]]:
-        """Every series with its revision's key: empty where none was found, OTHER of those beyond the cap.
+        """Yield every series with its revision's key, which is empty for requests without a revision.
 
-        `revisions`: the keys of those that there are; what was counted of others is deleted.
+        The key of aggregated revisions is OTHER. `revisions` are the keys of the existing revisions; the counts of all
+        others are deleted.
         """
         self.forget_others(revisions)
         for key, by_combination in list(self._revisions.items()):
@@ -91,7 +92,7 @@ class KnativeRequests(ExchangeObserver):
                 yield key, series
 
     def take_changed(self) -> list[tuple[str, RequestSeries]]:
-        """Every series that has counted a request since this was last called, with its revision's key as in `read`."""
+        """Return every series that has counted a request since the last call, with its key as in `read`."""
         found: list[tuple[str, RequestSeries]] = []
         for key, by_combination in self._revisions.items():
             for series in by_combination.values():
@@ -101,7 +102,7 @@ class KnativeRequests(ExchangeObserver):
         return found
 
     def forget_others(self, revisions: AbstractSet[str]) -> None:
-        """There are these revisions, and no others."""
+        """Delete the counts of all revisions but these."""
         for key in [key for key in self._revisions if key and key != OTHER and key not in revisions]:
             del self._revisions[key]
 
@@ -127,7 +128,7 @@ class KnativeRequests(ExchangeObserver):
 
 
 def attributes_of(combination: Combination) -> dict[str, str | int]:
-    """By OpenTelemetry's names; the default port is left out."""
+    """Return the attributes of a combination by OpenTelemetry's names, without the default port."""
     method, secure, authority, protocol, status = combination
     host, port = _host_and_port(printable(authority))
     name, _, version = protocol.partition("/")
@@ -136,7 +137,7 @@ def attributes_of(combination: Combination) -> dict[str, str | int]:
         "url.scheme": "https" if secure else "http",
         "server.address": host,
         "network.protocol.name": name.lower(),
-        "network.protocol.version": "2.0" if version == "2" else version,  # as that instrumentation says it
+        "network.protocol.version": "2.0" if version == "2" else version,  # the instrumentation's spelling
     }
     if port and port != (443 if secure else 80):
         found["server.port"] = port
@@ -146,13 +147,13 @@ def attributes_of(combination: Combination) -> dict[str, str | int]:
 
 
 def less_distinguished(combination: Combination) -> Combination:
-    """What it counts as beyond the cap."""
+    """Return the combination under which one beyond the limit is counted."""
     _, secure, _, protocol, status = combination
     return _OTHER_METHOD, secure, OTHER.encode(), protocol, status // 100 * 100
 
 
 def _host_and_port(authority: str) -> tuple[str, int]:
-    """The port is 0 where there is none; IPv6 without its brackets."""
+    """Split an authority into the host, without brackets, and the port, 0 if there is none."""
     host, colon, port = authority.rpartition(":")
     if not colon or not port.isdecimal() or (host.startswith("[") and not host.endswith("]")):
         return authority.strip("[]"), 0

@@ -1,4 +1,4 @@
-"""The metrics of a replica as a member of its group, where there is one (`members`)."""
+"""The metrics of a replica as a member of a group (`members`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REFUSALS: Final = ("refused", "no handshake", "too many")
 
 
 class MemberFigures(NamedTuple):
-    """As this replica sees the group; totals count since its start."""
+    """The group as this replica sees it; totals count since its start."""
 
     seats: dict[str, int]  # by state
     unproven: int
@@ -20,7 +20,7 @@ class MemberFigures(NamedTuple):
     views_total: int
     may_grant: bool
     refused: dict[str, int]  # connections, by reason
-    loads: dict[str, int]  # of revisions that others own, or that are ours: by what became of them
+    loads: dict[str, int]  # load reports by outcome
 
 
 MEMBER_FAMILIES: tuple[Family[MemberFigures], ...] = (
@@ -28,35 +28,39 @@ MEMBER_FAMILIES: tuple[Family[MemberFigures], ...] = (
         "activator_group_seats",
         Kind.GAUGE,
         "Seats of the group by state, as this replica sees them.",
-        lambda it: [((state,), float(it.seats.get(state, 0))) for state in SEAT_STATES],
+        lambda figures: [((state,), float(figures.seats.get(state, 0))) for state in SEAT_STATES],
         ("state",),
         (SEAT_STATES,),
     ),
     gauge(
         "activator_group_unproven",
-        "Members that are not in the view and not known to have ended: what they own waits for that.",
-        lambda it: float(it.unproven),
+        "Members that are not in the view but may still run: the revisions that they own are not granted.",
+        lambda figures: float(figures.unproven),
     ),
-    gauge("activator_group_epoch", "The number of the view in which this replica acts.", lambda it: float(it.epoch)),
-    counter("activator_group_views", "Views that took effect here.", lambda it: it.views_total),
+    gauge(
+        "activator_group_epoch",
+        "The epoch of this replica's view.",
+        lambda figures: float(figures.epoch),
+    ),
+    counter("activator_group_views", "Views that this replica has installed.", lambda figures: figures.views_total),
     gauge(
         "activator_group_grants",
-        "1: this replica grants slots of what it owns. 0: it does not reach a majority.",
-        lambda it: float(it.may_grant),
+        "1 while this replica grants slots of the revisions that it owns; 0: it does not reach a majority.",
+        lambda figures: float(figures.may_grant),
     ),
     Family(
         "activator_group_loads",
         Kind.COUNTER,
-        "Loads of revisions that were sent to their owner, received as owner, or left out since a member did not read.",
-        lambda it: [((way,), float(it.loads.get(way, 0))) for way in LOAD_WAYS],
+        "Load reports of revisions: sent to their owner, received as owner, or left out because a member did not read.",
+        lambda figures: [((way,), float(figures.loads.get(way, 0))) for way in LOAD_WAYS],
         ("way",),
         (LOAD_WAYS,),
     ),
     Family(
         "activator_group_connections_refused",
         Kind.COUNTER,
-        "Connections to the port of the members that were refused.",
-        lambda it: [((reason,), float(it.refused.get(reason, 0))) for reason in REFUSALS],
+        "Refused connections to the members' port, by reason.",
+        lambda figures: [((reason,), float(figures.refused.get(reason, 0))) for reason in REFUSALS],
         ("reason",),
         (REFUSALS,),
     ),

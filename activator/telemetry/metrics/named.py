@@ -1,11 +1,11 @@
-"""Which revisions are shown by name; beyond the cap they are shown as one, so that the number of series is bounded.
+"""The choice of revisions that are shown by name; the others are aggregated, which bounds the number of series.
 
-A revision is shown by its name from its first reading on, or in `_other` for good: if it moved, the counters of
-`_other` would fall, and a fall is read as a restart that counts everything again. For the same reason what a revision
-in `_other` had counted stays there when the revision has gone: a data plane sends it a last time (`RevisionEnded`).
+A revision is shown by its name from its first reading on, or permanently in `_other`: if it moved, the counters of
+`_other` would fall, which Prometheus reads as a restart and counts everything again. For the same reason the counts of
+a revision in `_other` remain after its removal: the data plane sends them a last time (`RevisionEnded`).
 
-A reading takes several turns of the loop, and another one may begin meanwhile: each sees those that were there at its
-own beginning. Therefore what has ended is added at the beginning of the next reading, not when it comes.
+A reading takes several turns of the loop and may overlap with another one; each covers the revisions that existed when
+it began. Therefore the counts of removed revisions are added when the next reading begins, not when they arrive.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from activator.messages import RevisionStatistics
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Row
 from activator.telemetry.metrics.sample_text import pairs_text
 
-OTHER: Final = ("_other", "_other")  # namespace and name; neither can be a revision's own
+OTHER: Final = ("_other", "_other")  # namespace and name; no revision can have either
 
 Rows = dict[str, list[Row]]  # by family
 Families = tuple[Family[RevisionStatistics], ...]
 
 
 class Reading:
-    """All revisions at one time, added one by one; the reader may let the loop turn in between.
+    """A reading of all revisions, which are added one by one; the loop may run in between.
 
-    `named`: each with its labels as text.
+    `named` holds the revisions that are shown by name, with their labels as text.
     """
 
-    def __init__(self, roster: Roster, families: Families, gone: Rows, others: set[int]) -> None:
+    def __init__(self, roster: Roster, families: Families, removed: Rows, others: set[int]) -> None:
         self.named: list[tuple[RevisionStatistics, str]] = []
         self._roster = roster
         self._families = families
-        self._rows = dict(gone)
+        self._rows = dict(removed)
         self._others = others
 
     def add(self, statistics: RevisionStatistics) -> None:
-        """One revision, as it is now."""
+        """Add one revision with its current figures."""
         if statistics.incarnation not in self._others and not statistics.dropped:
             labels = self._roster.labels_of(statistics)
             if labels is not None:
@@ -47,12 +47,12 @@ class Reading:
             fold(self._rows, self._families, statistics)
 
     def others(self, family: Family[RevisionStatistics]) -> list[Row]:
-        """Of all that are shown as one: those that are there, and what those that have gone had counted."""
+        """Return the rows of `_other`: the aggregated revisions, and the counts of those that were removed."""
         return self._rows.get(family.name, [])
 
 
 class Roster:
-    """`named_max`: how many revisions are shown by name; `labels`: what the two that name one are called."""
+    """The revisions that are shown by name, at most `named_max`; `labels` are the names of their two labels."""
 
     def __init__(self, families: Families, named_max: int, labels: tuple[str, ...] = REVISION_LABELS) -> None:
         self.others_text = pairs_text(labels, OTHER)
@@ -62,25 +62,25 @@ class Roster:
         self._named_max = named_max
         self._named: dict[int, str] = {}  # labels as text, by incarnation
         self._others: set[int] = set()  # incarnations
-        self._gone: Rows = {}
-        self._ended: list[RevisionStatistics] = []  # of `_others`, since the last reading began
+        self._removed: Rows = {}  # the counts of removed revisions of `_other`
+        self._ended: list[RevisionStatistics] = []  # revisions of `_other` removed since the last reading began
 
     def read(self) -> Reading:
-        """A reading begins."""
+        """Begin a reading."""
         for statistics in self._ended:
             self._others.discard(statistics.incarnation)
-            fold(self._gone, self._lasting, statistics)
+            fold(self._removed, self._lasting, statistics)
         self._ended.clear()
-        return Reading(self, self._families, self._gone, set(self._others))
+        return Reading(self, self._families, self._removed, set(self._others))
 
     def ended(self, statistics: RevisionStatistics) -> None:
-        """The revision will not be read again."""
+        """Record the last statistics of a revision, which will not be read again."""
         self._named.pop(statistics.incarnation, None)
         if statistics.incarnation in self._others:
             self._ended.append(statistics)
 
     def labels_of(self, statistics: RevisionStatistics) -> str | None:
-        """What a revision is shown by; None: in `_other`."""
+        """Return the labels of a revision as text; None if it is in `_other`."""
         incarnation = statistics.incarnation
         labels = self._named.get(incarnation)
         if labels is None:
@@ -98,6 +98,6 @@ def fold(rows: Rows, families: Families, statistics: RevisionStatistics) -> None
 
 
 def labels_of(statistics: RevisionStatistics) -> tuple[str, str]:
-    """Namespace and name."""
+    """Return the namespace and the name."""
     namespace, _, name = statistics.key.partition("/")
     return namespace, name

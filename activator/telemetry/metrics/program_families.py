@@ -1,4 +1,4 @@
-"""The metrics of the whole process: clients, what is held, and the control plane, which knows no names of pods."""
+"""The metrics of the whole process: clients, held requests and bodies, and the control plane, without names of pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from lb.tracker import EMPTY, STATE_NAMES
 
 
 class Program(NamedTuple):
-    """What is read here, of one moment."""
+    """The figures of the program at one time."""
 
     data: DataPlaneStatistics
     worker: StateWorker
@@ -38,81 +38,98 @@ class Program(NamedTuple):
     lost_log_lines: int
     now: Now
     controllers: Controllers
-    spans: dict[str, int]  # by what became of them
-    intake: PushIntake | None = None  # where pods may report themselves
-    cluster: ClusterView | None = None  # where revisions come from a cluster …
-    knative: KnativeView | None = None  # … with Knative
-    declarations: DeclarationsView | None = None  # … without it
-    workers: WorkerFigures | None = None  # where there are several
-    members: MemberFigures | None = None  # where there is a group
-    scaling: ScalingFigures | None = None  # where revisions are scaled here
-    groups: GroupFigures | None = None  # of revisions, where there are any
+    spans: dict[str, int]  # by outcome
+    intake: PushIntake | None = None  # None: pods cannot report themselves
+    cluster: ClusterView | None = None  # None: no revisions come from a cluster
+    knative: KnativeView | None = None  # None: the cluster is used without Knative
+    declarations: DeclarationsView | None = None  # None: the cluster is used with Knative
+    workers: WorkerFigures | None = None  # None: there is one process
+    members: MemberFigures | None = None  # None: the replica is in no group
+    scaling: ScalingFigures | None = None  # None: no revisions are scaled here
+    groups: GroupFigures | None = None  # None: there are no groups of revisions
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:
-    """Of turns of the state worker."""
+    """Return a histogram of the state worker's turns."""
     return Family(
-        name, Kind.HISTOGRAM, text, lambda it: [((), Distribution.of(read(it)))], bounds=TURN_BOUNDS_S, adds=adds
+        name,
+        Kind.HISTOGRAM,
+        text,
+        lambda program: [((), Distribution.of(read(program)))],
+        bounds=TURN_BOUNDS_S,
+        adds=adds,
     )
 
 
 _STATES = ("unknown", *STATE_NAMES[EMPTY + 1 :])
 
 
-def _since_last_panic(it: Program) -> list[Row]:
-    since_s = it.worker.supervision.since_last_s(it.now())
+def _since_last_panic(program: Program) -> list[Row]:
+    since_s = program.worker.supervision.since_last_s(program.now())
     return [] if since_s is None else [((), since_s)]
 
 
-def _illegal_transitions(it: Program) -> list[Row]:
-    counts = sorted(it.worker.illegal_totals.items())
+def _illegal_transitions(program: Program) -> list[Row]:
+    counts = sorted(program.worker.illegal_totals.items())
     return [((_STATES[before], event, _STATES[after]), float(count)) for (before, event, after), count in counts]
 
 
-def _reports(it: Program) -> list[Row]:
-    counts = {} if it.intake is None else it.intake.verdict_totals
+def _reports(program: Program) -> list[Row]:
+    counts = {} if program.intake is None else program.intake.verdict_totals
     return [((verdict.value,), float(count)) for verdict, count in counts.items()]
 
 
-def _report_validations(it: Program) -> list[Row]:
-    counts = {} if it.intake is None else it.intake.validation_totals
+def _report_validations(program: Program) -> list[Row]:
+    counts = {} if program.intake is None else program.intake.validation_totals
     return [((found.value,), float(count)) for found, count in counts.items()]
 
 
 CLIENTS: tuple[Family[Program], ...] = (
-    gauge("activator_client_connections", "Open client connections.", lambda it: it.data.client_connections),
+    gauge("activator_client_connections", "Open client connections.", lambda program: program.data.client_connections),
     gauge(
         "activator_client_handshakes",
-        "Client connections on which no request can come yet: their TLS handshake or PROXY header is not over.",
-        lambda it: it.data.handshakes,
+        "Client connections whose TLS handshake or PROXY header is not complete.",
+        lambda program: program.data.handshakes,
     ),
     counter(
         "activator_client_handshakes_closed",
-        "Client connections that were closed before their first request since there were too many such ones.",
-        lambda it: it.data.handshakes_closed_total,
+        "Client connections closed during the handshake because too many were in that state.",
+        lambda program: program.data.handshakes_closed_total,
     ),
-    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.data.accepted_total),
-    counter("activator_client_connections_shed", "Client connections over the limit.", lambda it: it.data.shed_total),
+    counter(
+        "activator_client_connections_accepted", "Client connections.", lambda program: program.data.accepted_total
+    ),
+    counter(
+        "activator_client_connections_shed",
+        "Client connections refused because of the connection limit.",
+        lambda program: program.data.shed_total,
+    ),
     gauge(
         "activator_http2_connections",
-        "Open client connections that speak HTTP/2.",
-        lambda it: it.data.http2.connections,
+        "Open client connections that use HTTP/2.",
+        lambda program: program.data.http2.connections,
     ),
-    gauge("activator_http2_streams", "Open streams of clients' HTTP/2 connections.", lambda it: it.data.http2.streams),
+    gauge(
+        "activator_http2_streams",
+        "Open streams of clients' HTTP/2 connections.",
+        lambda program: program.data.http2.streams,
+    ),
     counter(
         "activator_http2_connections_accepted",
-        "Client connections that began to speak HTTP/2.",
-        lambda it: it.data.http2.connections_total,
+        "Client connections that have used HTTP/2.",
+        lambda program: program.data.http2.connections_total,
     ),
-    counter("activator_http2_requests", "Requests that came over HTTP/2.", lambda it: it.data.http2.requests_total),
+    counter(
+        "activator_http2_requests", "Requests received over HTTP/2.", lambda program: program.data.http2.requests_total
+    ),
     Family(
         "activator_http2_streams_reset",
         Kind.COUNTER,
-        "Streams that were reset: by the client, since what came on them was malformed, or since there were too many.",
-        lambda it: [
-            (("client",), float(it.data.http2.reset_total)),
-            (("malformed",), float(it.data.http2.failed_total)),
-            (("too_many",), float(it.data.http2.refused_total)),
+        "Streams that were reset: by the client, because of malformed frames, or because too many were open.",
+        lambda program: [
+            (("client",), float(program.data.http2.reset_total)),
+            (("malformed",), float(program.data.http2.failed_total)),
+            (("too_many",), float(program.data.http2.refused_total)),
         ],
         ("reason",),
         (("client", "malformed", "too_many"),),
@@ -120,37 +137,44 @@ CLIENTS: tuple[Family[Program], ...] = (
     Family(
         "activator_http2_connection_errors",
         Kind.COUNTER,
-        "HTTP/2 connections that ended for an error of the client's, by the code of RFC 9113.",
-        lambda it: [((code,), float(count)) for code, count in it.data.http2.errors.items()],
+        "HTTP/2 connections closed because of a client's error, by the error code of RFC 9113.",
+        lambda program: [((code,), float(count)) for code, count in program.data.http2.errors.items()],
         ("reason",),
         (CODE_NAMES,),
     ),
-    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.data.exchanges),
+    gauge("activator_exchanges", "Requests that have begun and not ended.", lambda program: program.data.exchanges),
     gauge(
         "activator_held_bytes",
-        "Bodies held in memory, of all revisions: for waiting requests, to be sent again, and for slow clients.",
-        lambda it: it.data.held_bytes,
+        "Bytes of bodies in memory, of all revisions: for queued requests, for retries, and for slow clients.",
+        lambda program: program.data.held_bytes,
     ),
-    gauge("activator_file_bytes", "Bodies in temporary files, for slow clients.", lambda it: it.data.file_bytes),
-    gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.data.held_requests),
     gauge(
-        "activator_answers", "Requests that are answered later, and answers that are kept.", lambda it: it.data.answers
+        "activator_file_bytes",
+        "Bytes of bodies in temporary files, for slow clients.",
+        lambda program: program.data.file_bytes,
     ),
-    gauge("activator_answer_bytes", "Answers that are kept, in memory.", lambda it: it.data.answer_bytes),
+    gauge("activator_held_requests", "Requests that wait for a slot.", lambda program: program.data.held_requests),
+    gauge(
+        "activator_answers",
+        "Asynchronous requests in progress, and stored responses.",
+        lambda program: program.data.answers,
+    ),
+    gauge("activator_answer_bytes", "Bytes of stored responses, in memory.", lambda program: program.data.answer_bytes),
     Family(
         "activator_answers_later",
         Kind.COUNTER,
-        "Requests that prefer to be answered later: accepted, or answered at once for want of room (synchronous); "
-        "done, among them too_large; collected: read at least once; expired without that, deleted, lost at the end.",
-        lambda it: [((outcome,), float(count)) for outcome, count in it.data.answer_totals.items()],
+        "Asynchronous requests (Prefer: respond-async) by outcome: accepted; synchronous: answered at once because "
+        "there was no room; done; too_large, which is included in done; collected: read at least once; expired: never "
+        "read; deleted; lost at shutdown.",
+        lambda program: [((outcome,), float(count)) for outcome, count in program.data.answer_totals.items()],
         ("outcome",),
         (ANSWER_OUTCOMES,),
     ),
     Family(
         "activator_refused_requests",
         Kind.COUNTER,
-        "Requests refused before they had a revision.",
-        lambda it: [((reason,), float(count)) for reason, count in it.data.refused_requests.items()],
+        "Requests refused before they were routed to a revision.",
+        lambda program: [((reason,), float(count)) for reason, count in program.data.refused_requests.items()],
         ("reason",),
         (REASONS,),
     ),
@@ -160,96 +184,96 @@ CONTROL: tuple[Family[Program], ...] = (
     gauge(
         "activator_state_queue_length",
         "Changes that wait for the state worker.",
-        lambda it: len(it.worker.queue),
-        adds="`workqueue_depth` is that of the sources' queues of objects; this is behind all of them.",
+        lambda program: len(program.worker.queue),
+        adds="`workqueue_depth` covers the sources' queues of objects; this queue is behind all of them.",
     ),
     counter(
         "activator_state_changes",
-        "Changes the state worker has taken.",
-        lambda it: it.worker.changes_total,
-        adds="`workqueue_adds_total` counts objects; one object is many changes, or none.",
+        "Changes that the state worker has processed.",
+        lambda program: program.worker.changes_total,
+        adds="`workqueue_adds_total` counts objects; one object leads to any number of changes.",
     ),
     counter(
         "activator_state_changes_folded",
-        "Changes folded into later ones of the same pod before they were taken.",
-        lambda it: it.worker.queue.folded_total,
-        adds="`workqueue_adds_total` leaves out what was folded: only this tells a flood from calm.",
+        "Changes replaced by later ones of the same pod before they were processed.",
+        lambda program: program.worker.queue.folded_total,
+        adds="`workqueue_adds_total` does not count folded changes: only this metric shows a flood.",
     ),
     counter(
         "activator_state_changes_dropped",
-        "Changes that were dropped since the queue was full; their source lists again.",
-        lambda it: it.worker.dropped_total,
+        "Changes dropped because the queue was full; their source lists its objects again.",
+        lambda program: program.worker.dropped_total,
         adds="`workqueue_…` queues never refuse anything.",
     ),
     counter(
         "activator_state_changes_refused",
-        "Changes that did not fit the current state, and were not applied.",
-        lambda it: it.worker.refused_total,
-        adds='`controller_runtime_reconcile_total{result="error"}` counts passes; these made no error, only no sense.',
+        "Changes rejected because they did not fit the current state.",
+        lambda program: program.worker.refused_total,
+        adds='`controller_runtime_reconcile_total{result="error"}` counts failed passes; these changes are not errors.',
     ),
     counter(
         "activator_state_changes_stale",
-        "Reports of pods that came late: of a pod that was gone, or had another slot or another state by then.",
-        lambda it: it.worker.stale_total,
-        adds="Reports of requests that failed and of probes; a controller has none that could be late.",
+        "Reports about pods that arrived late: the pod was removed, or had another slot or state.",
+        lambda program: program.worker.stale_total,
+        adds="Counts reports of failed requests and of probes, which a controller runtime does not have.",
     ),
     counter(
         "activator_state_batches",
-        "Batches the state worker has taken.",
-        lambda it: it.worker.batches_total,
-        adds="With `activator_state_changes_total` the size of a batch, which no `workqueue_…` has.",
+        "Batches that the state worker has processed.",
+        lambda program: program.worker.batches_total,
+        adds="With `activator_state_changes_total` it gives the size of a batch, which no `workqueue_…` has.",
     ),
     _of_turns(
         "activator_state_update_queue_seconds",
         "How long the oldest change of each batch had waited.",
-        lambda it: it.worker.queue_wait,
-        adds="`workqueue_queue_duration_seconds` ends where a source takes the object; this is the rest of the way.",
+        lambda program: program.worker.queue_wait,
+        adds="`workqueue_queue_duration_seconds` ends when a source processes the object; this is the wait after that.",
     ),
     _of_turns(
         "activator_state_update_processing_seconds",
-        "Time that each batch blocked the loop: reducing, applying, handing slots over.",
-        lambda it: it.worker.processing,
-        adds="`workqueue_work_duration_seconds` may wait for the API; this is time in which no request is served.",
+        "Time that each batch blocked the loop: reducing, applying, granting slots.",
+        lambda program: program.worker.processing,
+        adds="`workqueue_work_duration_seconds` includes waits for the API; in this time no request is served.",
     ),
     counter(
         "activator_state_worker_panics",
-        "Changes that raised and were set aside: defects; their revisions wait, all others go on.",
-        lambda it: it.worker.supervision.panics_total,
-        adds="`controller_runtime_reconcile_panics_total` would be a controller's; here one change is set aside.",
+        "Changes that raised an exception (a defect) and were set aside; only their revisions are parked.",
+        lambda program: program.worker.supervision.panics_total,
+        adds="`controller_runtime_reconcile_panics_total` counts passes of a controller; this counts single changes.",
     ),
     Family(
         "activator_state_worker_last_panic_seconds",
         Kind.GAUGE,
         "Time since the last panic; absent before the first one.",
         _since_last_panic,
-        adds="`activator_state_worker_panics_total` forgets with the series' range; this does not.",
+        adds="`activator_state_worker_panics_total` shows the time only within the range of a query.",
     ),
     gauge(
         "activator_state_worker_panics_in_a_row",
-        "Panics in a row, of the revision that has most.",
-        lambda it: it.worker.supervision.worst_in_a_row(it.now()),
-        adds="The total cannot tell one revision that always fails from many that failed once.",
+        "Consecutive panics of the revision with the most.",
+        lambda program: program.worker.supervision.worst_in_a_row(program.now()),
+        adds="The total does not distinguish one revision that always fails from many that failed once.",
     ),
     gauge(
         "activator_state_worker_next_backoff_seconds",
-        "The longest backoff, if its owner panicked now.",
-        lambda it: it.worker.supervision.next_backoff_s(it.now()),
+        "The longest backoff that a revision would get if it panicked now.",
+        lambda program: program.worker.supervision.next_backoff_s(program.now()),
         adds="`workqueue_…` does not show its rate limiter.",
     ),
     counter(
         "activator_state_rebuilds",
-        "Tables made anew from the model, since an invariant was broken.",
-        lambda it: it.worker.rebuilds_total,
-        adds="Nothing of a controller runtime has tables.",
+        "Tables rebuilt from the model because an invariant was violated.",
+        lambda program: program.worker.rebuilds_total,
+        adds="A controller runtime has no tables.",
     ),
     Family(
         "activator_state_mismatches",
         Kind.COUNTER,
-        "Differences between ledgers that the auditor found and had repaired.",
-        lambda it: [((kind,), float(count)) for kind, count in sorted(it.worker.mismatch_totals.items())],
+        "Differences between the tables and the model that the audit found and repaired, by kind.",
+        lambda program: [((kind,), float(count)) for kind, count in sorted(program.worker.mismatch_totals.items())],
         ("kind",),
         (MISMATCHES,),
-        adds="Nothing of a controller runtime audits itself.",
+        adds="A controller runtime has no such audit.",
     ),
     Family(
         "activator_push_reports",
@@ -258,7 +282,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _reports,
         ("outcome",),
         (tuple(verdict.value for verdict in Verdict),),
-        adds="`workqueue_adds_total` knows of what was listed; pods that report themselves are no objects.",
+        adds="`workqueue_adds_total` counts listed objects; pods that report themselves are none.",
     ),
     Family(
         "activator_push_validations",
@@ -267,43 +291,43 @@ CONTROL: tuple[Family[Program], ...] = (
         _report_validations,
         ("outcome",),
         (tuple(found.value for found in Ask),),
-        adds="`activator_pod_ready_validations_total` is of pods with a slot; these have none yet.",
+        adds="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
     ),
     Family(
         "activator_state_illegal_transitions",
         Kind.COUNTER,
-        "Transitions of pods that no table allows, and that were refused: defects.",
+        "Invalid transitions of pods, which were rejected (a defect).",
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
-        adds="Any value is a defect worth a report; what only comes late is `activator_state_changes_stale_total`.",
+        adds="Please report any value above 0; late changes are counted in `activator_state_changes_stale_total`.",
     ),
     Family(
         "activator_pod_ready_validations",
         Kind.COUNTER,
-        "Times a pod was asked whether it answers, before its first request or after it was put out, by outcome.",
-        lambda it: [((outcome.value,), float(count)) for outcome, count in it.prober.asked_totals.items()],
+        "Probes of pods before their first request or after they were taken out of service, by outcome.",
+        lambda program: [((outcome.value,), float(count)) for outcome, count in program.prober.asked_totals.items()],
         ("outcome",),
         (tuple(outcome.value for outcome in Ask),),
-        adds="`rest_client_requests_total` counts calls of the API; these go to pods.",
+        adds="`rest_client_requests_total` counts calls of the API; these are sent to pods.",
     ),
     Family(
         "activator_pod_state_transitions",
         Kind.COUNTER,
-        "Pods that went from one state to another; from empty: they came, to empty: their slot is free again.",
-        lambda it: [
+        "State changes of pods; from `empty`: the pod got a slot, to `empty`: its slot was freed.",
+        lambda program: [
             ((STATE_NAMES[before], STATE_NAMES[after]), float(count))
-            for (before, after), count in it.data.transitions.items()
+            for (before, after), count in program.data.transitions.items()
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),
-        adds="`activator_pods` is a moment; pods that flap between two readings show only here.",
+        adds="`activator_pods` is an instantaneous value; pods that flap between two scrapes show only here.",
     ),
     gauge(
         "activator_state_parked_revisions",
-        "Revisions whose changes wait: after one that raised, or until a large table is made anew.",
-        lambda it: len(it.worker.parked),
-        adds="`workqueue_retries_total` says how often, this how many wait now.",
+        "Revisions whose changes wait, after one raised an exception, or until a large table has been rebuilt.",
+        lambda program: len(program.worker.parked),
+        adds="`workqueue_retries_total` counts retries; this is the number of revisions that wait now.",
     ),
 )
 
@@ -311,28 +335,28 @@ OWN: tuple[Family[Program], ...] = (
     Family(
         "activator_build_info",
         Kind.GAUGE,
-        "1; the version, and whether the hot path is compiled.",
+        "Always 1; the labels are the version, and whether the hot path is compiled.",
         lambda _: [((activator.__version__, "yes" if activator.COMPILED else "no"), 1.0)],
         ("version", "compiled"),
         ((), ("yes", "no")),
     ),
     counter(
         "activator_access_log_lost_lines",
-        "Lines missing in the access log: its reader was too slow, or a write failed.",
-        lambda it: it.lost_log_lines,
+        "Lines missing in the access log because its reader was too slow or a write failed.",
+        lambda program: program.lost_log_lines,
     ),
     Family(
         "activator_trace_spans",
         Kind.COUNTER,
-        "Spans by outcome: sent, failed (no collector took them), dropped (too many waited).",
-        lambda it: [((outcome,), float(count)) for outcome, count in it.spans.items()],
+        "Spans by outcome: sent, failed (the collector did not accept them), dropped (the queue was full).",
+        lambda program: [((outcome,), float(count)) for outcome, count in program.spans.items()],
         ("outcome",),
         (SPAN_OUTCOMES,),
     ),
     counter(
         "activator_errors",
-        "Errors of its own that nobody could answer for: defects.",
-        lambda it: it.data.errors_total,
+        "Unexpected exceptions in the data plane (a defect).",
+        lambda program: program.data.errors_total,
     ),
 )
 

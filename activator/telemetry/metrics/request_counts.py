@@ -1,11 +1,11 @@
-"""Requests distinguished as Knative's dashboards have them, of many workers as those of one.
+"""The sums of all workers' request counts for Knative's dashboards.
 
 Rules
-  1. A worker sends the series that have changed, with all that they have counted since its start. What it had sent
-     stays in the sums when it has ended.
-  2. The bounds are those of one worker (knative_requests.py): the first combinations of each revision that any worker
-     sends are distinguished, and the first revisions. Which these are does not change while they are there.
-  3. What was counted of a revision that is gone is deleted when the sums are read, or somebody says so before.
+  1. A worker sends the series that have changed, with their totals since its start. Its last totals remain in the sums
+     after it has ended.
+  2. The bounds are those of one worker (knative_requests.py): the first revisions that any worker sends, and the first
+     combinations of each, are distinguished. This choice does not change while the revision exists.
+  3. The counts of a removed revision are deleted when the sums are read, or earlier by `forget_others`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from activator.telemetry.request_hooks import RequestHooks
 
 
 class RequestCounts(NamedTuple):
-    """One series as it was read: plain data."""
+    """One series as plain data."""
 
     key: str
     combination: Combination
@@ -45,7 +45,7 @@ class RequestCounts(NamedTuple):
         return cls(key, series.combination, duration, request_size, Distribution.of(series.response_size))
 
     def plus(self, other: RequestCounts) -> RequestCounts:
-        """Both together; key and combination as the first has them."""
+        """Return the sum of both, with this one's key and combination."""
         return RequestCounts(
             self.key,
             self.combination,
@@ -59,14 +59,14 @@ class RequestCounts(NamedTuple):
 
 
 class RequestCounter:
-    """Of a worker: requests are counted while Knative's metrics are wanted; the parent shows them."""
+    """The counter of a worker's requests while Knative's metrics are enabled; the parent shows them."""
 
     def __init__(self, proxy: RequestHooks, failed: Callable[[Exception], None]) -> None:
         self.requests = KnativeRequests(failed)
         self._proxy = proxy
 
     def set(self, wanted: KnativeExport) -> None:
-        """From now on."""
+        """Apply the settings now."""
         self._proxy.measurer = None if wanted.protocol == "none" else self.requests
 
 
@@ -89,31 +89,31 @@ class RequestReader(Protocol):
     """`KnativeRequests` of one process, or `WorkersRequests`."""
 
     def read(self, revisions: AbstractSet[str]) -> Iterator[tuple[str, CountedRequests]]:
-        """As `KnativeRequests.read`."""
+        """Yield the series as `KnativeRequests.read` does."""
 
 
 Name = tuple[str, Combination]
 
 
 class WorkersRequests:
-    """`series_max` and `revisions_max` as `KnativeRequests` has them."""
+    """The sums of all workers, bounded by `series_max` and `revisions_max` as in `KnativeRequests`."""
 
     def __init__(self, series_max: int = KNATIVE_SERIES_MAX, revisions_max: int = METRICS_REVISIONS_MAX) -> None:
         self._series_max = series_max
         self._revisions_max = revisions_max
         self._distinguished: dict[str, set[Combination]] = {}  # by revision
-        self._of_workers: dict[int, dict[Name, RequestCounts]] = {}  # by what they call it
-        self._ended: dict[Name, RequestCounts] = {}  # of workers that have ended, by what it is called here
+        self._of_workers: dict[int, dict[Name, RequestCounts]] = {}  # by worker, then by the worker's name
+        self._ended: dict[Name, RequestCounts] = {}  # by the name in the sums, for workers that have ended
 
     def received(self, worker: int, series: tuple[RequestCounts, ...]) -> None:
-        """What a worker has counted of these."""
+        """Record the totals that a worker has sent."""
         known = self._of_workers.setdefault(worker, {})
         for one in series:
             known[one.key, one.combination] = one
             self._name_of(one)
 
     def worker_ended(self, worker: int) -> None:
-        """What it had sent stays."""
+        """Move the totals of a worker that has ended to the permanent sums."""
         for one in self._of_workers.pop(worker, {}).values():
             self._add(self._ended, one)
 
@@ -132,7 +132,7 @@ class WorkersRequests:
         sums[name] = one._replace(key=name[0], combination=name[1]) if before is None else before.plus(one)
 
     def _name_of(self, one: RequestCounts) -> Name:
-        """What it is called in the sums."""
+        """Return the name of a series in the sums."""
         key, combination = one.key, one.combination
         of = self._distinguished.get(key)
         if of is None:
@@ -147,9 +147,9 @@ class WorkersRequests:
         return key, combination
 
     def forget_others(self, revisions: AbstractSet[str]) -> None:
-        """There are these revisions, and no others."""
-        gone = {key for key in self._distinguished if key and key != OTHER and key not in revisions}
-        for key in gone:
+        """Delete the counts of all revisions but these."""
+        removed = {key for key in self._distinguished if key and key != OTHER and key not in revisions}
+        for key in removed:
             del self._distinguished[key]
         for known in (self._ended, *self._of_workers.values()):
             for name in [name for name in known if name[0] not in revisions and name[0] not in {"", OTHER}]:

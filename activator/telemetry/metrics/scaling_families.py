@@ -1,7 +1,7 @@
 """The metrics of scaling: the last decision of each revision that is scaled here.
 
-At most METRICS_REVISIONS_MAX revisions have rows of their own; the others are one row, `_other`: sums, and the greatest
-of what cannot be added up. All are gauges, so a revision may move from one to the other.
+At most METRICS_REVISIONS_MAX revisions have rows of their own; the others share the row `_other`, which has sums, or
+the maximum of values that cannot be added. All are gauges, so a revision may move between its own row and `_other`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCALING_REASONS = tuple(reason.value for reason in ScalingReason)
 
 
 class ScalingFigures(NamedTuple):
-    """Of one moment."""
+    """The scaled revisions at one time."""
 
     shown: list[Shown]
     decisions: dict[ScalingReason, int]
@@ -30,11 +30,11 @@ class ScalingFigures(NamedTuple):
 
 
 def _gauge(name: str, text: str, read: Callable[[Shown], float], fold: Fold = Fold.SUM) -> Family[ScalingFigures]:
-    def rows(it: ScalingFigures) -> Iterable[Row]:
-        for one in it.shown[:METRICS_REVISIONS_MAX]:
+    def rows(figures: ScalingFigures) -> Iterable[Row]:
+        for one in figures.shown[:METRICS_REVISIONS_MAX]:
             namespace, _, revision = one.key.partition("/")
             yield (namespace, revision), float(read(one))
-        others = [float(read(one)) for one in it.shown[METRICS_REVISIONS_MAX:]]
+        others = [float(read(one)) for one in figures.shown[METRICS_REVISIONS_MAX:]]
         if others:
             yield OTHER, max(others) if fold is Fold.MAX else sum(others)
 
@@ -42,38 +42,42 @@ def _gauge(name: str, text: str, read: Callable[[Shown], float], fold: Fold = Fo
 
 
 def _average(read: Callable[[Shown], float]) -> Callable[[Shown], float]:
-    """A revision that sleeps had none since its last decision."""
-    return lambda it: read(it) if it.is_awake else 0.0
+    """Return a function that reads an average; it is 0 for a revision that sleeps, which has no windows."""
+    return lambda shown: read(shown) if shown.is_awake else 0.0
 
 
 SCALING_FAMILIES: tuple[Family[ScalingFigures], ...] = (
-    _gauge("activator_scaling_wanted_pods", "Pods that are wanted.", lambda it: it.decision.wanted),
+    _gauge(
+        "activator_scaling_wanted_pods",
+        "The number of pods that the last decision asks for.",
+        lambda shown: shown.decision.wanted,
+    ),
     _gauge(
         "activator_scaling_panicking",
-        "1: the load rose suddenly, and the number does not fall (panic).",
-        lambda it: float(it.is_awake and it.decision.panicking),
+        "1 while the revision panics: its load rose suddenly, and its number of pods does not fall.",
+        lambda shown: float(shown.is_awake and shown.decision.panicking),
     ),
     _gauge(
         "activator_scaling_stable_average",
-        "The average load over the stable window: requests at once, or per second.",
-        _average(lambda it: it.decision.seen.stable),
+        "The average load over the stable window: concurrent requests, or requests per second.",
+        _average(lambda shown: shown.decision.seen.stable),
     ),
     _gauge(
         "activator_scaling_panic_average",
-        "The average load over the panic window: requests at once, or per second.",
-        _average(lambda it: it.decision.seen.panic),
+        "The average load over the panic window: concurrent requests, or requests per second.",
+        _average(lambda shown: shown.decision.seen.panic),
     ),
     _gauge(
         "activator_scaling_target",
-        "The load that is aimed at for each pod, with its utilization.",
-        lambda it: it.decision.rule.effective_target,
+        "The target load of each pod, multiplied by the target utilization.",
+        lambda shown: shown.decision.rule.effective_target,
         Fold.MAX,
     ),
     Family(
         "activator_scaling_decisions",
         Kind.COUNTER,
-        "Decisions about how many pods a revision should have, by the step that gave the number.",
-        lambda it: [((reason.value,), float(count)) for reason, count in it.decisions.items() if count],
+        "Decisions about the number of pods of a revision, by the step that determined the number.",
+        lambda figures: [((reason.value,), float(count)) for reason, count in figures.decisions.items() if count],
         ("reason",),
         (SCALING_REASONS,),
     ),

@@ -1,6 +1,6 @@
-"""The answer of a metrics port: sent in slices, so that requests are served in between.
+"""The response of a metrics port, sent in slices so that requests are served in between.
 
-A client that leaves in the middle of it is no error; one that does not read it is cut off after METRICS_ANSWER_S.
+A client that disconnects early is not an error; one that does not read is disconnected after METRICS_ANSWER_S.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from aiohttp import web
 
 from activator.runtime.tasks import pause
 
-METRICS_ANSWER_S: Final = 60.0  # a client that has not taken all metrics by then is cut off
+METRICS_ANSWER_S: Final = 60.0  # a client that has not read all metrics by then is disconnected
 
-_GZIP_LEVEL: Final = 1  # lines of metrics shrink to a twentieth with the least effort
-_GZIP_WINDOW: Final = 31  # zlib's word for gzip's own head and tail
+_GZIP_LEVEL: Final = 1  # the lowest level compresses metrics to a twentieth
+_GZIP_WINDOW: Final = 31  # zlib's wbits value for the gzip format
 
 
 class Packer(Protocol):
-    """Of zlib's compressors, what is needed here."""
+    """The part of zlib's compressors that is used here."""
 
     def compress(self, data: bytes, /) -> bytes: ...
 
@@ -29,7 +29,7 @@ class Packer(Protocol):
 
 
 class Unpacked:
-    """In the place of a compressor where none was asked for."""
+    """A `Packer` that does not compress."""
 
     def compress(self, data: bytes, /) -> bytes:
         return data
@@ -41,7 +41,7 @@ class Unpacked:
 async def answer_in_slices(
     request: web.Request, slices: Iterable[bytes], content_type: str, answer_s: float = METRICS_ANSWER_S
 ) -> web.StreamResponse:
-    """Make and send one slice after the other, packed if the request takes that."""
+    """Send the slices one after the other, compressed if the client accepts gzip."""
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
     packer: Packer = Unpacked()
     if _takes_gzip(request.headers.get("Accept-Encoding", "")):
@@ -59,12 +59,12 @@ async def answer_in_slices(
     except (ConnectionError, TimeoutError):
         response.force_close()
         if request.transport is not None:
-            request.transport.abort()  # nothing more is sent of an incomplete answer
+            request.transport.abort()  # an incomplete response cannot be ended
     return response
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """RFC 9110 12.5.3; `*` does not count."""
+    """Return True if the field accepts gzip by name (RFC 9110 12.5.3); `*` is ignored."""
     for member in accept_encoding.lower().replace(" ", "").split(","):
         coding, _, weight = member.partition(";q=")
         if coding in {"gzip", "x-gzip"}:

@@ -1,4 +1,4 @@
-"""The metrics of the processes that serve, where there are several; what they count is in the sums of all others."""
+"""The metrics of worker processes; the counts of requests by workers are in the sums of all other metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORKER_STATES: Final = ("serving", "starting", "waiting")
 
 
 class WorkerFigures(NamedTuple):
-    """Of all workers; totals count since the start of the program, and what workers had used that have ended."""
+    """The figures of all workers; totals count since the program's start and include workers that have ended."""
 
     states: dict[str, int]
     restarts_total: int
@@ -22,16 +22,18 @@ WORKER_FAMILIES: tuple[Family[WorkerFigures], ...] = (
     Family(
         "activator_workers",
         Kind.GAUGE,
-        "Worker processes by state; waiting: one that ended again and again is started later.",
-        lambda it: [((state,), float(it.states.get(state, 0))) for state in WORKER_STATES],
+        "Worker processes by state; waiting: the restart of one that ended repeatedly is delayed.",
+        lambda figures: [((state,), float(figures.states.get(state, 0))) for state in WORKER_STATES],
         ("state",),
         (WORKER_STATES,),
     ),
-    counter("activator_worker_restarts", "Workers that were replaced.", lambda it: it.restarts_total),
-    counter("activator_worker_cpu_seconds", "Processor time of all workers, user and system.", lambda it: it.cpu_s),
+    counter("activator_worker_restarts", "Workers that were replaced.", lambda figures: figures.restarts_total),
+    counter(
+        "activator_worker_cpu_seconds", "Processor time of all workers, user and system.", lambda figures: figures.cpu_s
+    ),
     gauge(
         "activator_worker_resident_bytes",
-        "Resident memory of all workers; what they share is counted for each.",
-        lambda it: float(it.resident_bytes),
+        "Resident memory of all workers; shared memory is counted for each worker.",
+        lambda figures: float(figures.resident_bytes),
     ),
 )

@@ -1,1 +1,1 @@
-"""Spans of requests, made of their timestamps when they have ended (docs/tracing.md)."""
+"""Spans of requests, made from their timestamps when they have ended (docs/tracing.md)."""

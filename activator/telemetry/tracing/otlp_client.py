@@ -1,4 +1,4 @@
-"""OTLP over HTTP: one body to a collector, tried again where the standard says that it may be.
+"""A client of OTLP over HTTP, which sends one body to a collector and retries if the standard allows it.
 
 OpenTelemetry's own variables define the address, headers, certificates and compression (OTEL_EXPORTER_OTLP_… and
 OTEL_EXPORTER_OTLP_TRACES_…); proxies are those of the environment.
@@ -16,9 +16,9 @@ from typing import Final
 import requests
 from opentelemetry.util.re import parse_env_headers
 
-TRACE_TIMEOUT_S: Final = 10.0  # of one call of the collector, likewise
-TRACE_ATTEMPTS_MAX: Final = 4  # to send the same spans: after 1, 2 and 4 s, or as the collector says, …
-TRACE_RETRY_MAX_S: Final = 30.0  # … but no later than that
+TRACE_TIMEOUT_S: Final = 10.0  # per call, unless OpenTelemetry's variables set it
+TRACE_ATTEMPTS_MAX: Final = 4  # attempts to send the same spans, after 1, 2 and 4 s or the collector's Retry-After
+TRACE_RETRY_MAX_S: Final = 30.0  # the longest wait before an attempt
 
 log = logging.getLogger("activator.tracing")
 
@@ -32,18 +32,19 @@ _PACKERS: Final[dict[str, Callable[[bytes], bytes]]] = {
 
 
 class OtlpClient:
-    """Blocks; for one thread. `wait` passes the time between two attempts; True: there is none left.
-
-    Raises ValueError or OSError where a variable says what cannot be.
-    """
+    """A blocking client for one thread."""
 
     def __init__(self, endpoint: str, environ: Mapping[str, str], wait: Callable[[float], bool] | None = None) -> None:
+        """Read the environment. Raises ValueError or OSError if a variable is not valid.
+
+        `wait` waits between two attempts, in seconds; it returns True if there must be no other attempt.
+        """
         self.endpoint = endpoint or _endpoint(environ)
         self._hurried = Event()
         self._wait = wait or self._hurried.wait
         self._timeout_s = float(_setting(environ, "TIMEOUT") or TRACE_TIMEOUT_S)
         self._session = requests.Session()
-        # Said at each call: a session's gives way to other variables.
+        # Passed to each call, because environment variables of requests override the session's setting.
         self._verify = _file(environ, "CERTIFICATE") or True
         certificate, key = _file(environ, "CLIENT_CERTIFICATE"), _file(environ, "CLIENT_KEY")
         if certificate:
@@ -59,10 +60,10 @@ class OtlpClient:
         self._session.headers.update(headers)
 
     def post(self, body: bytes) -> bool:
-        """Whether the collector has taken it; where it has not, the log says why."""
+        """Send a body. Return True if the collector has accepted it; otherwise the cause is logged."""
         packed = body if self._pack is None else self._pack(body)
         pause_s = 0.0
-        said = ""
+        cause = ""
         for attempt in range(TRACE_ATTEMPTS_MAX):
             if attempt and self._wait(min(pause_s, TRACE_RETRY_MAX_S)):
                 break
@@ -72,19 +73,19 @@ class OtlpClient:
                     self.endpoint, data=packed, timeout=self._timeout_s, verify=self._verify, allow_redirects=False
                 )
             except requests.RequestException as error:
-                said = str(error)
+                cause = str(error)
                 continue
             if 200 <= answer.status_code < 300:
                 return True
-            said = f"{answer.status_code} {answer.reason}"
+            cause = f"{answer.status_code} {answer.reason}"
             if answer.status_code not in _MAY_BE_TRIED_AGAIN:
                 break
             pause_s = _retry_after_s(answer.headers.get("Retry-After", ""), pause_s)
-        log.warning("spans could not be sent: %s", said)
+        log.warning("spans could not be sent: %s", cause)
         return False
 
     def hurry(self) -> None:
-        """From another thread: each body once, from now on, and no waiting."""
+        """Send each body once, without waiting, from now on. May be called from another thread."""
         self._hurried.set()
 
     def close(self) -> None:
@@ -92,9 +93,9 @@ class OtlpClient:
 
 
 def _setting(environ: Mapping[str, str], what: str) -> str:
-    """Of traces, else of all signals."""
-    said = environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}", "").strip()
-    return said or environ.get(f"OTEL_EXPORTER_OTLP_{what}", "").strip()
+    """Return the variable for traces, or else the one for all signals."""
+    for_traces = environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}", "").strip()
+    return for_traces or environ.get(f"OTEL_EXPORTER_OTLP_{what}", "").strip()
 
 
 def _endpoint(environ: Mapping[str, str]) -> str:
@@ -106,11 +107,11 @@ def _endpoint(environ: Mapping[str, str]) -> str:
 def _file(environ: Mapping[str, str], what: str) -> str:
     path = _setting(environ, what)
     if path:
-        with open(path, "rb"):  # checked when it is set, rather than at each call
+        with open(path, "rb"):  # fails now instead of at each call
             pass
     return path
 
 
-def _retry_after_s(said: str, otherwise_s: float) -> float:
-    """A date is not looked at."""
-    return float(said) if said.isdecimal() else otherwise_s
+def _retry_after_s(value: str, otherwise_s: float) -> float:
+    """Return the seconds of a Retry-After field; a date is ignored."""
+    return float(value) if value.isdecimal() else otherwise_s

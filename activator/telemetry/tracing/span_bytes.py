@@ -1,10 +1,10 @@
-"""Spans as OTLP has them on the wire (opentelemetry-proto, trace/v1), written without an object in between.
+"""An encoder of spans in OTLP's wire format (opentelemetry-proto, trace/v1), without intermediate objects.
 
 Rules
-  1. A span is encoded once, when its request is over. An object for the SDK and its encoder took ten times as long, and
-     kept the loop waiting for a thread. What is sent is a few bytes around many spans.
-  2. Every text is UTF-8: callers give `str`, or bytes that are ASCII.
-  3. What this writes, the classes that protoc makes of the standard read; the tests compare field by field.
+  1. A span is encoded once, when its request has ended. Objects of the SDK and its encoder would take ten times as
+     long, and block the loop while the sender's thread encodes. The body of a call is a few bytes around many spans.
+  2. All text is UTF-8: callers pass `str`, or ASCII bytes.
+  3. In the tests, the classes that protoc generates from the standard read the output and compare each field.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ KIND_INTERNAL: Final = 1
 KIND_SERVER: Final = 2
 KIND_CLIENT: Final = 3
 
-# A tag is the number of a field and how its value is written (2: a length and so many bytes), which fits into a byte
-# for the first fifteen.
-_SHORT_MAX: Final = 1024  # lengths of nearly everything here
+# A tag is the number of a field and its wire type (2: length-delimited). The tags of the first fifteen fields are one
+# byte.
+_SHORT_MAX: Final = 1024  # precomputed varints, which cover nearly all lengths
 _TIMES: Final = Struct("<BQBQ")
 _EVENT_TIME: Final = Struct("<BQ")
 _DOUBLE: Final = Struct("<Bd")
 _MASK_64: Final = (1 << 64) - 1
-# Field 16 as four bytes: sampled, and it is known whether the parent is remote: no, and yes.
+# Field 16 (flags) as four bytes: sampled, and whether the parent is remote is known: no, or yes.
 _OWN_PARENT: Final = b"\x85\x01\x01\x01\x00\x00"
 _REMOTE_PARENT: Final = b"\x85\x01\x01\x03\x00\x00"
 _STATUS_ERROR: Final = b"\x18\x02"
@@ -45,12 +45,12 @@ _VARINTS: Final[list[bytes]] = [_long_varint(value) for value in range(_SHORT_MA
 
 
 def varint(value: int) -> bytes:
-    """Of a number that is not negative."""
+    """Return the varint of a number that is not negative."""
     return _VARINTS[value] if value < _SHORT_MAX else _long_varint(value)
 
 
 def text_attribute(name: bytes, value: str) -> bytes:
-    """One of a span's attributes; `name`: as `attribute_name` makes it."""
+    """Return an attribute of a span; `name` is a result of `attribute_name`."""
     data = value.encode("utf-8", "replace")
     size = varint(len(data))
     any_value = len(data) + 1 + len(size)
@@ -60,38 +60,38 @@ def text_attribute(name: bytes, value: str) -> bytes:
 
 
 def int_attribute(name: bytes, value: int) -> bytes:
-    """As `text_attribute`, of a number that is not negative."""
+    """Return an attribute with a number that is not negative."""
     number = varint(value)
     whole = len(name) + 3 + len(number)
     return b"".join([b"\x4a", varint(whole), name, b"\x12", varint(1 + len(number)), b"\x18", number])
 
 
 def true_attribute(name: bytes) -> bytes:
-    """As `text_attribute`, of what is so."""
+    """Return an attribute with the value true."""
     return b"".join([b"\x4a", varint(len(name) + 4), name, b"\x12\x02\x10\x01"])
 
 
 def attribute_name(name: str) -> bytes:
-    """To be made once for all values that it will have."""
+    """Return the encoded name of an attribute, for repeated use."""
     data = name.encode()
     return b"\x0a" + varint(len(data)) + data
 
 
 def event(name: bytes, at_ns: int) -> bytes:
-    """One of a span's events."""
+    """Return an event of a span."""
     inner = _EVENT_TIME.pack(0x09, at_ns) + b"\x12" + varint(len(name)) + name
     return b"\x5a" + varint(len(inner)) + inner
 
 
 def error_status(message: str) -> bytes:
-    """Of a span that failed."""
+    """Return the status of a span that failed."""
     data = message.encode("utf-8", "replace")
     inner = b"\x12" + varint(len(data)) + data + _STATUS_ERROR if data else _STATUS_ERROR
     return b"\x7a" + varint(len(inner)) + inner
 
 
 def ids_of(trace_id: bytes, trace_state: bytes) -> bytes:
-    """What all spans of a trace begin with; the id in binary."""
+    """Return the fields with which all spans of a trace begin; `trace_id` is binary."""
     state = b"\x1a" + varint(len(trace_state)) + trace_state if trace_state else b""
     return b"\x0a\x10" + trace_id + state
 
@@ -109,7 +109,11 @@ def span(
     events: bytes,
     status: bytes,
 ) -> bytes:
-    """One of a batch; ids in binary, an empty parent: there is none. The last three: of the functions above."""
+    """Return an encoded span.
+
+    Ids are binary; `parent_id` is empty for a root span. `attributes`, `events` and `status` are results of the
+    functions above, concatenated.
+    """
     pieces = [ids, b"\x12\x08", span_id]
     if parent_id:
         pieces.append(b"\x22\x08")
@@ -131,7 +135,7 @@ def span(
 
 
 class Envelope:
-    """What stands around the spans of a batch: whose they are, and what has made them."""
+    """The body of a call around the spans of a batch: the resource and the instrumentation scope."""
 
     def __init__(self, resource: Mapping[str, object], scope: str) -> None:
         described = b"".join([_attribute(name, value) for name, value in resource.items()])
@@ -140,7 +144,7 @@ class Envelope:
         self._scope = b"\x0a" + varint(len(named)) + named
 
     def around(self, spans: list[bytes]) -> bytes:
-        """The body of one call (ExportTraceServiceRequest)."""
+        """Return the body of one call (ExportTraceServiceRequest)."""
         size = len(self._scope)
         for one in spans:
             size += len(one)
@@ -150,7 +154,7 @@ class Envelope:
 
 
 def _attribute(name: str, value: object) -> bytes:
-    """One of a resource's, which stand in field 1 and may be of any kind."""
+    """Return an attribute of a resource, which is in field 1 and may have any type."""
     any_value = _any(value)
     inner = attribute_name(name) + b"\x12" + varint(len(any_value)) + any_value
     return b"\x0a" + varint(len(inner)) + inner

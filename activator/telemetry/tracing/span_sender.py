@@ -1,9 +1,9 @@
-"""Spans on their way out, in a thread of their own: what waits is bounded, and the loop is hardly disturbed.
+"""The sender of spans: a bounded queue and a thread, which takes little time from the loop.
 
 Rules
-  1. The loop hands over bytes that are encoded already; the thread wakes now and then, and makes one call of many. It
-     needs the interpreter for about 1 ms a call, however many spans are in it.
-  2. What does not fit is dropped, a trace at a time, and counted; a collector that is away costs nothing else.
+  1. The loop queues encoded spans; the thread wakes periodically and sends them in one call. A call holds the
+     interpreter for about 1 ms, whatever the number of spans.
+  2. If the queue is full, whole traces are dropped and counted; an unreachable collector has no other effect.
 """
 
 from __future__ import annotations
@@ -15,28 +15,30 @@ from typing import Final, Protocol
 
 from activator.telemetry.tracing.span_bytes import Envelope
 
-TRACE_SPANS_MAX: Final = 8_192  # waiting to be sent, some 200 bytes each; more are dropped and counted
-TRACE_BATCH_SPANS: Final = 2_048  # sent at once, …
-TRACE_DELAY_S: Final = 1.0  # … or so long after the last time, unless OpenTelemetry's variables say otherwise
+TRACE_SPANS_MAX: Final = 8_192  # spans in the queue, some 200 bytes each; more are dropped and counted
+TRACE_BATCH_SPANS: Final = 2_048  # as many spans in the queue are sent at once
+TRACE_DELAY_S: Final = 1.0  # the delay before fewer are sent, unless OpenTelemetry's variables set it
 
 log = logging.getLogger("activator.tracing")
 
 
 class SpanClient(Protocol):
-    """Takes bodies to a collector."""
+    """The client of a collector."""
 
     def post(self, body: bytes) -> bool:
-        """Blocks; whether it was taken. Never raises."""
+        """Send a body, and block. Return True if it was accepted. Never raises."""
 
     def hurry(self) -> None:
-        """From another thread: do not wait between attempts any more."""
+        """Do not wait between attempts any more. May be called from another thread."""
 
     def close(self) -> None: ...
 
 
 class SpanSender:
-    """`spans_max`: so many wait at most; `batch_spans`: so many go at once, and the rest of a trace; `delay_s`: so long
-    they wait where they are fewer.
+    """The queue of spans, and the thread that sends them.
+
+    At most `spans_max` spans are queued. A batch has at least `batch_spans` spans, rounded up to whole traces; fewer
+    are sent after `delay_s` seconds.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class SpanSender:
         self._batch_spans = batch_spans
         self._delay_s = delay_s
         self._waiting: deque[tuple[bytes, int]] = deque()
-        # Each is written by one of the two threads only, so none needs a lock.
+        # Each counter is written by only one of the two threads, so none needs a lock.
         self._given_total = 0
         self.dropped_total = 0
         self.sent_total = 0
@@ -64,7 +66,7 @@ class SpanSender:
         self._thread.start()
 
     def give(self, spans: bytes, count: int) -> bool:
-        """Those of one trace; False: they are dropped. Never blocks."""
+        """Queue the `count` encoded spans of one trace. Return False if they were dropped. Never blocks."""
         waiting = self._given_total - self.sent_total - self.failed_total + count
         if waiting > self._spans_max or self._closing:
             self.dropped_total += count
@@ -76,7 +78,7 @@ class SpanSender:
         return True
 
     def close(self) -> None:
-        """Send what waits; blocks."""
+        """Send the queued spans, and block until it is done."""
         self._closing = True
         self._client.hurry()
         self._awake.set()
@@ -108,6 +110,6 @@ class SpanSender:
     def _taken(self, batch: list[bytes]) -> bool:
         try:
             return self._client.post(self._envelope.around(batch))
-        except Exception:  # a defect; without its thread nothing would ever be sent again
+        except Exception:  # a defect, which must not end the thread
             log.exception("spans could not be sent")
             return False

@@ -1,16 +1,16 @@
 """Spans of requests and of the control plane's passes, made from their timestamps after they have ended.
 
     GET                      from arrival to end; its parent is the client's span
-    ├─ throttler_try         in line, until a slot was granted; a start from zero by its events
-    ├─ connect               until there was a connection; only where one had to be waited for
-    └─ activator_proxy       at the pod; its id is what the pod was sent
+    ├─ throttler_try         in the queue, until a slot was granted; has events of a start from zero
+    ├─ connect               until there was a connection; only if the request waited for one
+    └─ activator_proxy       at the pod; its id was sent to the pod
 
 Rules
-  1. The three parts follow each other without a gap and together are the whole, to the nanosecond.
-  2. Nothing here blocks the loop: spans are encoded at once (span_bytes.py) and handed to a thread (span_sender.py).
-  3. What is said of a request is what OpenTelemetry's conventions for HTTP name, without the query, which may hold
-     secrets; it is said once. Names of spans are of a closed set.
-  4. A trace that is on its way is left as an exemplar in the histograms of its revision; one that is dropped is not.
+  1. The three children follow each other without a gap and together cover the parent, to the nanosecond.
+  2. The loop is never blocked: spans are encoded at once (span_bytes.py) and queued for a thread (span_sender.py).
+  3. The attributes of a request are those of OpenTelemetry's conventions for HTTP, without the query, which may contain
+     secrets; each is on one span only. The names of spans are a closed set.
+  4. A trace that was queued for sending becomes an exemplar in the histograms of its revision; a dropped one does not.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from activator.telemetry.tracing.span_bytes import (
 )
 from activator.telemetry.tracing.span_sender import SpanSender
 
-# RFC 9110 and 5789; of others the span's name is HTTP, since clients can make up any.
+# RFC 9110 and 5789. For other methods the span's name is HTTP, because clients can invent any number of them.
 _METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"})
-_STATE_MAX: Final = 512  # bytes of a tracestate that are kept in spans; it goes on to the pod whatever its length
+_STATE_MAX: Final = 512  # the longest tracestate, in bytes, that is put into spans; a longer one is only forwarded
 _METHOD: Final = attribute_name("http.request.method")
 _PATH: Final = attribute_name("url.path")
 _HOST: Final = attribute_name("server.address")
@@ -64,7 +64,10 @@ _RESULT: Final = attribute_name("result")
 
 
 class SpanMaker(ExchangeObserver):
-    """`wall_ns`: the time of day in nanoseconds since 1970; `now`: the clock of the exchanges."""
+    """The observer that makes spans of requests and passes.
+
+    `wall_ns` returns the time of day in nanoseconds since 1970; `now` is the clock of the exchanges.
+    """
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class SpanMaker(ExchangeObserver):
             self._failed(error)
 
     def reconciled(self, controller: str, began_s: float, ended_s: float, result: str, error_type: str) -> None:
-        """A pass of the control plane is over (`Controllers.on_pass`); chance decides whether it is traced."""
+        """Trace a pass of the control plane that has ended (`Controllers.on_pass`), if it is sampled."""
         if not self._sampler.draw():
             return
         attributes = text_attribute(_CONTROLLER, controller) + text_attribute(_RESULT, result)
@@ -112,12 +115,12 @@ class SpanMaker(ExchangeObserver):
         self.sender.give(made, 1)
 
     def close(self) -> None:
-        """Send what waits; blocks."""
+        """Send the queued spans, and block until it is done."""
         self.sender.close()
 
 
 class _Timeline:
-    """From monotonic seconds to nanoseconds since 1970; one for all times of one request."""
+    """The conversion from monotonic seconds to nanoseconds since 1970, for all times of one request."""
 
     def __init__(self, wall_ns: int, now_s: float) -> None:
         self._wall_ns: i64 = wall_ns
@@ -159,7 +162,7 @@ def _spans(exchange: RequestRecord, trace: TraceContext, client: ClientStream, t
     spans = [whole, tried]
     if granted_s == 0.0:
         return spans
-    connected = timeline.at(connected_s) if connected_s >= granted_s else done  # or: of an attempt before the last
+    connected = timeline.at(connected_s) if connected_s >= granted_s else done  # earlier: of a previous attempt
     if connected_s != granted_s:
         own = trace.more_ids[8:]
         spans.append(span(ids, own, server, False, b"connect", KIND_INTERNAL, granted, connected, b"", b"", b""))
@@ -176,7 +179,7 @@ def _trace_state(block: bytes) -> bytes:
 
 
 def _status(exchange: RequestRecord) -> bytes:
-    """Of a server's span: its own failures are errors, its clients' are not."""
+    """Return the status of the server's span: failures of the server are errors, those of clients are not."""
     code = status_of(exchange)
     reason = reason_of(exchange)
     return error_status(reason) if code >= 500 or (reason and code < 400) else b""
@@ -186,7 +189,7 @@ def _of_request(exchange: RequestRecord, client: ClientStream) -> bytes:
     head = exchange.head
     target = head.target
     query = target.find(b"?")
-    said = [
+    attributes = [
         text_attribute(_METHOD, printable(head.method)),
         text_attribute(_PATH, printable(target if query < 0 else target[:query])),
         text_attribute(_HOST, printable(head.authority)),
@@ -197,35 +200,35 @@ def _of_request(exchange: RequestRecord, client: ClientStream) -> bytes:
     key = exchange.revision_key()
     if key:
         slash = key.find("/")
-        said.append(text_attribute(_NAMESPACE, key[:slash]))
-        said.append(text_attribute(_REVISION, key[slash + 1 :]))
+        attributes.append(text_attribute(_NAMESPACE, key[:slash]))
+        attributes.append(text_attribute(_REVISION, key[slash + 1 :]))
     if exchange.grpc_status >= 0:
-        said.append(int_attribute(_GRPC_STATUS, int(exchange.grpc_status)))
+        attributes.append(int_attribute(_GRPC_STATUS, int(exchange.grpc_status)))
     reason = reason_of(exchange)
     if reason:
-        said.append(text_attribute(_ERROR, reason))
-    return b"".join(said)
+        attributes.append(text_attribute(_ERROR, reason))
+    return b"".join(attributes)
 
 
 def _of_pod(exchange: RequestRecord) -> bytes:
     lease = exchange.last_lease
     if lease is None:
         return b""
-    said = text_attribute(_POD, lease.identity) + text_attribute(_ADDRESS, lease.address)
+    attributes = text_attribute(_POD, lease.identity) + text_attribute(_ADDRESS, lease.address)
     if exchange.pod_protocol:
-        said += text_attribute(_PROTOCOL, exchange.pod_protocol.removeprefix("HTTP/"))
+        attributes += text_attribute(_PROTOCOL, exchange.pod_protocol.removeprefix("HTTP/"))
     if exchange.status:
-        said += int_attribute(_STATUS, int(exchange.status))
+        attributes += int_attribute(_STATUS, int(exchange.status))
     if exchange.retries():
-        said += int_attribute(_RESENT, exchange.retries())
-    return said
+        attributes += int_attribute(_RESENT, exchange.retries())
+    return attributes
 
 
 def _events(start: Start, timeline: _Timeline, arrived: i64, granted: i64) -> bytes:
-    """What was seen of a start from zero while the request waited for it."""
-    said = b""
+    """Return the events of a start from zero, clamped to the time in which the request waited for it."""
+    events = b""
     if start.placed_s > 0.0:
-        said = event(b"pod placed", min(max(timeline.at(start.placed_s), arrived), granted))
+        events = event(b"pod placed", min(max(timeline.at(start.placed_s), arrived), granted))
     if start.ready_s > 0.0:
-        said += event(b"pod ready", min(max(timeline.at(start.ready_s), arrived), granted))
-    return said
+        events += event(b"pod ready", min(max(timeline.at(start.ready_s), arrived), granted))
+    return events

@@ -1,6 +1,6 @@
-"""Traces as the program has them: off, or sent to one place, changed while requests are served.
+"""The switch of traces: off, or sent to one collector; it can be changed while requests are served.
 
-OpenTelemetry's own variables say what the file leaves open: OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER,
+OpenTelemetry's variables apply where the file has no setting: OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER,
 OTEL_TRACES_SAMPLER and …_ARG, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_… and OTEL_BSP_….
 """
 
@@ -28,17 +28,20 @@ if TYPE_CHECKING:
     from activator.telemetry.tracing.span_sender import SpanClient, SpanSender
     from activator.telemetry.tracing.spans import SpanMaker
 
-TRACE_CLOSE_S: Final = 2.0  # how long the end of the program waits for the last spans
+TRACE_CLOSE_S: Final = 2.0  # how long the shutdown waits for the last spans
 
 log = logging.getLogger("activator.tracing")
 
-_PATH: Final = "v1/traces"  # of OTLP over HTTP
+_PATH: Final = "v1/traces"  # OTLP over HTTP
 _SCOPE: Final = "activator"
 SPAN_OUTCOMES: Final = ("sent", "failed", "dropped")
 
 
 class TraceSwitch:
-    """`wall_ns`: the time of day in nanoseconds since 1970; `entropy` makes random bytes."""
+    """The switch of traces.
+
+    `wall_ns` returns the time of day in nanoseconds since 1970; `entropy` returns random bytes.
+    """
 
     def __init__(
         self,
@@ -61,13 +64,13 @@ class TraceSwitch:
         self._failed = failed
         self._wanted = Tracing(exporter="none")
         self._spans: SpanMaker | None = None
-        self._leaving: dict[Thread, SpanMaker] = {}  # they send what they were given before
-        self._before = dict.fromkeys(SPAN_OUTCOMES, 0)  # of those that have ended
+        self._leaving: dict[Thread, SpanMaker] = {}  # previous span makers that still send their queue
+        self._before = dict.fromkeys(SPAN_OUTCOMES, 0)  # the totals of those that have ended
 
     @property
     def totals(self) -> dict[str, int]:
-        """Spans by what became of them."""
-        self._part_with_ended()
+        """The number of spans by outcome."""
+        self._drop_ended()
         totals = self._before
         for spans in (*self._leaving.values(), self._spans):
             if spans is not None:
@@ -75,7 +78,7 @@ class TraceSwitch:
         return totals
 
     def set(self, wanted: Tracing) -> None:
-        """From the next request on. Raises StartError, and changes nothing, where spans cannot be sent so."""
+        """Apply the settings to the next request. Raises StartError, and changes nothing, if they are not valid."""
         if wanted == self._wanted:
             return
         made = self._made(wanted) if is_wanted(wanted, self._environ) else None
@@ -85,7 +88,7 @@ class TraceSwitch:
             self._start(*made)
 
     def close(self) -> None:
-        """Send what waits, for a bounded time."""
+        """Send the queued spans, for a bounded time."""
         self._stop()
         until_s = self._now() + TRACE_CLOSE_S
         for thread in self._leaving:
@@ -95,14 +98,14 @@ class TraceSwitch:
 
     def _made(self, wanted: Tracing) -> tuple[SpanMaker, Sampler]:
         need("tracing", "tracing with the exporter otlp")
-        from activator.telemetry.tracing.otlp_client import OtlpClient  # only where traces are sent
+        from activator.telemetry.tracing.otlp_client import OtlpClient  # imported only if traces are sent
         from activator.telemetry.tracing.spans import SpanMaker
 
         rate = sampling_rate(wanted, self._environ)
         sampler = Sampler(rate, self._rng, self._entropy)
         try:
             sender = self._sender(OtlpClient(endpoint_of(wanted), self._environ))
-        except Exception as error:  # of many kinds: a file of certificates, a number in a variable
+        except Exception as error:  # for example an unreadable certificate, or an invalid number in a variable
             raise StartError(f"tracing: {error} (`tracing:` in the file, OTEL_EXPORTER_OTLP_…, OTEL_BSP_…)") from error
         return SpanMaker(sender, sampler, self._wall_ns, self._now, self._failed), sampler
 
@@ -111,12 +114,12 @@ class TraceSwitch:
         self._proxy.sampler = sampler
         self._controllers.on_pass = spans.reconciled
         rate = sampling_rate(self._wanted, self._environ)
-        log.info("tracing %g %% of the requests whose clients do not say", 100.0 * rate)
+        log.info("tracing %g %% of the requests without a sampling decision of their client", 100.0 * rate)
 
     def _sender(self, client: SpanClient) -> SpanSender:
         from opentelemetry.sdk.resources import (
             Resource,
-        )  # our name and host: from OpenTelemetry's variables, and its detectors
+        )  # takes the name and host from OpenTelemetry's variables and detectors
 
         from activator.telemetry.tracing.span_bytes import Envelope
         from activator.telemetry.tracing.span_sender import SpanSender
@@ -131,20 +134,20 @@ class TraceSwitch:
             raise ValueError("OTEL_BSP_MAX_EXPORT_BATCH_SIZE is between 1 and OTEL_BSP_MAX_QUEUE_SIZE")
         delay_s = self._variable("OTEL_BSP_SCHEDULE_DELAY", TRACE_DELAY_S * 1e3) / 1e3
         if delay_s <= 0.0:
-            raise ValueError("OTEL_BSP_SCHEDULE_DELAY is milliseconds, and more than none")
+            raise ValueError("OTEL_BSP_SCHEDULE_DELAY is in milliseconds, and must be positive")
         return SpanSender(client, envelope, spans_max, batch_spans, delay_s)
 
     def _variable(self, name: str, otherwise: float) -> float:
-        said = self._environ.get(name, "").strip()
-        return float(said) if said else otherwise
+        value = self._environ.get(name, "").strip()
+        return float(value) if value else otherwise
 
-    def _part_with_ended(self) -> None:
-        """Of senders that have sent everything, only the counts are kept."""
+    def _drop_ended(self) -> None:
+        """Drop the senders that have sent everything, and keep their counts."""
         for thread in [thread for thread in self._leaving if not thread.is_alive()]:
             self._before = _plus(self._before, self._leaving.pop(thread))
 
     def _stop(self) -> None:
-        self._part_with_ended()  # also if the totals are never read
+        self._drop_ended()  # needed if the totals are never read
         former = self._spans
         self._spans = self._proxy.sampler = self._proxy.tracer = self._controllers.on_pass = None
         if former is not None:
@@ -159,15 +162,15 @@ def _plus(totals: dict[str, int], spans: SpanMaker) -> dict[str, int]:
 
 
 def is_wanted(wanted: Tracing, environ: Mapping[str, str]) -> bool:
-    """Whether spans are to be sent."""
+    """Return True if spans are to be sent."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return False
-    said = wanted.exporter or environ.get("OTEL_TRACES_EXPORTER", "none").strip()
-    return said == "otlp"
+    exporter = wanted.exporter or environ.get("OTEL_TRACES_EXPORTER", "none").strip()
+    return exporter == "otlp"
 
 
 def sampling_rate(wanted: Tracing, environ: Mapping[str, str]) -> float:
-    """Between 0 and 1."""
+    """Return the share of requests that are traced, between 0 and 1."""
     if wanted.sampling_rate is not None:
         return wanted.sampling_rate
     sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip()
@@ -183,7 +186,7 @@ def sampling_rate(wanted: Tracing, environ: Mapping[str, str]) -> float:
 
 
 def endpoint_of(wanted: Tracing) -> str:
-    """Where spans are posted; empty: where the exporter's own variables say."""
+    """Return the URL to which spans are posted; empty if the exporter's variables define it."""
     if not wanted.endpoint:
         return ""
     return wanted.endpoint if urlsplit(wanted.endpoint).path.strip("/") else f"{wanted.endpoint.rstrip('/')}/{_PATH}"

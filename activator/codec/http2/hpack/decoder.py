@@ -1,17 +1,17 @@
-"""Header blocks decoded (RFC 7541): the state of one direction of one connection.
+"""An HPACK decoder: the state of one direction of one connection (RFC 7541).
 
 Rules
-  1. A block is decoded to its end whatever is in it: the table that both ends keep must not differ. What a head may not
-     hold is not kept; then the rest costs what its bytes cost, and nothing is copied for it but entries of the table.
-  2. A peer controls no loop but the one over its own bytes, and no memory but the table that it was allowed
-     (RFC 7541 7.3): an integer has at most 5 bytes after its prefix, a string is never larger than what may be kept.
-     What all connections share, the rows of huffman.py and 256 literals, has a fixed size, and so have a connection's
-     own literals.
-  3. A field is made and judged when its literal is read. To refer to it costs a look into a list: 12 ns, compiled.
-     A literal costs 0.1 to 0.2 us, and 20 ns for each byte of Huffman code; one that came before, as a rule, 50 ns.
-  4. A block that is byte for byte the one before, while the table is as it was, has the same fields (`section`). Many
-     clients' blocks are, once the table has their fields.
-  5. After HpackError the decoder is of no use: the connection ends with COMPRESSION_ERROR (RFC 9113 4.3).
+  1. A block is always decoded to its end, because the tables of both ends must not differ. Fields beyond the limits of
+     a head are not kept: the rest of the block is only scanned, and nothing is copied but entries of the table.
+  2. A peer controls no loop but the one over its own bytes, and no memory but the table that it was granted
+     (RFC 7541 7.3): an integer has at most 5 bytes after its prefix, and a string is truncated to the bytes that may be
+     kept. The state that all connections share (the rows of huffman.py and 256 literals) has a fixed size, and so has
+     the cache of a connection's own literals.
+  3. A field is made and classified when its literal is decoded. A reference to it is one access to a list: 12 ns,
+     compiled. A literal takes 0.1 to 0.2 us, plus 20 ns per byte of Huffman code; a cached literal usually takes 50 ns.
+  4. If a block equals the previous one and the table has not changed, the fields are the same (`section`). This is
+     common once the table has all fields of a client.
+  5. After HpackError the decoder must not be used: the connection ends with COMPRESSION_ERROR (RFC 9113 4.3).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from activator.codec.http2.hpack.errors import HpackError
 
 __all__ = ["TABLE_BYTES_DEFAULT", "HpackDecoder", "HpackError"]
 
-TABLE_BYTES_DEFAULT: Final = 4096  # RFC 9113 6.5.2: until a SETTINGS frame says otherwise
+TABLE_BYTES_DEFAULT: Final = 4096  # the size before any SETTINGS (RFC 9113 6.5.2)
 
 _STATIC: Final[list[Field]] = static_table.static_fields()
 _STATIC_MAX: Final = static_table.LENGTH
 _NO_FIELD: Final[Field] = _STATIC[0]
 _NO_FIELDS: Final[list[Field]] = []
-_LINE_BYTES: Final = OVERHEAD - LINE_OVERHEAD  # by what an entry's size exceeds its line in HTTP/1.1
+_LINE_BYTES: Final = OVERHEAD - LINE_OVERHEAD  # the difference between an entry's size and its line in HTTP/1.1
 _UPDATES_MAX: Final = 2  # RFC 7541 4.2: the smallest size since the last block, and the final one
-_INTEGER_SHIFT_MAX: Final = 28  # five bytes: what is larger is larger than any block, table or index that we have
-_AGAIN_BYTES_MAX: Final = 256  # of a block that is kept to be compared with the next one
-_GONE_MAX: Final = 64  # entries that were evicted and whose places are still in the list
+_INTEGER_SHIFT_MAX: Final = 28  # five bytes: a larger number exceeds any block, table or index
+_AGAIN_BYTES_MAX: Final = 256  # the largest block that is kept for comparison with the next one
+_GONE_MAX: Final = 64  # evicted entries that may remain in the list
 
 # The first bits of a representation (RFC 7541 6).
 _INDEXED: Final = 0x80
@@ -45,49 +45,51 @@ _UPDATE: Final = 0x20
 _NEVER: Final = 0x10
 _HUFFMAN: Final = 0x80
 
-# The fields of literals that came last and whose sender never puts them into the table, by their bytes: nghttp2, and so
-# curl, node and Envoy, send each :path in this way. To find one takes a tenth of decoding it. One cache for all
-# connections: 256 fields of at most 127 coded bytes. Credentials are not in it: nobody can probe for them.
+# A cache of literals without indexing, shared by all connections: 256 fields of at most 127 coded bytes. nghttp2, and
+# therefore curl, Node and Envoy, send each :path as such a literal. A lookup takes a tenth of the time of decoding.
+# Credentials are not cached here, so that no client can probe for those of others.
 _SHARED_MAX: Final = 256  # a power of two
 _SHARED: Final[list[Field]] = [_NO_FIELD] * _SHARED_MAX
-_SHARED_CODES: Final[list[bytes]] = [b""] * _SHARED_MAX  # of the value, with its length before it
+_SHARED_CODES: Final[list[bytes]] = [b""] * _SHARED_MAX  # the coded value, with its length in front
 _SECRETS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie", b"set-cookie"})
 _IS_SHARED: Final[bytes] = bytes(0 if field.name in _SECRETS else 1 for field in _STATIC)
-# What is in neither, credentials and what is never to be indexed, as nghttp2, Node and browsers send it with each
-# request: kept for the connection that it came on, found by a keyed hash of the whole of it, so that nothing tells how
-# much of a guess is right. A token of 40 bytes takes 0.1 us in the place of 0.7, one of 600 bytes 0.2 in that of 14.
-_OWN_BYTES_MAX: Final = 1024  # coded, of each connection
+# Credentials and fields that must never be indexed are cached per connection: nghttp2, Node and browsers repeat them
+# with each request. The lookup uses a keyed hash of the whole literal, so that its duration does not reveal how much of
+# a guess is right. A token of 40 bytes takes 0.1 us instead of 0.7, one of 600 bytes 0.2 us instead of 14.
+_OWN_BYTES_MAX: Final = 1024  # coded bytes per connection
 _NO_OWN: Final[dict[bytes, Field]] = {}
 
 
 class HpackDecoder:
-    """Decodes the header blocks of one connection, in the order in which they were sent."""
+    """The decoder of one connection's header blocks, which must be decoded in the order in which they were sent."""
 
     def __init__(self, table_bytes_max: int = TABLE_BYTES_DEFAULT) -> None:
-        """`table_bytes_max`: what our SETTINGS_HEADER_TABLE_SIZE says.
+        """Make a decoder; `table_bytes_max` is our SETTINGS_HEADER_TABLE_SIZE.
 
-        At least the default of 4096: for less, the peer would have to be held to it from its acknowledgement on.
+        It is at least the default of 4096, because a smaller one would take effect only when the peer acknowledges it.
         """
         if table_bytes_max < TABLE_BYTES_DEFAULT:
             raise ValueError("a table smaller than the default is not supported")
         self._allowed: i64 = table_bytes_max
-        self._max: i64 = TABLE_BYTES_DEFAULT  # what the peer has chosen
-        # Entries from `_first` on, the newest last; before them, places of evicted ones.
+        self._max: i64 = TABLE_BYTES_DEFAULT  # the size that the peer has chosen
+        # The entries begin at `_first`, the newest is last; before `_first` are the places of evicted entries.
         self._entries: list[Field] = []
         self._first: i64 = 0
         self._bytes: i64 = 0
-        self._own: dict[bytes, Field] = _NO_OWN  # literals that are not indexed, by their bytes
+        self._own: dict[bytes, Field] = _NO_OWN  # the connection's own literals, by their bytes
         self._own_bytes: i64 = 0
-        # The last block and its fields, while the table is as it was before and after it.
+        # The last block and its fields, if the table has not changed since that block began.
         self._again: bytes = b""
         self._again_fields: list[Field] = _NO_FIELDS
-        self._is_stable: bool = True  # nothing has changed the table since the block at hand began
-        self.is_whole: bool = True  # what `decode` said last, to `section`
-        self._pos: i64 = 0  # after what was read last
+        self._is_stable: bool = True  # the table has not changed since the current block began
+        self.is_whole: bool = True  # the last result of `decode` in `section`
+        self._pos: i64 = 0  # the position after the last string, integer or literal
 
     def section(self, data: bytes, start: i64, end: i64, bytes_max: i64, fields_max: i64) -> list[Field]:
-        """The fields of a block as `decode` gives them, in a list that nobody changes; the same list for the same block
-        again. The limits are the same in every call. `is_whole` says what `decode` said.
+        """Return the fields of a block, as `decode` does, in a list that must not be changed.
+
+        A repeated block gives the same list. The limits must be the same in every call. `is_whole` is set to the result
+        of `decode`.
         """
         size = end - start
         if size == len(self._again) and size > 0 and data[start:end] == self._again:
@@ -102,19 +104,19 @@ class HpackDecoder:
         return fields
 
     def _table_changes(self) -> None:
-        """The same bytes may mean other fields now."""
+        """Discard the cached block, because the same bytes may now mean other fields."""
         self._is_stable = False
         self._again = b""
         self._again_fields = _NO_FIELDS
 
     def decode(self, data: bytes, start: i64, end: i64, fields: list[Field], bytes_max: i64, fields_max: i64) -> bool:
-        """Decode the block data[start:end], which is whole, and append its fields to `fields`.
+        """Decode the complete block data[start:end], and append its fields to `fields`.
 
-        Return False if it has more than `fields_max` fields, or more than `bytes_max` bytes as lines of HTTP/1.1 (name
-        and value, and 4 for each field): then `fields` has those that came before the limit was passed. The fields that
-        a client has cut its cookie into count as one (RFC 9113 8.2.3), pseudo-header fields do not count.
+        Return False if it has more than `fields_max` fields, or more than `bytes_max` bytes as lines of HTTP/1.1 (name,
+        value and 4 bytes per field): then `fields` has only those before the limit was exceeded. The pieces of a cookie
+        count as one field (RFC 9113 8.2.3), pseudo-header fields do not count.
 
-        Raises HpackError: the block is not well-formed, or refers to what is in no table.
+        Raises HpackError if the block is malformed, or refers to an entry that does not exist.
         """
         pos = start
         if start < end and data[start] & 0xE0 == _UPDATE:
@@ -155,27 +157,27 @@ class HpackDecoder:
                 fields.append(field)
             else:
                 is_whole = False
-                left = -1  # and so it stays
+                left = -1  # keep no further field
         return is_whole
 
     # --- the dynamic table ---
 
     @property
     def table_bytes(self) -> int:
-        """Its size by RFC 7541 4.1."""
+        """The size of the table (RFC 7541 4.1)."""
         return self._bytes
 
     @property
     def table_bytes_max(self) -> int:
-        """What the peer has chosen, at most what we allow."""
+        """The maximum size that the peer has chosen, within our limit."""
         return self._max
 
     def table(self) -> list[Field]:
-        """Its entries, the newest first, as they are numbered."""
+        """Return the entries of the table in the order of their indexes, the newest first."""
         return self._entries[: self._first - 1 if self._first else None : -1]
 
     def _insert(self, field: Field) -> None:
-        """RFC 7541 4.4."""
+        """Insert an entry (RFC 7541 4.4)."""
         size = field.size
         self._table_changes()
         if self._bytes + size > self._max:
@@ -186,7 +188,7 @@ class HpackDecoder:
         self._bytes += size
 
     def _evict(self, bytes_max: i64) -> None:
-        """Drop the oldest entries until the others take no more than this, which may be less than nothing."""
+        """Evict the oldest entries until the others take at most `bytes_max`, which may be negative."""
         self._table_changes()
         count: i64 = len(self._entries)
         first = self._first
@@ -203,7 +205,7 @@ class HpackDecoder:
         self._first = first
 
     def _updates(self, data: bytes, start: i64, end: i64) -> i64:
-        """Changes of the table's size, which stand before the first field (RFC 7541 4.2, 6.3)."""
+        """Apply the table size updates at the start of a block (RFC 7541 4.2, 6.3). Return the position behind them."""
         pos = start
         count: i64 = 0
         while pos < end and data[pos] & 0xE0 == _UPDATE:
@@ -218,16 +220,16 @@ class HpackDecoder:
             if size > self._allowed:
                 raise HpackError("a table size above what we allow")
             self._max = size
-            self._evict(size)  # which says that the table changes, also where nothing is evicted
+            self._evict(size)  # marks the table as changed even if nothing is evicted
         return pos
 
     # --- literals ---
 
     def _literal(self, data: bytes, start: i64, end: i64, left: i64) -> Field:
-        """The field whose literal begins at `start`; `_pos` is behind it.
+        """Return the field whose literal begins at `start`, and set `_pos` behind it.
 
-        `left`: how many bytes of the head may still be kept. In the place of a field for which neither they nor the
-        table suffice, there is one that is larger than `left`.
+        `left` is the number of bytes of the head that may still be kept. If the field fits neither into them nor into
+        the table, the result is a placeholder that is larger than `left`.
         """
         first: i64 = data[start]
         keep = max(left, 0)
@@ -262,7 +264,7 @@ class HpackDecoder:
             value = self._string(data, self._pos, end, keep)
         size: i64 = len(name) + len(value)
         if size > keep:
-            # Of the value there may be the start alone. The table is no larger: nothing is kept.
+            # The value may be truncated. A field larger than the table evicts all entries and is not inserted.
             if first >= _INDEXING:
                 self._evict(-1)
             return _TOO_LARGE
@@ -272,7 +274,7 @@ class HpackDecoder:
         return field
 
     def _shared(self, data: bytes, start: i64, end: i64, keep: i64, index: i64) -> Field:
-        """A field with a name of the static table whose value begins at `start` and which is not to be indexed."""
+        """Return a field without indexing that all connections may share: its value, at `start`, has a static name."""
         size: i64 = data[start]
         size &= 0x7F
         after = start + 1 + size
@@ -298,7 +300,7 @@ class HpackDecoder:
         return field
 
     def _own_literal(self, data: bytes, start: i64, value_at: i64, end: i64, keep: i64, index: i64) -> Field:
-        """The field at `start`, with a name of the static table, which is not indexed and is not for other connections.
+        """Return the literal at `start`, with a static name and not indexed, from the connection's own cache.
 
         Its value begins at `value_at`.
         """
@@ -329,14 +331,14 @@ class HpackDecoder:
         return field
 
     def _too_large(self, data: bytes, end: i64, first: i64) -> Field:
-        """Of a field whose name is more than can be kept: its value is checked."""
+        """Validate the value of a field whose name is too large to be kept. Return the placeholder."""
         self._string(data, self._pos, end, 0)
         if first >= _INDEXING:
             self._evict(-1)
         return _TOO_LARGE
 
     def _at(self, index: i64) -> Field:
-        """The field at an index that is not 0 (RFC 7541 2.3.3)."""
+        """Return the field at an index that is not 0 (RFC 7541 2.3.3)."""
         if index <= _STATIC_MAX:
             return _STATIC[index]
         place = len(self._entries) + _STATIC_MAX - index
@@ -345,7 +347,7 @@ class HpackDecoder:
         return self._entries[place]
 
     def _string(self, data: bytes, start: i64, end: i64, keep: i64) -> bytes:
-        """The string at `start`; of one longer than `keep`, a start that is longer than `keep`. `_pos` is behind it."""
+        """Return the string at `start`, and set `_pos` behind it. A long one is truncated to more than `keep` bytes."""
         if start >= end:
             raise HpackError("the block ends within a field")
         first: i64 = data[start]
@@ -363,7 +365,7 @@ class HpackDecoder:
         return data[pos : pos + keep + 1 if size > keep else after]
 
     def _integer(self, data: bytes, start: i64, end: i64) -> i64:
-        """What an integer that begins at `start` adds to its prefix (RFC 7541 5.1). `_pos` is behind it."""
+        """Return the part of an integer behind its prefix (RFC 7541 5.1), and set `_pos` behind it."""
         value: i64 = 0
         shift: i64 = 0
         pos = start
@@ -376,7 +378,7 @@ class HpackDecoder:
                 return value
             shift += 7
             if shift > _INTEGER_SHIFT_MAX:
-                raise HpackError("an integer of more bytes than any that we could use")
+                raise HpackError("an integer has too many bytes")
         raise HpackError("the block ends within an integer")
 
 

@@ -1,17 +1,16 @@
-"""Header blocks encoded (RFC 7541): the state of one direction of one connection.
+"""An HPACK encoder: the state of one direction of one connection (RFC 7541).
 
 Rules
-  1. Of the fields of a head most were in the head before, as the same bytes and in the same order. So the lines of a
-     block are not taken apart: each is compared with the one that followed its neighbour the last time (40 ns,
-     compiled), then looked up as it is (100 ns); a whole block of lines that was encoded before, since when nothing has
-     changed, is one comparison.
-  2. A line goes into the table when it comes for the second time within a short while: what comes once (ids, dates,
-     lengths) displaces nothing. Of the last 32 to 64 lines that were not in the table, a hash is kept. What is known to
-     be different each time is not looked for at all (`add_once`: 0.7 us of the 11 us of a proxied request).
-  3. Credentials are literals that are never indexed, and so is what was received as such (RFC 7541 6.2.3, 7.1.3).
-  4. No Huffman code: it would take more time than all the rest and save a third of the few literals.
-  5. The table takes 4 KB at most, whatever the peer allows, and the lines that are kept with it no more than that; of
-     whole blocks there are four, of 2 KB at most.
+  1. Most fields of a head were in the previous head, as the same bytes and in the same order. So lines are not parsed:
+     each is compared with the line that last followed its predecessor (40 ns, compiled), then looked up as a whole
+     (100 ns). A block of lines that was encoded before, with an unchanged table, takes one comparison.
+  2. A line is inserted into the table when it comes for the second time within a short while, so that values that occur
+     once (ids, dates, lengths) evict nothing. The encoder keeps hashes of the last 32 to 64 lines that were not in the
+     table. A field that always differs is not looked up (`add_once` saves 0.7 of the 11 us of a proxied request).
+  3. Credentials, and fields received as never indexed, are literals that are never indexed (RFC 7541 6.2.3, 7.1.3).
+  4. Huffman code is not used: it would take more time than the rest of the encoding and save a third of the literals.
+  5. The table takes at most 4 KB, whatever the peer allows, and so do the lines that are kept with it. At most four
+     blocks, of at most 2 KB each, are cached.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from activator.codec.http1.fields import end_of_line
 from activator.codec.http2.field import OVERHEAD
 from activator.codec.http2.hpack import static_table
 
-TABLE_BYTES_MAX: Final = 4096  # what we use of what the peer allows
-# Credentials: whatever is said of them, they are literals that are never indexed.
+TABLE_BYTES_MAX: Final = 4096  # the largest table that is used, even if the peer allows more
+# Credentials are always sent as literals that are never indexed.
 NEVER_INDEXED: Final = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
 
 _STATIC_MAX: Final = static_table.LENGTH
-_ENTRIES_MAX: Final = 128  # as many as fit, with empty names and values; a power of two
-_HASHES_MAX: Final = 32  # of lines that are not in the table: as many, and up to as many older ones
+_ENTRIES_MAX: Final = 128  # as many as fit with empty names and values; a power of two
+_HASHES_MAX: Final = 32  # hashes per generation of lines that are not in the table; two generations are kept
 _BLOCKS_MAX: Final = 4
 _BLOCK_BYTES_MAX: Final = 2048
-_SHORT: Final = 127  # from this length on, a length has more than one byte
+_SHORT: Final = 127  # a length from this on is encoded in more than one byte
 _NO_LINES: Final[frozenset[bytes]] = frozenset()
 _OPTIONAL_SPACE: Final = b" \t"
 _COLON: Final = b":"
@@ -42,7 +41,7 @@ _LF: Final = 10
 
 
 def _integer(value: i64, bits: i64, flags: i64) -> bytes:
-    """RFC 7541 5.1."""
+    """Return the encoding of an integer with a prefix of `bits` bits (RFC 7541 5.1)."""
     most: i64 = (1 << bits) - 1
     if value < most:
         return bytes((flags | value,))
@@ -56,7 +55,7 @@ def _integer(value: i64, bits: i64, flags: i64) -> bytes:
 
 
 _INDEXED: Final[list[bytes]] = [_integer(index, 7, 0x80) for index in range(_STATIC_MAX + _ENTRIES_MAX + 1)]
-# Starts of literals, by the static index of the name; 0: a name follows (RFC 7541 6.2).
+# The first bytes of literals, by the static index of the name; with index 0 the name follows (RFC 7541 6.2).
 _WITH_INDEXING: Final[list[bytes]] = [_integer(index, 6, 0x40) for index in range(_STATIC_MAX + 1)]
 _WITHOUT_INDEXING: Final[list[bytes]] = [_integer(index, 4, 0x00) for index in range(_STATIC_MAX + 1)]
 _NEVER: Final[list[bytes]] = [_integer(index, 4, 0x10) for index in range(_STATIC_MAX + 1)]
@@ -65,7 +64,10 @@ _STATUSES: Final[list[bytes]] = [b"%d" % status for status in range(1000)]
 
 
 def literal_start(name: bytes) -> bytes:
-    """What `add_once` takes for a name, lowered: a literal without indexing up to its value (RFC 7541 6.2.2)."""
+    """Return the start of a literal without indexing, up to its value (RFC 7541 6.2.2), for `add_once`.
+
+    The name must be lowered.
+    """
     index = _NAMES.get(name, 0)
     if index:
         return _WITHOUT_INDEXING[index]
@@ -73,7 +75,7 @@ def literal_start(name: bytes) -> bytes:
 
 
 def _names() -> dict[bytes, int]:
-    """The first index of each name in the static table."""
+    """Return the first index of each name in the static table."""
     found: dict[bytes, int] = {}
     for index, (name, _) in enumerate(static_table.ENTRIES):
         found.setdefault(name, index + 1)
@@ -81,7 +83,7 @@ def _names() -> dict[bytes, int]:
 
 
 _NAMES: Final[dict[bytes, int]] = _names()
-# What stands whole in the static table, by the keys of `add`; and as lines, in the two usual spellings.
+# Entries of the static table with a value, by the keys of `add`; and the only such line, in its two usual spellings.
 _STATIC: Final[dict[bytes, bytes]] = {
     b"%b\n%b" % (name, value): _INDEXED[index + 1] for index, (name, value) in enumerate(static_table.ENTRIES) if value
 }
@@ -93,21 +95,21 @@ _STATIC_LINES: Final[dict[bytes, bytes]] = {
 
 
 class _Entry:
-    """Of the table."""
+    """An entry of the dynamic table."""
 
     def __init__(self, key: bytes, number: i64, size: i64) -> None:
         self.key = key
         self.key_length: i64 = len(key)
-        self.number: i64 = number  # of the insertion, from 1 on
+        self.number: i64 = number  # the insertion count, from 1
         self.size: i64 = size  # RFC 7541 4.1
-        self.follower: i64 = 0  # the number of the line that came behind this one the last time; 0: none did
+        self.follower: i64 = 0  # the number of the line that last followed this one; 0: none
 
 
 _NO_ENTRY: Final = _Entry(b"", -1, 0)
 
 
 class _Block:
-    """Lines that were encoded, while the table was as it still is."""
+    """A block of lines and its encoding, which is valid until the table changes."""
 
     def __init__(self, lines: bytes, encoded: bytes) -> None:
         self.lines = lines
@@ -115,59 +117,60 @@ class _Block:
 
 
 class HpackEncoder:
-    """Encodes the header blocks of one connection, in the order in which they are sent.
+    """The encoder of one connection's header blocks.
 
-    A block is made of any number of `add…`, pseudo-header fields first (RFC 9113 8.3), and one `finish`. What was
-    begun must be finished and sent, in this order: the peer's table follows from it.
+    A block is made by calls of the `add` methods, pseudo-header fields first (RFC 9113 8.3), and one `finish`. Every
+    block that is begun must be finished, and blocks must be sent in this order, because the peer's table depends on it.
     """
 
     def __init__(self, skip: frozenset[bytes] = _NO_LINES) -> None:
-        """`skip`: lowered names of fields that `add_lines` leaves out."""
+        """Make an encoder; `add_lines` omits the fields whose lowered names are in `skip`."""
         self._skip = skip
-        self._parts: list[bytes] = []  # of the block that is being made
-        # By line, CRLF in front, or by the key that `add` makes.
+        self._parts: list[bytes] = []  # the current block
+        # The keys are lines, with CRLF in front, or the keys that `add` makes.
         self._table: dict[bytes, _Entry] = {}
-        self._ring: list[_Entry] = []  # the same ones by number, modulo its length; empty before the first
-        self._start = _Entry(b"", 0, 0)  # its follower is the line that a block began with
+        self._ring: list[_Entry] = []  # the entries by number, modulo its length; allocated by the first insertion
+        self._start = _Entry(b"", 0, 0)  # its follower is the first line of a block
         self._bytes: i64 = 0
-        self._inserted: i64 = 0  # how many entries there ever were
+        self._inserted: i64 = 0  # the number of insertions
         self._max: i64 = TABLE_BYTES_MAX
-        self._told: i64 = TABLE_BYTES_MAX  # what the peer takes for the table's size
-        self._smallest: i64 = TABLE_BYTES_MAX  # since then
+        self._announced: i64 = TABLE_BYTES_MAX  # the table size that the peer was last sent
+        self._smallest: i64 = TABLE_BYTES_MAX  # the smallest size after that
         self._hashes: set[int] = set()
         self._older_hashes: set[int] = self._hashes
         self._blocks: list[_Block] = []
         self._next_block: i64 = 0
-        # The pseudo-header fields of the last request, while the table is as it was then.
+        # The pseudo-header fields of the last request and their encoding, valid until the table changes.
         self._line_method: bytes = b""
         self._line_scheme: bytes = b""
         self._line_authority: bytes = b""
         self._line_path: bytes = b""
         self._line: bytes = b""
         self._line_inserted: i64 = -1
-        # The last field of `add` that is in a table, likewise: most often the length of an answer.
+        # The last field of `add` that is in a table, and its encoding: most often the length of a response.
         self._field_name: bytes = b""
         self._field_value: bytes = b""
         self._field: bytes = b""
         self._field_inserted: i64 = -1
-        self._is_stable: bool = True  # the block at hand would be encoded in the same way a second time
+        self._is_stable: bool = True  # encoding the current block again would give the same bytes
 
     # --- the table ---
 
     @property
     def table_bytes(self) -> int:
-        """Its size by RFC 7541 4.1."""
+        """The size of the table (RFC 7541 4.1)."""
         return self._bytes
 
     @property
     def table_length(self) -> int:
-        """How many entries it has."""
+        """The number of entries of the table."""
         return len(self._table)
 
     def set_table_bytes_max(self, size: int) -> None:
-        """What the peer's SETTINGS_HEADER_TABLE_SIZE says. Not between `add` and `finish`.
+        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE. Must not be called between `add` and `finish`.
 
-        The next block begins with the change, and before it the smallest size since the last block (RFC 7541 4.2).
+        The next block begins with the smallest size since the last block, if it was smaller, and the new size
+        (RFC 7541 4.2).
         """
         self._max = min(size, TABLE_BYTES_MAX)
         self._smallest = min(self._smallest, self._max)
@@ -177,7 +180,7 @@ class HpackEncoder:
         self._evict(self._max)
 
     def _evict(self, bytes_max: i64) -> None:
-        """RFC 7541 4.3."""
+        """Evict the oldest entries until the table takes at most `bytes_max` (RFC 7541 4.3)."""
         while self._bytes > bytes_max:
             number: i64 = self._inserted - len(self._table) + 1
             oldest = self._ring[number & (_ENTRIES_MAX - 1)]
@@ -186,7 +189,7 @@ class HpackEncoder:
             del self._table[oldest.key]
 
     def _insert(self, key: bytes, size: i64) -> None:
-        """RFC 7541 4.4; `size` is at most that of the table."""
+        """Insert an entry, whose size must be at most that of the table (RFC 7541 4.4)."""
         self._evict(self._max - size)
         if not self._ring:
             self._ring = [_NO_ENTRY] * _ENTRIES_MAX
@@ -199,7 +202,10 @@ class HpackEncoder:
             self._blocks = []
 
     def _came_before(self, key: bytes) -> bool:
-        """It is one of the last that were not in the table; from now on it is. Others may be taken for it, rarely."""
+        """Return True if the line is among the recent ones that were not in the table; otherwise record it.
+
+        The comparison is by hash, so that another line may rarely be mistaken for it, which is harmless.
+        """
         hashed = hash(key)
         if hashed in self._hashes or hashed in self._older_hashes:
             return True
@@ -212,7 +218,7 @@ class HpackEncoder:
     # --- a block ---
 
     def add_status(self, status: i64) -> None:
-        """`:status`, of three digits."""
+        """Add `:status`, a number of three digits."""
         static = _STATIC_STATUSES[status]
         if static:
             self._parts.append(static)
@@ -220,12 +226,12 @@ class HpackEncoder:
             self.add(b":status", _STATUSES[status])
 
     def add_once(self, start: bytes, value: bytes) -> None:
-        """One field whose value is another one each time. `start`: its name by `literal_start`."""
+        """Add a field whose value differs each time; `start` is the result of `literal_start` for its name."""
         self._parts.append(start)
         self._string(value)
 
     def add(self, name: bytes, value: bytes, never_indexed: bool = False) -> None:
-        """One field; its name is lowered, its value without whitespace around it."""
+        """Add a field; the name must be lowered, and the value without surrounding whitespace."""
         if (
             self._field_inserted == self._inserted
             and value == self._field_value
@@ -234,7 +240,7 @@ class HpackEncoder:
         ):
             self._parts.append(self._field)
             return
-        key = b"%b\n%b" % (name, value)  # which is no line
+        key = b"%b\n%b" % (name, value)  # differs from all lines, which begin with CRLF
         if not never_indexed:
             found = _STATIC.get(key)
             if found is None:
@@ -251,7 +257,7 @@ class HpackEncoder:
         self._literal(key, name, value, never_indexed)
 
     def add_request_line(self, method: bytes, scheme: bytes, authority: bytes, path: bytes) -> None:
-        """The four pseudo-header fields of a request; those of the request before cost a comparison."""
+        """Add the four pseudo-header fields of a request; those of the previous request take one comparison."""
         if (
             self._line_inserted == self._inserted
             and path == self._line_path
@@ -278,10 +284,10 @@ class HpackEncoder:
             self._line_inserted = inserted
 
     def add_lines(self, block: bytes, never_indexed: frozenset[bytes] = _NO_LINES) -> None:
-        """The fields of a block as message.py's `Fields` has it, but for those to be skipped; names are lowered.
+        """Add the fields of a block of `Fields`, with lowered names and without those in `skip`.
 
-        `never_indexed`: lines, with the CRLF before them, as `Field.line` has them. Those of NEVER_INDEXED need not be
-        among them; what is makes the whole block dear, since each line is looked up.
+        `never_indexed` holds lines with their CRLF, as in `Field.line`. Fields in NEVER_INDEXED need not be among them.
+        If it is not empty, the block is slower to encode, because each line is looked up.
         """
         if not block:
             return
@@ -332,19 +338,19 @@ class HpackEncoder:
                 before = known
 
     def finish(self) -> bytes:
-        """The block, whole; the next `add` begins another one."""
-        if self._smallest != self._told or self._max != self._told:
+        """Return the complete block; the next `add` begins another one."""
+        if self._smallest != self._announced or self._max != self._announced:
             self._parts.insert(0, self._size_updates())
         block = b"".join(self._parts)
         self._parts = []
         return block
 
     def _size_updates(self) -> bytes:
-        """RFC 7541 4.2, 6.3."""
+        """Return the table size updates for the start of a block (RFC 7541 4.2, 6.3)."""
         updates = _integer(self._max, 5, 0x20)
-        if self._smallest < self._max and self._smallest < self._told:
+        if self._smallest < self._max and self._smallest < self._announced:
             updates = _integer(self._smallest, 5, 0x20) + updates
-        self._told = self._max
+        self._announced = self._max
         self._smallest = self._max
         return updates
 
@@ -356,7 +362,7 @@ class HpackEncoder:
             self._next_block = (self._next_block + 1) % _BLOCKS_MAX
 
     def _new_line(self, line: bytes, never_indexed: bool) -> None:
-        """A line, CRLF in front, that is not in the table, or must not be."""
+        """Add a line, with CRLF in front, that is not in the table or must not be indexed."""
         if not never_indexed:
             static = _STATIC_LINES.get(line)
             if static is not None and not self._skip:
@@ -364,19 +370,19 @@ class HpackEncoder:
                 return
         colon: i64 = line.find(_COLON)
         if colon <= 2:
-            return  # no field: the parsers let none of these through
+            return  # not a field; the parsers refuse such lines
         name = line[2:colon].lower()
         if name not in self._skip:
             self._literal(line, name, line[colon + 1 :].strip(_OPTIONAL_SPACE), never_indexed)
 
     def _literal(self, key: bytes, name: bytes, value: bytes, never_indexed: bool) -> None:
-        """RFC 7541 6.2."""
+        """Add a literal (RFC 7541 6.2)."""
         index: i64 = _NAMES.get(name, 0)
         size: i64 = len(name) + len(value) + OVERHEAD
         if never_indexed or name in NEVER_INDEXED:
             start = _NEVER[index]
         elif size * 2 > self._max or len(key) > size:
-            # It would displace half of the table; or most of the line is whitespace, which the table does not count.
+            # It would evict half of the table, or most of the line is whitespace, which its size does not include.
             start = _WITHOUT_INDEXING[index]
         elif self._came_before(key):
             start = _WITH_INDEXING[index]
@@ -390,7 +396,7 @@ class HpackEncoder:
         self._string(value)
 
     def _string(self, text: bytes) -> None:
-        """RFC 7541 5.2."""
+        """Add a string literal (RFC 7541 5.2)."""
         length: i64 = len(text)
         self._parts.append(_LENGTHS[length] if length < _SHORT else _integer(length, 7, 0))
         self._parts.append(text)

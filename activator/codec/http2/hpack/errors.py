@@ -1,10 +1,10 @@
-"""What goes wrong in a header block."""
+"""The error of a header block that cannot be decoded."""
 
 from __future__ import annotations
 
 
 class HpackError(Exception):
-    """A header block cannot be decoded: an error of the connection, COMPRESSION_ERROR (RFC 9113 4.3).
+    """A header block that cannot be decoded: the connection must end with COMPRESSION_ERROR (RFC 9113 4.3).
 
-    The state of the two ends differs from here on, so the decoder must not be used again.
+    The tables of the two ends may differ after it, so the decoder must not be used again.
     """

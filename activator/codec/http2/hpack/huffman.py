@@ -1,12 +1,13 @@
-"""Strings in HPACK's Huffman code (RFC 7541 5.2, Appendix B), decoded.
+"""A decoder of HPACK's Huffman code (RFC 7541 5.2, Appendix B).
 
 Rules
-  1. The decoder takes a byte at a time. Its state is the inner node of the code's tree where the bits read so far end;
-     the tree has 257 leaves, so there are 256 states and a state is a byte.
-  2. The row of a state (for each byte: the next state, and the symbols that it completes, two at most) is made when a
-     string first needs it. A few heads need 50 rows; all 256 take 21 ms (compiled) and 1.8 MB, once in a process.
-  3. A result is at most two bytes longer than what the caller can keep, but what follows is judged all the same: a
-     connection ends with the same error whether or not its fields were kept.
+  1. The decoder processes one byte at a time. Its state is the inner node of the code's tree where the bits read so far
+     end; the tree has 257 leaves, so there are 256 states and a state fits into a byte.
+  2. The row of a state holds, for each byte, the next state and the symbols that the byte completes (two at most). It
+     is built when a string first needs it. A few heads need 50 rows; all 256 take 21 ms (compiled) and 1.8 MB, once in
+     a process.
+  3. A result is at most two bytes longer than the caller's limit, but the rest of the string is validated: a connection
+     ends with the same error whether or not its fields were kept.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from mypy_extensions import i64
 
 from activator.codec.http2.hpack.errors import HpackError
 
-# The length of each symbol's code in bits, 0 to 255 and EOS. The code is canonical: codes of one length are consecutive
-# in the order of their symbols, and longer ones follow shorter ones. So the lengths say it all.
+# The length of each symbol's code in bits, for the symbols 0 to 255 and EOS. The code is canonical: codes of one length
+# are consecutive in the order of their symbols, and longer codes follow shorter ones. So the lengths define the code.
 _LENGTHS: Final = (
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
     28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -39,12 +40,12 @@ _LENGTHS: Final = (
     30,
 )  # fmt: skip
 _EOS_SYMBOL: Final = 256
-_EOS: Final = b"EOS"  # in the place of symbols: the byte completes EOS; the object counts, not its bytes
+_EOS: Final = b"EOS"  # marks a byte that completes EOS; compared by identity
 _PADDING_BITS_MAX: Final = 7
 
 
 def codes() -> list[tuple[int, int]]:
-    """(code, its bits) of each symbol, EOS last (RFC 7541 Appendix B)."""
+    """Return (code, length in bits) of each symbol, EOS last (RFC 7541 Appendix B)."""
     found = [(0, 0)] * len(_LENGTHS)
     code = 0
     bits = 0
@@ -57,19 +58,19 @@ def codes() -> list[tuple[int, int]]:
 
 
 class _Row:
-    """What each byte does in one state."""
+    """The transitions of one state."""
 
     def __init__(self) -> None:
         self.is_made: bool = False
-        self.next: bytes = b""  # states
-        self.symbols: list[bytes] = []
+        self.next: bytes = b""  # the next state, by byte
+        self.symbols: list[bytes] = []  # the completed symbols, by byte
 
 
 class _Tree:
-    """The code's tree: of each inner node, where its two bits lead. Symbols are stored as -1 - symbol."""
+    """The tree of the code: the two children of each inner node. A leaf is stored as -1 - symbol."""
 
     def __init__(self) -> None:
-        self.children: list[list[int]] = [[0, 0]]  # 0 is the root, and no node's child
+        self.children: list[list[int]] = [[0, 0]]  # node 0 is the root, so 0 marks a missing child
         for symbol, (code, bits) in enumerate(codes()):
             node = 0
             for shift in range(bits - 1, 0, -1):
@@ -82,7 +83,7 @@ class _Tree:
             self.children[node][code & 1] = -1 - symbol
 
     def padding(self) -> bytes:
-        """For each state, 1 where a string may end: after nothing, or after up to 7 bits of EOS, all ones (5.2)."""
+        """Return 1 for each state in which a string may end: after up to 7 bits of EOS, which are ones (5.2)."""
         ends = bytearray(len(self.children))
         node = 0
         for _ in range(_PADDING_BITS_MAX + 1):
@@ -112,22 +113,23 @@ class _Tree:
         row.is_made = True
 
 
-_PIECES: Final[dict[bytes, bytes]] = {_EOS: _EOS}  # one object for equal ones of all rows
+_PIECES: Final[dict[bytes, bytes]] = {_EOS: _EOS}  # all rows share one object for equal symbols
 _TREE: Final = _Tree()
 _ROWS: Final[list[_Row]] = [_Row() for _ in _TREE.children]
 _ENDS: Final[bytes] = _TREE.padding()
 
 
 def decode(data: bytes, start: i64, end: i64, bytes_max: i64) -> bytes:
-    """The string whose code is data[start:end]; of one that is longer than `bytes_max` (>= 0), the start of it,
-    which is one or two bytes longer than that.
+    """Decode data[start:end].
 
-    Raises HpackError: EOS within, or a padding that is longer than 7 bits or not of ones (RFC 7541 5.2).
+    A string longer than `bytes_max` (>= 0) is truncated to `bytes_max` plus one or two bytes.
+
+    Raises HpackError if it contains EOS, or if its padding is longer than 7 bits or not of ones (RFC 7541 5.2).
     """
     pieces: list[bytes] = []
     state: i64 = 0
     pos = start
-    # The shortest codes have 5 bits: only a string that may become too long is counted.
+    # The shortest codes have 5 bits, so a string of few enough bits needs no limit.
     room: i64 = (end - start) * 2 if (end - start) * 8 <= bytes_max * 5 else bytes_max
     while pos < end:
         row = _ROWS[state]

@@ -73,5 +73,5 @@ LENGTH: Final = 61  # so that the dynamic table begins at 62 (RFC 7541 2.3.3)
 
 
 def static_fields() -> list[Field]:
-    """The fields by their index; at 0, which is no index, one that is not to be used."""
+    """Return the fields by their index; 0 is not a valid index and holds an unused field."""
     return [field_of(b"", b""), *[field_of(name, value) for name, value in ENTRIES]]
