@@ -127,9 +127,7 @@ def test_of_two_that_start_in_one_moment_one_is_told(tmp_path: Path) -> None:
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
-        with pytest.raises(
-            StartError, match="another program is binding an address in its folder; try again"
-        ):
+        with pytest.raises(StartError, match="another program is binding an address in its folder; try again"):
             bind(f"unix:{tmp_path}/a.sock")
     finally:
         os.close(folder)
