@@ -24,7 +24,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-compiled test-plain demo wheel lint docs site coverage \
-	release-check chart chart-snapshots pictures proto format bench e2e deep night shuffled lock clean
+	release-check chart chart-snapshots pictures proto format bench e2e deep soak night shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -170,12 +170,15 @@ bench: $(VENV)/.packages build  ## measures (BENCH="micro", "load", …)
 	$(PY) -m bench $(or $(BENCH),load)
 
 e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
-	$(PY) -m pytest -m "e2e and not deep" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "e2e and not deep and not soak" $(PYTEST_ARGS)
 
 deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
 	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep" $(PYTEST_ARGS)
+
+soak: $(VENV)/.packages build  ## hours of real traffic: 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts
+	$(PY) -m pytest -q -m "e2e and soak" $(PYTEST_ARGS)
 
 night: $(VENV)/.packages build  ## members through storms without end: EVENTS=1e8 from seed FIRST=0 on (docs/simulation.md)
 	$(PY) -m tests.simulation.night --events $(or $(EVENTS),1e8) --first $(or $(FIRST),0)

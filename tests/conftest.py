@@ -43,7 +43,7 @@ settings.register_profile(
     deadline=None,  # a slow machine is no mistake of the code's
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=5_000, derandomize=False)
+settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=500, derandomize=False)
 settings.load_profile("deep" if DEEP else "default")
 
 

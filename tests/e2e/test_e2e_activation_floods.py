@@ -160,7 +160,7 @@ def settle(cluster: ActivationCluster, activator: Activator) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "seconds"),
-    [pytest.param(1, 8.0, id="short"), pytest.param(2, LONG_S, id="long", marks=pytest.mark.deep)],
+    [pytest.param(1, 8.0, id="short"), pytest.param(2, LONG_S, id="long", marks=pytest.mark.soak)],
 )
 def test_a_flood_of_pods_under_traffic(
     cluster: ActivationCluster, activator: Activator, seed: int, seconds: float

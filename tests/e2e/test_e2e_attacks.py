@@ -65,7 +65,7 @@ def descriptors(activator: Activator) -> int:
 
 @pytest.mark.parametrize(
     "connections",
-    [pytest.param(750, id="short"), pytest.param(100_000, id="long", marks=pytest.mark.deep)],
+    [pytest.param(750, id="short"), pytest.param(100_000, id="long", marks=pytest.mark.soak)],
 )
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_storm_of_resets_cuts_nobody_else(

@@ -79,7 +79,7 @@ def descriptors(activator: Activator) -> int:
     return sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in activator.processes())
 
 
-@pytest.mark.parametrize("cycles", [24, pytest.param(1000, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("cycles", [24, pytest.param(1000, marks=pytest.mark.soak)])
 def test_no_request_fails_and_nothing_is_left_behind(run_activator: RunActivator, tmp_path: Path, cycles: int) -> None:
     activator = run_activator(configured([revision(number, tmp_path) for number in range(CLIENTS)]))
     for number in range(CLIENTS):

@@ -1,4 +1,4 @@
-"""Long runs in constant memory: large bodies, many requests, many connections, many that are cut. `make deep`."""
+"""Long runs in constant memory: large bodies, many requests, many connections, many that are cut. `make soak`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Watch:
             self.most = max(self.most, resident_bytes(self._pid))
 
 
-@pytest.mark.deep
+@pytest.mark.soak
 def test_ten_gib_down(activator: Activator) -> None:
     with Client(activator.address) as client, Watch(activator):
         client.send(request("/down"))
@@ -88,7 +88,7 @@ def test_ten_gib_down(activator: Activator) -> None:
             left -= count
 
 
-@pytest.mark.deep
+@pytest.mark.soak
 def test_ten_gib_up(activator: Activator) -> None:
     with Client(activator.address) as client, Watch(activator):
         client.send(request("/up", "POST", headers=f"Content-Length: {TEN_GIB}\r\n"))
@@ -101,7 +101,7 @@ def crowd(activator: Activator, program: str, count: int, *words: str) -> None:
     ab(program, f"http://{activator.address}/", count, "-c", "64", *words, timeout_s=1200.0)
 
 
-@pytest.mark.deep
+@pytest.mark.soak
 def test_a_million_requests(activator: Activator, need_program: Callable[[str], str]) -> None:
     program = need_program("ab")
     crowd(activator, program, 20_000, "-k")  # buffers and caches have their size then
@@ -109,7 +109,7 @@ def test_a_million_requests(activator: Activator, need_program: Callable[[str], 
         crowd(activator, program, 1_000_000, "-k")
 
 
-@pytest.mark.deep
+@pytest.mark.soak
 def test_a_hundred_thousand_connections(activator: Activator, need_program: Callable[[str], str]) -> None:
     program = need_program("ab")
     crowd(activator, program, 5_000)
@@ -118,7 +118,7 @@ def test_a_hundred_thousand_connections(activator: Activator, need_program: Call
     assert activator.ask("/metrics")[2].count(b"activator_client_connections 0.0") == 1
 
 
-@pytest.mark.parametrize("transfers", [400, pytest.param(10_000, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("transfers", [400, pytest.param(10_000, marks=pytest.mark.soak)])
 def test_transfers_that_are_cut(activator: Activator, transfers: int) -> None:
     def cut(count: int) -> None:
         for turn in range(count):

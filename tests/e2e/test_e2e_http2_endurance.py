@@ -1,4 +1,4 @@
-"""HTTP/2 in constant memory: many streams and resets on one connection, large bodies. `make deep` has the long runs,
+"""HTTP/2 in constant memory: many streams and resets on one connection, large bodies. `make soak` has the long runs,
 the others a small slice of each."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.http2.raw_client import Frame, RawClient, headers_frame, reset_frame
 
 MIB = 1 << 20
 GIB = 1 << 30
-deep = pytest.mark.deep
+soak = pytest.mark.soak
 
 
 def serve(side: PodSide) -> None:
@@ -74,7 +74,7 @@ def started(run: RunActivator, address: str, protocol: str) -> Activator:
 # --- streams ---
 
 
-@pytest.mark.parametrize("count", [10_000, pytest.param(1_000_000, marks=deep)])
+@pytest.mark.parametrize("count", [10_000, pytest.param(1_000_000, marks=soak)])
 def test_streams_on_one_connection(activator: Activator, count: int, need_program: Callable[[str], str]) -> None:
     program = need_program("h2load")
 
@@ -96,7 +96,7 @@ def connected(activator: Activator) -> RawClient:
     return client
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=deep)])
+@pytest.mark.parametrize("count", [500, pytest.param(100_000, marks=soak)])
 def test_resets_among_answers_on_one_connection(activator: Activator, count: int) -> None:
     """As clients do that cancel much: each answer makes up for one reset."""
     with connected(activator) as client, Watch(activator):
@@ -116,7 +116,7 @@ def test_resets_among_answers_on_one_connection(activator: Activator, count: int
     activator.wait_idle()
 
 
-@pytest.mark.parametrize("connections", [5, pytest.param(110, marks=deep)])
+@pytest.mark.parametrize("connections", [5, pytest.param(110, marks=soak)])
 def test_resets_at_once_on_many_connections(activator: Activator, connections: int) -> None:
     """As many as a connection may have: none of them is ended, and nothing is left."""
     resets = 900
@@ -152,7 +152,7 @@ def curl(activator: Activator, need_program: Callable[[str], str], *words: str, 
         return printed
 
 
-@pytest.mark.parametrize("size", [128 * MIB, pytest.param(10 * GIB, marks=deep)])
+@pytest.mark.parametrize("size", [128 * MIB, pytest.param(10 * GIB, marks=soak)])
 def test_a_large_answer(activator: Activator, size: int, need_program: Callable[[str], str]) -> None:
     url = f"http://{activator.address}/down"
     curl(activator, need_program, "-o", "/dev/null", f"{url}/{8 * MIB}")
@@ -162,7 +162,7 @@ def test_a_large_answer(activator: Activator, size: int, need_program: Callable[
     eventually(lambda: activator.revision("a")["in_flight"] == 0)
 
 
-@pytest.mark.parametrize("size", [128 * MIB, pytest.param(10 * GIB, marks=deep)])
+@pytest.mark.parametrize("size", [128 * MIB, pytest.param(10 * GIB, marks=soak)])
 def test_a_large_request(activator: Activator, size: int, need_program: Callable[[str], str]) -> None:
     url = f"http://{activator.address}/up"
     curl(activator, need_program, "-T", "-", url, feed=8 * MIB)
