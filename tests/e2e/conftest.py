@@ -27,12 +27,11 @@ _PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
 _NETS = itertools.cycle(range(20 + _PROCESS, 255, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
 
-# The files that take longest, the longest first: with `--dist loadfile --no-loadscope-reorder` none of them is begun when
+# The files that take longest, the longest first: with `--dist loadfile --no-loadscope-reorder` none begins when
 # all others are done.
 LONGEST = ("test_e2e_members.py", "test_e2e_programs.py", "test_e2e_cluster_members.py", "test_e2e_one_truth.py")
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
