@@ -151,7 +151,10 @@ class Inside(Protocol):
 
     def stop(self) -> None: ...
 
-    needs_restart: list[str]  # keys that the last reload changed and that only take effect after a restart
+    @property
+    def needs_restart(self) -> list[str]:
+        """Keys that the last reload changed and that only take effect after a restart."""
+        ...
 
     def reload(self) -> list[str]: ...
 

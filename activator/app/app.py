@@ -13,15 +13,18 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from activator.app.admin_view import AdminView
+from activator.app.figures import Figures
+from activator.app.listening import ServedAddresses, listeners
+from activator.app.sources import Sources
 from activator.config.model.file import AUTO, FIXED_KEYS, Config
-from activator.config.model.kubernetes import ACTIVATIONS, Kubernetes
-from activator.config.model.listeners import AdminListener, Listener, address_of_listener
+from activator.config.model.kubernetes import ACTIVATIONS
+from activator.config.model.listeners import AdminListener, address_of_listener
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
@@ -42,20 +45,17 @@ from activator.messages import (
 from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
-from activator.runtime.extras import need
 from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
 from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
-from activator.runtime.sockets import join_address, split_address, unused
+from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
-from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.request_hooks import NoRequests
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.alone import OneWorker
-from activator.workers.figures import counts_plus
 from activator.workers.messages import WorkerCounts
 from activator.workers.workers import Workers
 from lb.rng import Rng
@@ -63,16 +63,7 @@ from lb.rng import Rng
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
     from activator.config.cluster_settings import ClusterSettings
-    from activator.control_plane.sources.activations.mode import ActivationsMode
-    from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
-    from activator.control_plane.sources.knative.mode import KnativeMode
-    from activator.control_plane.sources.push.source import PushSource
     from activator.members.membership import Membership
-    from activator.telemetry.metrics.exposition import Exposition
-    from activator.telemetry.metrics.knative_export import KnativeExporter
-    from activator.telemetry.metrics.knative_metrics import KnativeMetrics
-    from activator.telemetry.metrics.program_families import Program
-    from activator.telemetry.metrics.worker_families import WorkerFigures
     from activator.telemetry.request_hooks import RequestHooks
     from activator.workers.fork_server import Template
 
@@ -126,10 +117,6 @@ def load(config: Config) -> None:
         importlib.import_module("activator.telemetry.metrics.exposition")
 
 
-def _listeners(config: Config) -> list[str | Listener]:
-    return config.listen if isinstance(config.listen, list) else [config.listen]
-
-
 class App:
     """One running activator. Use it within one event loop."""
 
@@ -176,15 +163,25 @@ class App:
         channel.connect_control(self._receive)
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
-        self._exposition: Exposition | None = None
-        self._knative_metrics: KnativeMetrics | None = None
         if data is not None:
             self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng)
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log, template)
-        self._history = History(self.workers.revision_statistics, now)
+        self.history = History(self.workers.revision_statistics, now)
+        self.figures = Figures(self.control, self.workers, now, self._tasks, self._own_counts, lambda: self.config)
+        self._served = ServedAddresses(self.workers, lambda: self.config)
+        self.sources = Sources(
+            self.config,
+            self.control,
+            self._served,
+            now,
+            rng,
+            self._tasks,
+            channel.send_command,
+            self._cluster_settled,
+        )
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -194,30 +191,24 @@ class App:
         self._serving = False
         self._health = SetHealth()
         self._is_pending = False  # a source has yet to list its revisions
-        self._push: PushSource | None = None
-        self._knative: KnativeMode | None = None
-        self._activations: ActivationsMode | None = None
-        self._membership: Membership | None = None
-        self._cluster_domain = ""
-        self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
-        self._entries: list[str] = []  # … and those of single revisions
-        self._unbound_entries: set[str] = set()  # Entries that cannot be bound; each is logged once.
+        self.membership: Membership | None = None
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
         workers = self.workers
-        workers.change(workers.plan(_listeners(self.config)))
+        workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
         if self.config.members.listen:
-            self._membership = await self._join_group()
+            self.membership = await self._join_group()
         await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
-        if self._membership is not None:
-            await self._membership.start()  # first: others may know more of revisions that were dropped and came back
+        if self.membership is not None:
+            await self.membership.start()  # first: others may know more of revisions that were dropped and came back
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
-        await self._start_sources()
+        self.figures.join(self.sources, self.membership)
+        await self.sources.start(self.membership)
         self._report_pending()
         if self.config.admin_address:
             await self._start_admin()
@@ -244,7 +235,7 @@ class App:
             raise
         self._tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
         if self.config.admin_address:
-            self._tasks.keep_running("history", self._history.step)
+            self._tasks.keep_running("history", self.history.step)
         _calm_the_collector()
         self._tell_ready()
         for address in unused():
@@ -263,10 +254,10 @@ class App:
     async def close(self) -> int:
         """Drain, stop every process, end every task."""
         self.draining = True
-        if self._membership is not None:
-            self._membership.drain_begins()
-        if self._activations is not None:
-            await self._activations.stop_writing()
+        if self.membership is not None:
+            self.membership.drain_begins()
+        if self.sources.activations is not None:
+            await self.sources.activations.stop_writing()
         shutdown = self.config.shutdown
         self._manager.stopping(shutdown.delay + max(shutdown.timeout, shutdown.tunnels) + STOP_MARGIN_S)
         if shutdown.delay > 0.0:
@@ -277,8 +268,8 @@ class App:
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
         await self.workers.close()
-        if self._membership is not None:
-            await self._membership.close()
+        if self.membership is not None:
+            await self.membership.close()
         await self.control.close()
         if self._admin is not None:
             await self._admin.close()
@@ -300,7 +291,7 @@ class App:
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
             config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
             # What may be refused comes first, and changes nothing where it is.
-            listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster, *self._entries])
+            listeners = self._served.plan(config)
             try:
                 self.telemetry.set(config)
             except StartError:
@@ -317,8 +308,7 @@ class App:
         self.workers.reconfigure(config)
         self.workers.change(listeners)
         self.control.configure(config, specs)
-        if self._cluster is not None:
-            self._cluster.configure(config)
+        self.sources.configure(config)
         self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
@@ -328,7 +318,7 @@ class App:
         self._tell_ready()
         return []
 
-    # --- what the admin port asks ---
+    # --- what others ask ---
 
     @property
     def addresses(self) -> list[str]:
@@ -347,129 +337,13 @@ class App:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")
-        if self._membership is not None and self._membership.waiting_for():
-            reasons.append(self._membership.waiting_for())
+        if self.membership is not None and self.membership.waiting_for():
+            reasons.append(self.membership.waiting_for())
         reasons.extend(self.control.pending())
         reasons.extend(self.control.over_budget())
         return reasons
 
-    async def gather_statistics(self) -> None:
-        await self.workers.gather_statistics()
-
-    async def gather_snapshot(self) -> None:
-        await self.workers.gather_snapshot()
-
-    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
-        if self._exposition is None:
-            from activator.telemetry.metrics.exposition import (
-                Exposition,  # prometheus-client: only when asked for
-            )
-
-            self._exposition = Exposition(self.workers.revision_statistics, self._program)
-        if self._cluster is not None:
-            self.control.controllers.rest_totals(self._cluster.client.requests_total)
-        self._exposition.histograms = self.config.metrics.histograms
-        return self._exposition.render(accept)
-
-    def snapshot(self, only: str = "") -> object:
-        return self._joined(self.workers.snapshot(only), only)
-
-    async def snapshot_of(self, worker: int) -> object:
-        return self._joined(await self.workers.snapshot_of(worker))
-
-    def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
-        from activator.admin.snapshot import joined
-
-        made = joined(shown, *self.control.snapshot(only), self.workers.describe(), self.workers.counts().data)
-        groups = self.control.groups_shown()
-        return {**made, "groups": groups} if groups else made
-
-    def overview(self) -> Iterator[bytes]:
-        from activator.admin.overview import slices, totals
-
-        head = totals(self.workers.counts().data, self.workers.describe(), self.draining)
-        head["groups"] = self.control.groups_shown()
-        return slices(self.workers.revision_statistics(), self.control.known, head)
-
-    def history(self, keys: list[str]) -> object:
-        return self._history.shown(keys)
-
-    async def tasks_of(self, worker: int) -> object:
-        return await self.workers.tasks_of(worker)
-
-    async def profile_of(self, worker: int, seconds: float) -> object:
-        return await self.workers.profile_of(worker, seconds)
-
-    def program_output(self, key: str, after: int) -> object:
-        found = self.control.processes.supervisor.log_of(key)
-        return None if found is None else found.after(after)
-
-    def load(self, key: str, seconds: float | None) -> str:
-        return self.control.processes.load(key, seconds)
-
-    def unload(self, key: str) -> str:
-        return self.control.processes.unload(key)
-
-    def restart(self, key: str) -> str:
-        return self.control.processes.restart(key)
-
-    def end_member(self, seat: int) -> str:
-        return "this program has no group" if self._membership is None else self._membership.end_seat(seat)
-
-    def members(self) -> object:
-        return {} if self._membership is None else self._membership.describe()
-
-    def configuration(self) -> object:
-        from activator.admin.inspection import configuration
-
-        return configuration(self.config)
-
-    @property
-    def log(self) -> AppLog | None:
-        """The program's own log, where it is ours to set."""
-        return self.telemetry.app_log
-
-    def set_log_level(self, part: str, level: str) -> None:
-        if self.log is not None:
-            self.log.set_level(part, level)
-        self.workers.set_log_level(part, level)
-
     # --- within ---
-
-    def _program(self) -> Program:
-        """What the metrics of the program are read from."""
-        from activator.telemetry.metrics.group_families import GroupFigures
-        from activator.telemetry.metrics.program_families import Program
-        from activator.telemetry.metrics.scaling_families import ScalingFigures
-
-        control = self.control
-        counts = counts_plus(self.workers.counts(), self._own_counts())
-        return Program(
-            counts.data,
-            control.worker,
-            control.prober,
-            counts.lost_log_lines,
-            self._now,
-            control.controllers,
-            counts.spans,
-            None if self._push is None else self._push.intake,
-            self._cluster,
-            self._knative,
-            self._activations,
-            self._worker_figures(counts),
-            None if self._membership is None else self._membership.figures(),
-            ScalingFigures.of((self._activations or control.processes).autoscaler),
-            GroupFigures.of(control.processes.groups),
-        )
-
-    def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
-        from activator.telemetry.metrics.worker_families import WorkerFigures
-
-        shown = self.workers.describe()
-        if not shown:
-            return None
-        states = Counter(one["state"] for one in shown)
-        return WorkerFigures(dict(states), sum(one["restarts"] for one in shown), counts.cpu_s, counts.resident_bytes)
 
     def _receive(self, message: FromData) -> None:
         """From the data plane."""
@@ -477,28 +351,9 @@ class App:
             if not self._drained.done():
                 self._drained.set_result(message.finished)
         elif isinstance(message, RevisionEnded):
-            for reader in (self._exposition, self._knative_metrics):
-                if reader is not None:
-                    reader.ended(message.statistics)
+            self.figures.ended(message.statistics)
         else:
             self.control.receive(message)
-
-    async def _start_sources(self) -> None:
-        """The sources beside the file: each is a folder, and a line here. Raises StartError."""
-        kubernetes = self.config.kubernetes
-        if kubernetes is not None and kubernetes.mode == ACTIVATIONS:
-            self._activations = self._make_activations()
-            if self._membership is not None:
-                self._activations.join(self._membership.writing)
-        elif kubernetes is not None:
-            self._knative = self._make_knative()
-        if self._cluster is not None:
-            await self.control.start_source(self._cluster)
-        if kubernetes is not None and kubernetes.external_scaler.listen:
-            await self.control.start_source(self._make_external_scaler(kubernetes))
-        if self.config.push.listen:
-            self._push = self._make_push()
-            await self.control.start_source(self._push)
 
     async def _join_group(self) -> Membership | None:
         """Raises StartError."""
@@ -517,77 +372,19 @@ class App:
         self._exit_code = EXIT_DISPLACED
         self.stop()
 
-    def _make_push(self) -> PushSource:
-        from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
-
-        worker = self.control.worker
-        return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
-
     def _own_addresses(self) -> list[str]:
         """Return the addresses that the program listens on, as configured and as bound."""
         config, kubernetes = self.config, self.config.kubernetes
-        said = [*map(address_of_listener, _listeners(config)), config.admin_address]
+        said = [*map(address_of_listener, listeners(config)), config.admin_address]
         said += [config.push.listen, config.members.listen]
         if kubernetes is not None:
             said.append(kubernetes.external_scaler.listen)
-        push = "" if self._push is None else self._push.address
+        push = "" if self.sources.push is None else self.sources.push.address
         return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
-
-    @property
-    def _cluster(self) -> KnativeMode | ActivationsMode | None:
-        return self._knative or self._activations
-
-    def _make_activations(self) -> ActivationsMode:
-        need("kubernetes", "kubernetes mode")
-        from activator.control_plane.sources.activations.mode import ActivationsMode
-
-        control = self.control
-        return ActivationsMode(
-            self.config,
-            control.submit,
-            self._now,
-            time.time,
-            self._rng,
-            self._tasks,
-            control.controllers,
-            control.worker.supervision.panicked,
-            self._serve_entries,
-            self._families,
-        )
-
-    def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
-        need("kubernetes", "the external scaler")  # grpclib: only where KEDA asks
-        from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
-
-        return ExternalScalerSource(kubernetes.external_scaler.listen, self._now)
-
-    def _make_knative(self) -> KnativeMode:
-        # Kubernetes' client and protobuf: only where there is a cluster.
-        need("kubernetes", "kubernetes mode")
-        from activator.control_plane.sources.knative.environment import read_environment
-        from activator.control_plane.sources.knative.mode import KnativeMode
-
-        environment = read_environment(os.environ)
-        self._cluster_domain = environment.cluster_domain
-        self._channel.send_command(SpeakKnative(environment.cluster_domain))
-        control = self.control
-        return KnativeMode(
-            environment,
-            self.config,
-            control.submit,
-            control.prober.hurry,
-            self._now,
-            self._rng,
-            self._tasks,
-            control.controllers,
-            self._cluster_settled,
-            self._serve_tls,
-            control.worker.supervision.panicked,
-        )
 
     def _report_health(self) -> None:
         """What a kubelet is answered on a serving port, if that has changed; only Knative's kubelets ask there."""
-        if self._knative is None:
+        if self.sources.knative is None:
             return
         not_alive = "" if self.is_alive() else "the state worker does not turn"
         health = SetHealth(not_alive, "; ".join(self.waiting_for()))
@@ -619,8 +416,8 @@ class App:
             self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
-        """The cluster's ConfigMaps say something new."""
-        self._channel.send_command(SpeakKnative(self._cluster_domain, settings.passes_through))
+        """Apply new settings of the cluster's ConfigMaps."""
+        self._channel.send_command(SpeakKnative(self.sources.cluster_domain, settings.passes_through))
         try:
             self.telemetry.settle(settings)
         except StartError as error:
@@ -628,76 +425,13 @@ class App:
             return
         self.workers.settle(settings)
 
-    def _serve_tls(self, wanted: Listener) -> None:
-        """A listener that the cluster asks for, or a new certificate for it."""
-        self._asked_by_cluster = [wanted]
-        try:
-            self.workers.change(self.workers.plan([*_listeners(self.config), wanted]))
-        except StartError as error:
-            log.error("%s", error)
-
-    def _serve_entries(self, ports: frozenset[int]) -> frozenset[int]:
-        """Serve on these ports, each for one revision, and on no other entries. Return those that cannot be bound."""
-        host = self._entry_host()
-        fixed = [*_listeners(self.config), *self._asked_by_cluster]
-        wanted = [join_address(host, port) for port in sorted(ports)]
-        try:
-            self.workers.change(self.workers.plan([*fixed, *wanted]))
-            self._entries = wanted
-            self._unbound_entries.clear()
-            return frozenset()
-        except StartError:
-            self._entries = [one for one in self._entries if one in wanted]
-            for address in wanted:
-                if address not in self._entries:
-                    self._serve_entry(address)
-            self._unbound_entries &= {*wanted}
-            return frozenset(port for port in ports if join_address(host, port) not in self._entries)
-
-    def _entry_host(self) -> str:
-        """Where ports of single revisions are opened: where the first port for all of them is."""
-        addresses = [address_of_listener(one) for one in _listeners(self.config)]
-        return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
-
-    def _families(self) -> frozenset[str]:
-        """The address families by which those ports are reached."""
-        host = self._entry_host()
-        return frozenset({"IPv4", "IPv6"} if host == "::" else {"IPv6" if ":" in host else "IPv4"})
-
-    def _serve_entry(self, address: str) -> None:
-        """One more."""
-        wanted = [*_listeners(self.config), *self._asked_by_cluster, *self._entries, address]
-        try:
-            self.workers.change(self.workers.plan(wanted))
-        except StartError as error:
-            if address not in self._unbound_entries:  # it is tried again each second
-                self._unbound_entries.add(address)
-                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
-            return
-        self._entries.append(address)
-
-    def _make_knative_metrics(self, proxy: RequestHooks) -> KnativeExporter:
-        from activator.telemetry.metrics.knative_export import (
-            KnativeExporter,  # aiohttp and more: only where they are wanted
-        )
-        from activator.telemetry.metrics.knative_metrics import KnativeMetrics
-        from activator.telemetry.metrics.knative_requests import KnativeRequests
-
-        workers = self.workers
-        requests = workers.requests()
-        own = None
-        if requests is None:
-            requests = own = KnativeRequests(self._failed)
-        metrics = KnativeMetrics(workers.revision_statistics, requests, lambda: self._knative)
-        self._knative_metrics = metrics
-        return KnativeExporter(metrics, proxy, own, self._tasks, time.time_ns, workers.gather_statistics)
-
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
         from activator.admin.token import AdminToken
 
         wanted = self.config.admin
-        admin = AdminServer(self, self._now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else ""))
+        token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
+        admin = AdminServer(AdminView(self), self._now, token)
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
         self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin
@@ -721,7 +455,7 @@ class App:
         log.error("the task %s failed", name, exc_info=error)
 
     def _own_counts(self) -> WorkerCounts:
-        """Beside those of the workers."""
+        """Return what this process counts beside its workers."""
         spans = {} if self.data is not None else self.telemetry.traces.totals
         return WorkerCounts(DataPlaneStatistics(errors_total=self._errors_total), spans=spans)
 
@@ -733,7 +467,7 @@ class App:
         loop = asyncio.get_running_loop()
         return Telemetry(
             *(hooks, self.control.controllers, app_log, rng, self._now, loop.call_soon, loop.call_later),
-            *(time.time, time.time_ns, self._failed, lambda: self._make_knative_metrics(hooks)),
+            *(time.time, time.time_ns, self._failed, lambda: self.figures.make_knative_metrics(hooks, self._failed)),
         )
 
     def _make_pool(

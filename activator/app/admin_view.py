@@ -1,0 +1,140 @@
+"""The interface of the running program to its admin port (`admin/server.py`, `Inside`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from activator.app.figures import Figures
+from activator.config.model.file import Config
+from activator.control_plane.plane import ControlPlane
+from activator.telemetry.history import History
+from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.switchboard import Telemetry
+from activator.workers.workers import Workers
+
+if TYPE_CHECKING:
+    from activator.members.membership import Membership
+
+
+class Running(Protocol):
+    """The running program (`App`)."""
+
+    config: Config
+    control: ControlPlane
+    workers: Workers
+    telemetry: Telemetry
+    figures: Figures
+    history: History
+    membership: Membership | None
+    draining: bool
+    needs_restart: list[str]
+
+    def is_alive(self) -> bool: ...
+
+    def waiting_for(self) -> list[str]: ...
+
+    def reload(self) -> list[str]: ...
+
+    def stop(self) -> None: ...
+
+
+class AdminView:
+    """Reads the program, and carries out what an operator asks for."""
+
+    def __init__(self, app: Running) -> None:
+        self._app = app
+        self._control = app.control
+        self._workers = app.workers
+
+    # --- the program as a whole ---
+
+    def is_alive(self) -> bool:
+        return self._app.is_alive()
+
+    def waiting_for(self) -> list[str]:
+        return self._app.waiting_for()
+
+    @property
+    def needs_restart(self) -> list[str]:
+        return self._app.needs_restart
+
+    def reload(self) -> list[str]:
+        return self._app.reload()
+
+    def stop(self) -> None:
+        self._app.stop()
+
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
+        return self._app.figures.metrics(accept)
+
+    async def gather_statistics(self) -> None:
+        await self._workers.gather_statistics()
+
+    async def gather_snapshot(self) -> None:
+        await self._workers.gather_snapshot()
+
+    def snapshot(self, only: str = "") -> object:
+        return self._joined(self._workers.snapshot(only), only)
+
+    async def snapshot_of(self, worker: int) -> object:
+        return self._joined(await self._workers.snapshot_of(worker))
+
+    def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
+        from activator.admin.snapshot import joined
+
+        made = joined(shown, *self._control.snapshot(only), self._workers.describe(), self._workers.counts().data)
+        groups = self._control.groups_shown()
+        return {**made, "groups": groups} if groups else made
+
+    def overview(self) -> Iterator[bytes]:
+        from activator.admin.overview import slices, totals
+
+        head = totals(self._workers.counts().data, self._workers.describe(), self._app.draining)
+        head["groups"] = self._control.groups_shown()
+        return slices(self._workers.revision_statistics(), self._control.known, head)
+
+    def history(self, keys: list[str]) -> object:
+        return self._app.history.shown(keys)
+
+    async def tasks_of(self, worker: int) -> object:
+        return await self._workers.tasks_of(worker)
+
+    async def profile_of(self, worker: int, seconds: float) -> object:
+        return await self._workers.profile_of(worker, seconds)
+
+    def program_output(self, key: str, after: int) -> object:
+        found = self._control.processes.supervisor.log_of(key)
+        return None if found is None else found.after(after)
+
+    def load(self, key: str, seconds: float | None) -> str:
+        return self._control.processes.load(key, seconds)
+
+    def unload(self, key: str) -> str:
+        return self._control.processes.unload(key)
+
+    def restart(self, key: str) -> str:
+        return self._control.processes.restart(key)
+
+    def end_member(self, seat: int) -> str:
+        membership = self._app.membership
+        return "this program has no group" if membership is None else membership.end_seat(seat)
+
+    def members(self) -> object:
+        membership = self._app.membership
+        return {} if membership is None else membership.describe()
+
+    def configuration(self) -> object:
+        from activator.admin.inspection import configuration
+
+        return configuration(self._app.config)
+
+    @property
+    def log(self) -> AppLog | None:
+        """The program's own log, where it is ours to set."""
+        return self._app.telemetry.app_log
+
+    def set_log_level(self, part: str, level: str) -> None:
+        if self.log is not None:
+            self.log.set_level(part, level)
+        self._workers.set_log_level(part, level)

@@ -1,0 +1,139 @@
+"""The metrics of the program, put together from both planes when they are read."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from activator.config.model.file import Config
+from activator.control_plane.plane import ControlPlane
+from activator.messages import (
+    RevisionStatistics,
+)
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner
+from activator.workers.figures import counts_plus
+from activator.workers.messages import WorkerCounts
+from activator.workers.workers import Workers
+
+if TYPE_CHECKING:
+    from activator.app.sources import Sources
+    from activator.control_plane.sources.knative.mode import KnativeMode
+    from activator.members.membership import Membership
+    from activator.telemetry.metrics.exposition import Exposition
+    from activator.telemetry.metrics.knative_export import KnativeExporter
+    from activator.telemetry.metrics.knative_metrics import KnativeMetrics
+    from activator.telemetry.metrics.program_families import Program
+    from activator.telemetry.metrics.worker_families import WorkerFigures
+    from activator.telemetry.request_hooks import RequestHooks
+
+
+class Figures:
+    """`own_counts()` returns what this process counts beside its workers; `config()` the configuration in force."""
+
+    def __init__(
+        self,
+        control: ControlPlane,
+        workers: Workers,
+        now: Now,
+        tasks: TaskGroupOwner,
+        own_counts: Callable[[], WorkerCounts],
+        config: Callable[[], Config],
+    ) -> None:
+        self._control = control
+        self._workers = workers
+        self._now = now
+        self._tasks = tasks
+        self._own_counts = own_counts
+        self._config = config
+        self._sources: Sources | None = None
+        self._membership: Membership | None = None
+        self._exposition: Exposition | None = None
+        self._knative_metrics: KnativeMetrics | None = None
+
+    def join(self, sources: Sources, membership: Membership | None) -> None:
+        """Read these, too, from now on."""
+        self._sources = sources
+        self._membership = membership
+
+    def ended(self, statistics: RevisionStatistics) -> None:
+        """Count a revision whose last request has ended for the last time."""
+        for reader in (self._exposition, self._knative_metrics):
+            if reader is not None:
+                reader.ended(statistics)
+
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
+        """Return the exposition in slices, and its content type, for the header Accept."""
+        if self._exposition is None:
+            from activator.telemetry.metrics.exposition import (
+                Exposition,  # prometheus-client: only when asked for
+            )
+
+            self._exposition = Exposition(self._workers.revision_statistics, self._program)
+        cluster = None if self._sources is None else self._sources.cluster
+        if cluster is not None:
+            self._control.controllers.rest_totals(cluster.client.requests_total)
+        self._exposition.histograms = self._config().metrics.histograms
+        return self._exposition.render(accept)
+
+    def _program(self) -> Program:
+        """Return what the metrics of the program are read from."""
+        from activator.telemetry.metrics.group_families import GroupFigures
+        from activator.telemetry.metrics.program_families import Program
+        from activator.telemetry.metrics.scaling_families import ScalingFigures
+
+        control, sources = self._control, self._sources
+        push, cluster, knative, activations = (
+            (None, None, None, None)
+            if sources is None
+            else (sources.push, sources.cluster, sources.knative, sources.activations)
+        )
+        counts = counts_plus(self._workers.counts(), self._own_counts())
+        return Program(
+            counts.data,
+            control.worker,
+            control.prober,
+            counts.lost_log_lines,
+            self._now,
+            control.controllers,
+            counts.spans,
+            None if push is None else push.intake,
+            cluster,
+            knative,
+            activations,
+            self._worker_figures(counts),
+            None if self._membership is None else self._membership.figures(),
+            ScalingFigures.of((activations or control.processes).autoscaler),
+            GroupFigures.of(control.processes.groups),
+        )
+
+    def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
+        from activator.telemetry.metrics.worker_families import WorkerFigures
+
+        shown = self._workers.describe()
+        if not shown:
+            return None
+        states = Counter(one["state"] for one in shown)
+        return WorkerFigures(dict(states), sum(one["restarts"] for one in shown), counts.cpu_s, counts.resident_bytes)
+
+    def make_knative_metrics(self, proxy: RequestHooks, failed: Callable[[Exception], None]) -> KnativeExporter:
+        """Return an exporter of Knative's own metrics."""
+        from activator.telemetry.metrics.knative_export import (
+            KnativeExporter,  # aiohttp and more: only where they are wanted
+        )
+        from activator.telemetry.metrics.knative_metrics import KnativeMetrics
+        from activator.telemetry.metrics.knative_requests import KnativeRequests
+
+        workers = self._workers
+        requests = workers.requests()
+        own = None
+        if requests is None:
+            requests = own = KnativeRequests(failed)
+        metrics = KnativeMetrics(workers.revision_statistics, requests, self._knative)
+        self._knative_metrics = metrics
+        return KnativeExporter(metrics, proxy, own, self._tasks, time.time_ns, workers.gather_statistics)
+
+    def _knative(self) -> KnativeMode | None:
+        return None if self._sources is None else self._sources.knative

@@ -1,0 +1,83 @@
+"""The addresses that the program serves on: those of the file, and those that a cluster asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from activator.config.model.file import Config
+from activator.config.model.listeners import Listener, address_of_listener
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import join_address, split_address
+from activator.runtime.unix_address import is_unix
+from activator.workers.workers import ListenerPlan, Workers
+
+log = logging.getLogger("activator")
+
+
+def listeners(config: Config) -> list[str | Listener]:
+    """Return the listeners of a configuration."""
+    return config.listen if isinstance(config.listen, list) else [config.listen]
+
+
+class ServedAddresses:
+    """`config()` returns the configuration in force."""
+
+    def __init__(self, workers: Workers, config: Callable[[], Config]) -> None:
+        self._workers = workers
+        self._config = config
+        self._asked_by_cluster: list[Listener] = []
+        self._entries: list[str] = []  # ports that each lead to one revision
+        self._unbound_entries: set[str] = set()  # entries that cannot be bound; each is logged once
+
+    def plan(self, config: Config) -> ListenerPlan:
+        """Plan the listeners of a new configuration, with those that the cluster asks for. Raises StartError."""
+        return self._workers.plan([*listeners(config), *self._asked_by_cluster, *self._entries])
+
+    def serve_tls(self, wanted: Listener) -> None:
+        """Serve on a listener that the cluster asks for, or with a new certificate for it."""
+        self._asked_by_cluster = [wanted]
+        try:
+            self._workers.change(self.plan(self._config()))
+        except StartError as error:
+            log.error("%s", error)
+
+    def serve_entries(self, ports: frozenset[int]) -> frozenset[int]:
+        """Serve on these ports, each for one revision, and on no other entries. Return those that cannot be bound."""
+        host = self._entry_host()
+        fixed = [*listeners(self._config()), *self._asked_by_cluster]
+        wanted = [join_address(host, port) for port in sorted(ports)]
+        try:
+            self._workers.change(self._workers.plan([*fixed, *wanted]))
+            self._entries = wanted
+            self._unbound_entries.clear()
+            return frozenset()
+        except StartError:
+            self._entries = [one for one in self._entries if one in wanted]
+            for address in wanted:
+                if address not in self._entries:
+                    self._serve_entry(address)
+            self._unbound_entries &= {*wanted}
+            return frozenset(port for port in ports if join_address(host, port) not in self._entries)
+
+    def families(self) -> frozenset[str]:
+        """Return the address families by which entries are reached."""
+        host = self._entry_host()
+        return frozenset({"IPv4", "IPv6"} if host == "::" else {"IPv6" if ":" in host else "IPv4"})
+
+    def _entry_host(self) -> str:
+        """Return the host on which entries are opened: that of the first port for all revisions."""
+        addresses = [address_of_listener(one) for one in listeners(self._config())]
+        return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
+
+    def _serve_entry(self, address: str) -> None:
+        """Serve on one more entry."""
+        wanted = [*listeners(self._config()), *self._asked_by_cluster, *self._entries, address]
+        try:
+            self._workers.change(self._workers.plan(wanted))
+        except StartError as error:
+            if address not in self._unbound_entries:  # it is tried again each second
+                self._unbound_entries.add(address)
+                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
+            return
+        self._entries.append(address)
