@@ -1,4 +1,4 @@
-"""What the status of a transparent Activation says of where its requests go: the condition `InPath`."""
+"""The condition `InPath` of a transparent Activation: where its requests go."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SENTENCES: Final = {
 
 
 def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
-    """`reason` None: another replica knows it."""
-    # The steps between are no news: each would be a write.
+    """Return the condition for a position. `reason` None: another replica decides."""
+    # Steps on the way to a position are not reported, because each would be a write.
     status, why = "True", reason or Reason.LOOKING
     if position is Position.OUT:
         status, why = "False", Reason.AMPLE
@@ -32,5 +32,5 @@ def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
 
 
 def refused(reason: str, message: str) -> ConditionSpec:
-    """Its Service cannot be taken."""
+    """Return the condition for a Service that cannot be used."""
     return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come here: {message}.")
