@@ -179,9 +179,9 @@ def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_m
         source.revision_objects.changed(None, revision())
         source.slice_objects.changed(None, endpoint_slice(endpoint("10.0.0.1")))
         world.settle()
-        dues = [mode.fallback.look()]
+        dues = [mode.fallback.step()]
         world.clock.pass_time(0.6)
-        dues.append(mode.fallback.look())
+        dues.append(mode.fallback.step())
         await mode.close()
         await tasks.close()
         return mode._asker.timeout_s, dues
