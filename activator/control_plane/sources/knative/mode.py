@@ -156,7 +156,7 @@ class KnativeMode(ClusterMode):
         self._endpoints, self._pod_relisters = [slices[0], endpoints[0]], [slices[1], endpoints[1]]
         self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
         self._tasks.start("autoscaler", self.stream.run())
-        self._start_looks()
+        self._start_checks()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -253,21 +253,21 @@ class KnativeMode(ClusterMode):
     def _autoscaler_back(self) -> None:
         self.reporter.connected()
 
-    def _start_looks(self) -> None:
+    def _start_checks(self) -> None:
         tasks = self._tasks
         tasks.repeat("reports", CONCURRENCY_REPORT_S, self.reporter.report, retry_max_s=CONCURRENCY_REPORT_S)
-        tasks.repeat("scale fallback", SCALE_LOOK_S, self._look_after_the_autoscaler, retry_max_s=SCALE_LOOK_S)
-        tasks.keep_running("mesh", self._look_for_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
+        tasks.repeat("scale fallback", SCALE_LOOK_S, self._check_autoscaler, retry_max_s=SCALE_LOOK_S)
+        tasks.keep_running("mesh", self._detect_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
 
-    async def _look_for_meshes(self) -> None:
+    async def _detect_meshes(self) -> None:
         due_s = self.fallback.step()
         if due_s > 0.0:
             await wait_for(self.fallback.has_work, min(due_s, MESH_LOOK_S))
         else:
             await pause(0.0)
 
-    def _look_after_the_autoscaler(self) -> None:
-        self.scale_fallback.look(list(self._awaited))
+    def _check_autoscaler(self) -> None:
+        self.scale_fallback.check(list(self._awaited))
 
 
 def _host_of(config: Config) -> str:

@@ -149,7 +149,7 @@ def test_a_report_or_a_look_that_raises_is_counted_and_the_next_one_comes_all_th
         mode._awaited = None  # type: ignore[assignment]
         mode.fallback._changed = None  # type: ignore[assignment]
         mode.reporter._entries = None  # type: ignore[assignment]
-        mode._start_looks()
+        mode._start_checks()
         async with asyncio.timeout(60.0):
             while min(failures.count(name) for name in ("mesh", "reports", "scale fallback")) < 2:
                 await pause(0.05)
