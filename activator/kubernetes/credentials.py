@@ -75,8 +75,8 @@ class Credentials:
             client = ApiClient(self._configuration)
         except (OSError, ValueError) as error:  # unreadable certificates; includes ssl.SSLError
             raise CredentialsError(f"the Kubernetes certificates cannot be used: {error}") from error
-        if not _environment_matters():
-            _forget_the_environment(client)
+        if not _has_environment_settings():
+            _ignore_environment(client)
         return client
 
     async def refresh(self) -> None:
@@ -156,13 +156,13 @@ class Credentials:
         self._transport = transport
 
 
-def _environment_matters() -> bool:
+def _has_environment_settings() -> bool:
     """True if a proxy or a netrc file is configured in the environment."""
     netrc = os.environ.get("NETRC") or os.path.expanduser(_NETRC_FILE)
     return bool(getproxies()) or os.path.exists(netrc)
 
 
-def _forget_the_environment(client: ApiClient) -> None:
+def _ignore_environment(client: ApiClient) -> None:
     """Replace the client's session by one that ignores the environment.
 
     The library's sessions look for a proxy and a netrc file before each call, each time in another thread. Measured: to

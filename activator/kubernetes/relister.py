@@ -177,7 +177,7 @@ class Relister(Generic[Object]):
             versions, version = await list_all(
                 self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
             )
-            if not self._goes_on(version_before, version):
+            if not self._is_current(version_before, version):
                 return None
             differing = reflector.contents.differing(versions, version)
         finally:
@@ -202,7 +202,7 @@ class Relister(Generic[Object]):
             items, version = await list_all(
                 self._client, selection, reflector.decoding, self._pause, self._page_objects
             )
-            if not self._goes_on(version_before, version):
+            if not self._is_current(version_before, version):
                 return None
             repairs = reflector.contents.compare(items, version, scope)
         finally:
@@ -210,7 +210,7 @@ class Relister(Generic[Object]):
         self.repairs_total += repairs
         return repairs
 
-    def _goes_on(self, version_before: str, version: str) -> bool:
+    def _is_current(self, version_before: str, version: str) -> bool:
         """True if the list is not older than the store; otherwise a new list is requested."""
         self._reflector.answered()
         if not _went_back(version_before, version):

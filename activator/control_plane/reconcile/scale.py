@@ -82,7 +82,7 @@ class ScaleComponent:
         again = memory.taken_for == replicas
         wait_s = _wait_s(run, replicas)
         if wait_s > 0:
-            message = f"somebody else sets the replicas of {target.kind} {target.name} as well"
+            message = f"another program sets the replicas of {target.kind} {target.name} as well"
             return Outcome(Result.CONTESTED, message, again_in_s=wait_s)
         memory.store_scale(UNSET, now_s)  # unknown until the answer
         body = wire.scale_body(run.desired, replicas)

@@ -137,7 +137,7 @@ class Autoscaler:
                     revision.busy_s = self._now()
                 revision.requests_total = load.requests_total
                 if revision.queued:
-                    self._come_to_rest(revision)
+                    self._stop_counting(revision)
                     self._decide(load.key, revision)
                 return
             revision.is_released = False
@@ -226,10 +226,10 @@ class Autoscaler:
             revision.held_until_s = 0.0
             revision.is_released = True
             if not revision.queued:
-                self._come_to_rest(revision)
+                self._stop_counting(revision)
             self._decide(key, revision)
 
-    def _come_to_rest(self, revision: _Revision) -> None:
+    def _stop_counting(self, revision: _Revision) -> None:
         """Stop counting the requests in flight: the pods that leave finish them."""
         revision.in_flight = revision.queued = 0
         revision.state = revision.state._replace(is_initialized=True)

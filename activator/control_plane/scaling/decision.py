@@ -106,7 +106,7 @@ def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Candi
     """Return the number that the load asks for, before the last pod and the bounds."""
     candidate = _by_averages(rule, seen, state)
     if rule.burst:
-        candidate = _at_this_moment(rule, seen, state, candidate)
+        candidate = _with_burst(rule, seen, state, candidate)
     if seen.carried == 0 and seen.idle_s >= rule.scale_to_zero_grace_s:
         candidate = _Candidate(0, ScalingReason.IDLE_TO_ZERO, 0)
     return _delayed(rule, seen, state, candidate)
@@ -178,7 +178,7 @@ def most_within(
 # --- additions to Knative's ------------------------------------------------------------------------------------------
 
 
-def _at_this_moment(rule: ScalingRule, seen: Observation, state: ScalingState, candidate: _Candidate) -> _Candidate:
+def _with_burst(rule: ScalingRule, seen: Observation, state: ScalingState, candidate: _Candidate) -> _Candidate:
     """Raise the number if the present requests, or a peak within the stable window, need more than the averages."""
     target = rule.effective_target
     now_needed = ceil(seen.carried / target)

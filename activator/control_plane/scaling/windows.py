@@ -155,7 +155,7 @@ class Windows:
         self._rate.observe(at_s, float(load.requests_total), silent_s)
         self._requests = load.requests_total
         self._here, self._carried = here, carried
-        self._peaked(floor(at_s / BUCKET_S), carried)
+        self._record_peak(floor(at_s / BUCKET_S), carried)
 
     def averages(self, metric: str, now_s: float) -> tuple[float, float]:
         """Return the averages of this metric over the stable and over the panic window."""
@@ -178,7 +178,7 @@ class Windows:
         self._rate.resize(stable_s, panic_s)
         self._peak_buckets = _buckets(stable_s)
 
-    def _peaked(self, bucket: int, here: int) -> None:
+    def _record_peak(self, bucket: int, here: int) -> None:
         if self._peaks and self._peaks[-1][0] == bucket and here <= self._peaks[-1][1]:
             return
         self._forget(bucket)

@@ -34,7 +34,7 @@ _FALSE: Final = "False"
 _UNKNOWN: Final = "Unknown"
 
 
-class Taken(NamedTuple):
+class TakenHost(NamedTuple):
     """A host that the object names and that another object holds."""
 
     host: str
@@ -51,7 +51,7 @@ class ConditionInputs(NamedTuple):
     problems: tuple[str, ...]
     is_served: bool  # with its present spec or the last valid one
     hosts: tuple[str, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[TakenHost, ...]
     failure: Failure | None
     ready: int
     wanted: int
@@ -112,17 +112,17 @@ def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:
     """Return the outcome of a writer as a Degraded condition; None if nothing is wrong."""
     what = _WRITTEN[component]
     if outcome.result is Result.NOT_OWNED:
-        return _made(DEGRADED, _TRUE, "NotOwned", f"Somebody else owns {what}: {outcome.message}")
+        return _made(DEGRADED, _TRUE, "NotOwned", f"This object does not own {what}: {outcome.message}")
     if outcome.result is Result.CONTESTED or (outcome.taken_from and not outcome.is_adoption):
-        others = ", ".join(outcome.taken_from) or "somebody else"
-        message = f"{others} also writes {what}: take it out of what {others} applies."
+        others = ", ".join(outcome.taken_from) or "another program"
+        message = f"{others} also writes {what}: remove it from what {others} applies."
         return _made(DEGRADED, _TRUE, CONTESTED, message)
     if outcome.result is Result.FAILED:
         return _made(DEGRADED, _TRUE, "CannotWrite", f"The API refuses to write {what}: {outcome.message}")
     return None
 
 
-def _taken(taken: tuple[Taken, ...]) -> str:
+def _taken(taken: tuple[TakenHost, ...]) -> str:
     first = taken[0]
     more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
     return f"The host {first.host} belongs to {first.holder}, which is older{more}."

@@ -22,12 +22,12 @@ SOURCE: Final = "kubernetes"
 PORT_NAME: Final = "pods"  # the name of the only port of the private Service
 
 
-class _Life(NamedTuple):
+class _Readiness(NamedTuple):
     is_ready: bool
     restarts: int
 
 
-_UNBORN: Final = _Life(False, 0)
+_NEVER_READY: Final = _Readiness(False, 0)
 
 
 class DeclaredPods:
@@ -38,7 +38,7 @@ class DeclaredPods:
         self._index = SliceIndex(PORT_NAME)
         self._changed: dict[str, EndpointSlice | None] = {}  # slices by name; None: removed
         self._doubted: set[str] = set()  # pods that were unready for a while, or may have been
-        self._lives: dict[str, _Life] = {}
+        self._readiness: dict[str, _Readiness] = {}
         self._submitted: dict[str, PodSeen] = {}
         self._are_lost = False  # changes may have been lost: all pods are to be submitted
 
@@ -62,7 +62,7 @@ class DeclaredPods:
     def end(self) -> None:
         """End the revision, which is no longer served. All its pods are submitted if it is served again."""
         self._index.read(self._changed)
-        self._changed, self._submitted, self._lives = {}, {}, {}
+        self._changed, self._submitted, self._readiness = {}, {}, {}
         self._doubted = set()
         self._are_lost = True
 
@@ -76,7 +76,7 @@ class DeclaredPods:
         updated: list[Change] = []
         for identity, one in self._news().items():
             if one is None:
-                self._lives.pop(identity, None)
+                self._readiness.pop(identity, None)
                 if self._submitted.pop(identity, None) is not None:
                     removed.append(PodGone(self._key, SOURCE, identity))
                 continue
@@ -101,13 +101,13 @@ class DeclaredPods:
         return news
 
     def _seen(self, one: Backend, is_probed: bool) -> PodSeen:
-        was = self._lives.get(one.identity, _UNBORN)
-        ends = was.is_ready and not one.terminating and (not one.ready or one.identity in self._doubted)
-        life = self._lives[one.identity] = _Life(one.ready, was.restarts + ends)
+        before = self._readiness.get(one.identity, _NEVER_READY)
+        ends = before.is_ready and not one.terminating and (not one.ready or one.identity in self._doubted)
+        readiness = self._readiness[one.identity] = _Readiness(one.ready, before.restarts + ends)
         if one.terminating:
             status, probe = PodStatus.DRAINING, False
         elif one.ready or is_probed:
             status, probe = PodStatus.PENDING, True
         else:
             status, probe = PodStatus.NOT_READY, False
-        return PodSeen(self._key, SOURCE, one.identity, one.address, status, probe, restarts=life.restarts)
+        return PodSeen(self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts)

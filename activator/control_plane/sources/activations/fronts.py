@@ -160,7 +160,7 @@ class Fronts:
         """Handle a change of one of our slices."""
         service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
         self._slices.setdefault(service, {})[one.metadata.name] = one
-        self._slices_shifted(service)
+        self._front_slices_changed(service)
 
     def slice_gone(self, one: FrontSliceRead) -> None:
         service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
@@ -168,18 +168,18 @@ class Fronts:
         if slices is not None and slices.pop(one.metadata.name, None) is not None:
             if not slices:
                 del self._slices[service]
-            self._slices_shifted(service)
+            self._front_slices_changed(service)
 
     def own_changed(self, one: FrontSliceRead) -> None:
         """Handle a change of a slice of the activator's own Service."""
         self._own[one.metadata.name] = one
-        self._own_shifted()
+        self._own_slices_changed()
 
     def own_gone(self, one: FrontSliceRead) -> None:
         self._own.pop(one.metadata.name, None)
-        self._own_shifted()
+        self._own_slices_changed()
 
-    def _own_shifted(self) -> None:
+    def _own_slices_changed(self) -> None:
         replicas = replicas_in(self._own.values())
         families = frozenset(one.address_type for one in self._own.values())  # also of slices without endpoints
         if replicas != self._replicas or families != self._own_families:
@@ -187,7 +187,7 @@ class Fronts:
             for key in self._fronts:
                 self._mark(key)
 
-    def _slices_shifted(self, service: str) -> None:
+    def _front_slices_changed(self, service: str) -> None:
         slices = self._slices.get(service, {})
         number = next((port.port for one in slices.values() for port in one.ports or () if port.port), None)
         before = self._numbers.pop(service, None)
@@ -224,7 +224,7 @@ class Fronts:
             del self._lingering[service]
             if service not in self._numbers:
                 revision = self._routes.get(service)
-                self._lead(service, None)
+                self._set_route(service, None)
                 if revision is not None:
                     self._mark(revision)
         if over or not self._unbound.keys().isdisjoint(self._listened):
@@ -243,7 +243,7 @@ class Fronts:
             if front is not None:
                 del self._fronts[key]
                 if front.service not in self._numbers and front.service not in self._lingering:
-                    self._lead(front.service, None)
+                    self._set_route(front.service, None)
         elif front is None or front.service != service:
             self._fronts[key] = _Front(service, created)
         for other in self._claims.name(key, created, [service] if service else []):
@@ -312,7 +312,7 @@ class Fronts:
             why = ports if isinstance(ports, Refused) else Refused("ServiceNotFound", "there is no such Service")
             return FrontOutcome(None, None, refused(why.reason, why.message), True, True, NEVER)
         front.is_active = True
-        self._lead(front.service, key)
+        self._set_route(front.service, key)
         number = self._number(front.service, service.metadata.uid)
         wanted = front_slices(service, ports, number, self._replicas)
         seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self._slices_version())
@@ -393,7 +393,7 @@ class Fronts:
     def _has_endpoints(self, service: str) -> bool:
         return any(one.endpoints for one in self._slices.get(service, {}).values())
 
-    def _lead(self, service: str, key: str | None) -> None:
+    def _set_route(self, service: str, key: str | None) -> None:
         """The port of the Service leads to this revision; None: to none."""
         before = self._routes.pop(service, None)
         if before is not None and before != key:

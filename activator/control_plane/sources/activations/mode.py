@@ -114,7 +114,7 @@ class ActivationsMode(ClusterMode):
         self.others = OtherTargets(self.client, self._target_read, now, pause)
         own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
         self.fronts = Fronts(self._find_service, self._mark, listen, now, self._slices_version, own_address, listened)
-        self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
+        self.replicas = Replicas(self._uid_of, self._load_changed, self._writers_changed, now)
         self.source = ActivationSource(
             self._make,
             frozenset(names()),
@@ -251,14 +251,14 @@ class ActivationsMode(ClusterMode):
         uid = self._uid_of(key)
         return uid is not None and self.replicas.writes(uid)
 
-    def _carried(self, load: Load) -> None:
+    def _load_changed(self, load: Load) -> None:
         """Pass on the load of a revision, summed over all replicas."""
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
 
-    def _writers_shifted(self) -> None:
+    def _writers_changed(self) -> None:
         """Give up revisions that this replica no longer owns, and schedule a pass of those that it owns now."""
         for key in self.source.revisions:
             was_ours = self._scaling.is_known_as_ours(key)
@@ -356,7 +356,7 @@ class ActivationsMode(ClusterMode):
             if self._scaling.is_known_as_ours(key):
                 self._give_up(key)  # another object of this name
             if self.replicas.is_anothers(uid):
-                self._scaling.is_anothers(key)
+                self._scaling.set_anothers(key)
         ready = source.answers.count(key)
         self._scaling.ready(key, ready)
         workload = source.workload_of(key)
@@ -395,13 +395,13 @@ class ActivationsMode(ClusterMode):
     def _are_workloads_known(self) -> bool:
         return all(_may_do_without(one) for one in self._workloads)
 
-    def _look_at_workloads(self) -> None:
+    def _check_workloads(self) -> None:
         """Mark all revisions once the workloads are known: no event reports a target that is missing."""
         if not self._were_workloads_known and self._are_workloads_known():
             self._were_workloads_known = True
             self.source.mark_all()
 
-    def _keep_up_with_replicas(self) -> None:
+    def _update_replicas(self) -> None:
         if not self._is_announced and self._writes and not self.pending():
             self._is_announced = True
             self.replicas.set_writes(True)
@@ -412,9 +412,9 @@ class ActivationsMode(ClusterMode):
         self.source.expire_departures()
 
     def _scale(self) -> None:
-        self._look_at_workloads()
+        self._check_workloads()
         self._forget_contests()
-        self._keep_up_with_replicas()
+        self._update_replicas()
         self._scaling.tick()
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:

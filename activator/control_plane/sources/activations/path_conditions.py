@@ -13,7 +13,7 @@ IN_PATH: Final = "InPath"
 _SENTENCES: Final = {
     Reason.NO_POD: "There is no pod: the first request starts one.",
     Reason.STARTING: "No pod answers yet: requests wait here.",
-    Reason.LIMIT: "Requests come through the activator, since the limit of a pod holds only there.",
+    Reason.LIMIT: "Requests come through the activator, because only it enforces the limit of a pod.",
     Reason.LOOKING: "Requests come through the activator, so that their number is known.",
     Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients may keep connections to pods.",
     Reason.AMPLE: "The capacity is ample: requests go to the pods directly. Their number is not known.",

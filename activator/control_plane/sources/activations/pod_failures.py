@@ -91,7 +91,7 @@ def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
     waiting, ended = container.state.waiting, container.state.terminated
     name = f"its {kind} {container.name}"
     if ended is not None and container.restart_count and _is_started_again(ended, kind):
-        return _made(_EXITS, f"{name} exits again and again{_how(ended)}", ended.message, True)
+        return _made(_EXITS, f"{name} exits again and again{_exit_details(ended)}", ended.message, True)
     if waiting is None:
         return None
     if waiting.reason in _IMAGE or waiting.reason in _IMAGE_AT_FIRST:
@@ -101,7 +101,7 @@ def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
         return _made(waiting.reason, f"{name} cannot be made", waiting.message, True)
     if waiting.reason == _EXITS:
         last = container.last_state.terminated
-        return _made(_EXITS, f"{name} exits again and again{_how(last)}", last.message if last else "", True)
+        return _made(_EXITS, f"{name} exits again and again{_exit_details(last)}", last.message if last else "", True)
     return None
 
 
@@ -119,7 +119,7 @@ def _is_started_again(ended: Terminated, kind: str) -> bool:
     return ran.total_seconds() < BACK_OFF_ENDS_S
 
 
-def _how(last: Terminated | None) -> str:
+def _exit_details(last: Terminated | None) -> str:
     if last is None:
         return ""
     word = f", {last.reason}" if last.reason not in ("", "Error") else ""

@@ -100,20 +100,20 @@ class RevisionLoads:
 class Replicas:
     """The replicas of the activator, with the owner of each object and the loads.
 
-    `uid_of(key)` returns the UID of the object that declares a revision; None: there is none. `carried(load)` receives
-    the present load of a revision. `shifted()` is called when the owners of objects may have changed.
+    `uid_of(key)` returns the UID of the object that declares a revision; None: there is none. `load_changed(load)`
+    receives the present load of a revision. `writers_changed()` is called when the owners of objects may have changed.
     """
 
     def __init__(
         self,
         uid_of: Callable[[str], str | None],
-        carried: Callable[[Load], None],
-        shifted: Callable[[], None],
+        load_changed: Callable[[Load], None],
+        writers_changed: Callable[[], None],
         now: Now,
     ) -> None:
         self._uid_of = uid_of
-        self._carried = carried
-        self._shifted = shifted
+        self._load_changed = load_changed
+        self._writers_changed = writers_changed
         self._now = now
         self._others: OtherReplicas | None = None
         self._loads: dict[str, RevisionLoads] = {}
@@ -143,7 +143,7 @@ class Replicas:
     def receive(self, load: Load) -> None:
         """Handle a load of this replica."""
         if self._others is None:
-            self._carried(load)
+            self._load_changed(load)
             return
         uid = self._uid_of(load.key)
         if uid is None:
@@ -152,7 +152,7 @@ class Replicas:
         self._of(load.key).put(own, load, self._now())
         owner = self.writers.owner(uid)
         if owner == own:
-            self._carried(self.sum(load.key))
+            self._load_changed(self.sum(load.key))
         elif owner is not None:
             self._others.tell(owner, load)
 
@@ -173,14 +173,14 @@ class Replicas:
         for key, loads in self._loads.items():
             expired = loads.expired(self.writers.own, before_s)
             if expired and loads.end(expired):
-                self._carried(loads.sum(key, self._now()))
+                self._load_changed(loads.sum(key, self._now()))
 
     # --- from the other replicas ---
 
     def _receive_report(self, seat: int, load: Load) -> None:
         if self._uid_of(load.key) is not None and seat != self.writers.own:
             self._of(load.key).put(seat, load, self._now())
-            self._carried(self.sum(load.key))
+            self._load_changed(self.sum(load.key))
 
     def _set_writers(self, writers: Writers) -> None:
         former, self.writers = self.writers, writers
@@ -188,8 +188,8 @@ class Replicas:
         if former.present != writers.present:
             for key, loads in self._loads.items():
                 if loads.end(loads.seats - writers.present - {writers.own}):
-                    self._carried(loads.sum(key, now_s))
-        self._shifted()
+                    self._load_changed(loads.sum(key, now_s))
+        self._writers_changed()
         if former.views[:1] != writers.views[:1]:
             self._report_to_new_owners(former)
 

@@ -33,7 +33,7 @@ from activator.control_plane.reconcile.desired import (
     ScaleSeen,
     TargetReference,
 )
-from activator.control_plane.sources.activations.conditions import ConditionInputs, Taken, conditions_of
+from activator.control_plane.sources.activations.conditions import ConditionInputs, TakenHost, conditions_of
 from activator.control_plane.sources.activations.declaration import SERVICE, Declaration, names_http2
 from activator.control_plane.sources.activations.declared_pods import PORT_NAME, DeclaredPods
 from activator.control_plane.sources.activations.fronts import FrontOutcome
@@ -69,7 +69,7 @@ class RevisionInputs(NamedTuple):
     workload: Workload | None
     is_known: bool
     hosts: tuple[str, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[TakenHost, ...]
     ready: int
     wanted: int
     notes: tuple[ConditionSpec, ...] = ()

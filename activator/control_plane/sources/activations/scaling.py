@@ -58,7 +58,7 @@ class ActivationScaling:
         """True if this replica wrote for the revision in its last pass."""
         return key in self._ours
 
-    def is_anothers(self, key: str) -> None:
+    def set_anothers(self, key: str) -> None:
         """Record that another replica writes for the revision, so its initial scale is over."""
         self._foreign.add(key)
 

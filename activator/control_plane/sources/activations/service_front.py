@@ -103,7 +103,7 @@ def _refused(service: AnnotatedService, name: str) -> Refused | None:
     if spec.cluster_ip == "None":
         return Refused("Headless", f"the Service {name} is headless: its clients choose pods themselves")
     if not {key for key in spec.selector or {} if key != IN_PATH_LABEL}:
-        return Refused("NoSelector", f"the Service {name} has no selector: somebody else makes its endpoints")
+        return Refused("NoSelector", f"the Service {name} has no selector: another program makes its endpoints")
     if "Local" in (spec.external_traffic_policy, spec.internal_traffic_policy):
         return Refused("NodeLocal", f"requests for the Service {name} stay on their node (a traffic policy of Local)")
     return None

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, EventSpec
-from activator.control_plane.sources.activations.conditions import Taken
+from activator.control_plane.sources.activations.conditions import TakenHost
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
 from activator.control_plane.sources.activations.fronts import FrontInputs, FrontOutcome, Fronts
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
@@ -448,14 +448,14 @@ class ActivationSource:
             return self.workloads_known
         return place in self._read
 
-    def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
+    def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[TakenHost, ...]]:
         """Return the hosts that the revision has, and those that it names and another one has."""
         if revision.served is None:
             return (), ()
         named = self._named(revision.served, revision.key)
         holders = {host: self.hosts.holder(claimed) for host, claimed in named.items()}
         hosts = tuple(host for host, holder in holders.items() if holder == revision.key)
-        taken = tuple(Taken(host, holder) for host, holder in holders.items() if holder != revision.key)
+        taken = tuple(TakenHost(host, holder) for host, holder in holders.items() if holder != revision.key)
         return hosts, taken
 
     def _mark_known(self, key: str) -> None:

@@ -172,7 +172,9 @@ class MeshFallback:
         try:
             backends = self._source.revisions.get(key)
             address = "" if backends is None else backends.cluster_address()
-            answers = backends is not None and address and await self._is_the_way(backends, address, unanswered)
+            answers = (
+                backends is not None and address and await self._only_service_answers(backends, address, unanswered)
+            )
             is_current = self._unanswered.get(key) is unanswered and self._source.revisions.get(key) is backends
             if backends is not None and answers and is_current:
                 self._answered(backends, address)
@@ -184,7 +186,7 @@ class MeshFallback:
                 self._later.plan(key, self._now() + step_s)
             self.has_work.set()
 
-    async def _is_the_way(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
+    async def _only_service_answers(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
         """True if the Service answers and no pod shows that it could be reached itself."""
         pods: list[str] = []
         if not unanswered.is_known:

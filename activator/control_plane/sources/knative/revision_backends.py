@@ -134,7 +134,7 @@ class RevisionBackends:
             self._spec = spec
             changes.append(RevisionSet(spec))
         touched = self._read(spec, before)
-        failure = self._why_it_cannot_start(revision, answers.has_answer(self.key), now_s)
+        failure = self._start_failure(revision, answers.has_answer(self.key), now_s)
         if failure != self._failure:
             self._failure = failure
             changes.append(RevisionFailed(self.key, failure) if failure else RevisionRecovered(self.key))
@@ -238,7 +238,7 @@ class RevisionBackends:
                 self.activators, self.index = activators, place
         return touched
 
-    def _why_it_cannot_start(self, revision: Revision, is_up: bool, now_s: float) -> str:
+    def _start_failure(self, revision: Revision, is_up: bool, now_s: float) -> str:
         """Return the cause in one line; empty if the revision can start or may."""
         found = failure_of(revision)
         self.failing = found is not None

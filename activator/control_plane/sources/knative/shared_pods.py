@@ -18,7 +18,7 @@ from typing import Final
 from activator.control_plane.sources.knative.sharing import SHARE_PATIENCE_S, block_of
 from activator.runtime.clock import NEVER
 
-_SORTED_ANEW: Final = 200  # changed addresses from which sorting all of them is cheaper
+_SORT_ALL_MIN: Final = 200  # changed addresses from which sorting all of them is cheaper
 _STALE_MAX: Final = 100  # void entries of the queue, beyond the number of the others
 
 
@@ -171,7 +171,7 @@ class _Share:
 
     def _sort(self) -> None:
         changed, self._changed = self._changed, {}
-        if len(changed) > _SORTED_ANEW:
+        if len(changed) > _SORT_ALL_MIN:
             self._sorted = sorted(self._pods)
             return
         addresses = self._sorted

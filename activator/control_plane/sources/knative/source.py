@@ -102,7 +102,7 @@ class KnativeSource:
         for name in (_REVISION, _ENDPOINTS):
             controllers.register(name)
         self.settings = ClusterSettings()
-        self.answers = PodAnswers(self._turned)
+        self.answers = PodAnswers(self._answers_changed)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
         self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
@@ -227,7 +227,7 @@ class KnativeSource:
         self._listener.worked_out(key)
         return backoff_s
 
-    def _turned(self, key: str) -> None:
+    def _answers_changed(self, key: str) -> None:
         """Handle that the first pod of a revision answers, or that none does any longer."""
         backends = self.revisions.get(key)
         if backends is not None and (self._shares or backends.failing):
