@@ -368,7 +368,7 @@ class Fronts:
     # --- ports ---
 
     def _number(self, service: str, uid: str) -> int:
-        """The port on which the Service is known."""
+        """Return the port of the Service at the activator, chosen if it has none."""
         number = self._numbers.get(service)
         may_stay = number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and number not in self._unbound
         if number is not None and may_stay and self._keeps(service, number):
@@ -394,7 +394,7 @@ class Fronts:
         return any(one.endpoints for one in self._slices.get(service, {}).values())
 
     def _set_route(self, service: str, key: str | None) -> None:
-        """The port of the Service leads to this revision; None: to none."""
+        """Let the port of the Service lead to this revision; None: to none."""
         before = self._routes.pop(service, None)
         if before is not None and before != key:
             self._services_of[before].discard(service)
