@@ -223,7 +223,7 @@ class Relister(Generic[Object]):
         wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
         self._next_s = max(self._next_s, now_s + wait_s)
         self._hurried_next_s = max(self._hurried_next_s, now_s + wait_s)
-        log.debug("%s: no comparison: %s", self._reflector.name, error)
+        log.debug("%s: the comparison failed: %s", self._reflector.name, error)
 
 
 def _went_back(before: str, now: str) -> bool:

@@ -176,7 +176,7 @@ class EventComponent:
             if not_found(error):  # the API keeps events for an hour
                 self._series.pop(key, None)
             else:
-                log.warning("%s: the event %s could not be counted: %s", run.desired.key, key[1], error)
+                log.warning("%s: the count of the event %s could not be written: %s", run.desired.key, key[1], error)
 
     def _mark_written(self, key: SeriesKey) -> None:
         unwritten = self._unwritten.get(key[0])

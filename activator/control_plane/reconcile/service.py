@@ -141,7 +141,7 @@ class ServiceComponent:
                     return UNCHANGED  # no longer ours to delete
                 known = fresh
         else:
-            return Outcome(Result.FAILED, "the Service is written by others while it is to be deleted")
+            return Outcome(Result.FAILED, "the Service could not be deleted: other programs write it")
         run.memory.store_service(None, run.now())
         return Outcome(Result.DELETED)
 

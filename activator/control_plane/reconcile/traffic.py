@@ -98,7 +98,7 @@ class TrafficComponent:
             return UNCHANGED
         seen = _seen(run)
         if wanted.service_uid != seen.service_uid:
-            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} is another one")
+            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} was replaced")
         for former in _surplus(wanted, seen):
             run.memory.traffic.deleted.add(former.uid)
             await delete_slice(run.writer.api, run.desired.namespace, former.slice.name, former.uid)

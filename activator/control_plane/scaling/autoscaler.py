@@ -189,7 +189,7 @@ class Autoscaler:
             self._decide(key, revision)
 
     def touched(self, key: str, ago_s: float) -> None:
-        """Record that a pod reports its last activity so long ago, which counts like a request at that time."""
+        """Record a pod's report of its last activity `ago_s` seconds ago; it counts like a request at that time."""
         revision = self._revisions.get(key)
         if revision is not None:
             revision.busy_s = max(revision.busy_s, self._now() - ago_s)
@@ -200,9 +200,9 @@ class Autoscaler:
         return revision is not None and revision.carried > 0
 
     def hold(self, key: str, seconds: float | None) -> bool:
-        """Keep a pod for so long, counted from when it is ready, because an operator wants it.
+        """Keep a pod for `seconds` from when it is ready, because an operator wants it; False: no such revision.
 
-        None: for the grace before zero. Return False if there is no such revision.
+        None: for the grace before zero.
         """
         revision = self._revisions.get(key)
         if revision is None:

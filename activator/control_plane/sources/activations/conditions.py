@@ -76,7 +76,7 @@ def _ready(inputs: ConditionInputs) -> ConditionSpec:
     if not inputs.hosts and inputs.front is None:
         if inputs.taken:
             return _made(READY, _FALSE, "HostTaken", _taken(inputs.taken))
-        return _made(READY, _FALSE, "NoHosts", "No host leads here: name one in spec.hosts, or in an HTTPRoute.")
+        return _made(READY, _FALSE, "NoHosts", "No host is routed to it: name one in spec.hosts, or in an HTTPRoute.")
     if inputs.ready:
         return _made(READY, _TRUE, "Serving", "Requests are served.")
     if inputs.wanted:
@@ -105,7 +105,7 @@ def _degraded(inputs: ConditionInputs) -> ConditionSpec:
         return _made(DEGRADED, _TRUE, "HostTaken", _taken(inputs.taken))
     for note in inputs.notes:
         return note
-    return _made(DEGRADED, _FALSE, "AsDeclared", "All is as the object says.")
+    return _made(DEGRADED, _FALSE, "AsDeclared", "The cluster is as the object declares.")
 
 
 def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:

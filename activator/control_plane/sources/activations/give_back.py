@@ -98,10 +98,10 @@ class GiveBack:
                 if not not_found(error):
                     raise
             self._since[key] = self._now()
-            log.info("the selector of the Service %s is as it was", key)
+            log.info("the selector of the Service %s is restored", key)
             return
         slices = self._fronts.slices_of(key)
-        # If the label was removed earlier, the cluster's slices already show all pods.
+        # If this process has not just removed the label, the cluster's slices already show all pods.
         waits = self._now() - self._since.get(key, -NEVER) < PODS_AWAITED_S and any(one.endpoints for one in slices)
         if waits and not await shows_pods(self._api, namespace, name):
             return

@@ -331,7 +331,7 @@ class ActivationsMode(ClusterMode):
     def _failed(self, key: str, error: Exception) -> float:
         self.source.forget_submitted(key)  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._now())
-        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
         return backoff_s
 
     def _drop(self, key: str) -> None:

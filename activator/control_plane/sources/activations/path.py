@@ -28,7 +28,7 @@ BUSY_GAP_S: Final = 2.0  # A revision without a request for this time is no long
 LOOK_S: Final = 1.0  # between two decisions on a revision in the path that has pods
 LISTEN_S: Final = 1.0  # until every replica listens on a port that our slices show
 DUE_MIN_S: Final = 0.02  # the shortest time between two decisions without an event
-# A request within this time after the scale to zero, or longer, may come from a kept connection.
+# A request within this time after the scale to zero, or the grace if longer, may come from a kept connection.
 MISTAKE_MIN_S: Final = 30.0
 MISTAKE_GROWTH: Final = 4  # factor of the time in the path for each such zero in a row
 MISTAKES_MAX: Final = 16  # bounds the count, and so the power

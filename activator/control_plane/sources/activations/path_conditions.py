@@ -12,7 +12,7 @@ IN_PATH: Final = "InPath"
 
 _SENTENCES: Final = {
     Reason.NO_POD: "There is no pod: the first request starts one.",
-    Reason.STARTING: "No pod answers yet: requests wait here.",
+    Reason.STARTING: "No pod answers yet: requests wait in the activator.",
     Reason.LIMIT: "Requests come through the activator, because only it enforces the limit of a pod.",
     Reason.LOOKING: "Requests come through the activator, so that their number is known.",
     Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients may keep connections to pods.",
@@ -33,4 +33,4 @@ def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
 
 def refused(reason: str, message: str) -> ConditionSpec:
     """Return the condition for a Service that cannot be used."""
-    return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come here: {message}.")
+    return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come to the activator: {message}.")

@@ -65,7 +65,7 @@ def failure_of(revision: Revision) -> Failure | None:
 def _failure(condition: Condition, is_container: bool) -> Failure | None:
     reason = condition.reason
     if reason == _IMAGE_MISSING:
-        return _made(condition, "its image is not to be had", True)
+        return _made(condition, "its image is not available", True)
     if is_container:
         cause = "its container exits" if reason.startswith(_EXIT_CODE) else "its container is not healthy"
         return _made(condition, cause, False)

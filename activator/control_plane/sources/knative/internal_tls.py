@@ -69,7 +69,7 @@ class InternalTls:
         certificate, key = data.get("tls.crt", b""), data.get("tls.key", b"")
         problem = _problem_with_pair(certificate, key)
         if problem:
-            log.warning("the Secret %s is not used as it is now: %s", SECRET, problem)
+            log.warning("the Secret %s is ignored: %s", SECRET, problem)
             return
         self._certificate.write(certificate)
         self._key.write(key)
@@ -161,6 +161,6 @@ def _usable(where: str, pem: str) -> str:
         return ""
     problem = problem_with_authorities(pem) if is_pem(pem) else "it holds no certificates in PEM"
     if problem:
-        log.warning("%s: its authorities are left out: %s", where, problem)
+        log.warning("%s: its authorities are ignored: %s", where, problem)
         return ""
     return pem

@@ -223,7 +223,7 @@ class KnativeSource:
         if backends is not None:
             backends.forget_submitted()  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
-        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
         self._listener.worked_out(key)
         return backoff_s
 

@@ -100,7 +100,7 @@ class PushServer:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Origin") is not None:
-            return _problem(403, "a browser has no business here")
+            return _problem(403, "a request with an Origin (from a browser) is refused")
         if self._authorization:
             given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._authorization):
