@@ -101,8 +101,8 @@ class KubeClient:
         self._call_timeout_s = call_timeout_s
         self._line_bytes_max = line_bytes_max
         self._body_bytes_max = body_bytes_max
-        self._lanes: dict[str, ApiClient] = {}  # "reads" and "writes", each with its own connections
-        self._lane_lock = asyncio.Lock()
+        self._clients: dict[str, ApiClient] = {}  # "reads" and "writes", each with its own connections
+        self._clients_lock = asyncio.Lock()
         writes = asyncio.Semaphore(KUBE_WRITES_AT_ONCE_MAX)
         self._budgets = {"list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX), **dict.fromkeys(WRITES, writes)}
         self.requests_total: Counter[tuple[str, str]] = Counter()
@@ -169,9 +169,9 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections; running calls fail."""
-        lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            await lane.close()
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
 
     async def _whole(self, call: _Call) -> bytes:
         async with self._bounded(call.verb), self._budgets.get(call.verb, _NO_BUDGET):
@@ -231,7 +231,7 @@ class KubeClient:
         return renewed
 
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
-        client = await self._lane("writes" if call.verb in WRITES else "reads")
+        client = await self._client("writes" if call.verb in WRITES else "reads")
         encoding = _AS_IT_IS if call.verb == "watch" else _GZIP
         headers = {**client.default_headers, "Accept": call.accept, "Accept-Encoding": encoding}
         if call.content_type:
@@ -240,14 +240,14 @@ class KubeClient:
         body = None if call.body is None else msgspec.json.encode(call.body)
         return await _request(client, call.method, call.path, call.query, headers, body)
 
-    async def _lane(self, lane: str) -> ApiClient:
+    async def _client(self, purpose: str) -> ApiClient:
         await self._credentials.refresh()
         if self._credentials.transport_changed:
             await self.close()
-        async with self._lane_lock:
-            client = self._lanes.get(lane)
+        async with self._clients_lock:
+            client = self._clients.get(purpose)
             if client is None:
-                client = self._lanes[lane] = await self._credentials.client()
+                client = self._clients[purpose] = await self._credentials.client()
                 client.user_agent = self._user_agent
             return client
 

@@ -22,7 +22,7 @@ class RefusedError(KubeError):
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
         self.status = status
-        self.reason = reason  # that of the Status object, such as "Expired" or "Conflict"; empty without one
+        self.reason = reason  # the reason of the Status object, such as "Expired" or "Conflict"; empty without one
         self.retry_after_s = retry_after_s
 
     @property

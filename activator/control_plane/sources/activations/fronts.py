@@ -277,7 +277,7 @@ class Fronts:
         return any(self._has_endpoints(service) for service in self._services_of.get(key, ()))
 
     def to_give_back(self) -> list[str]:
-        """Return the Services that carry our label or slices and that no revision declares."""
+        """Return the Services that carry our label or slices and that no revision uses."""
         active = {front.service for front in self._fronts.values() if front.is_active}
         return sorted((self._labelled | self._slices.keys()) - active)
 

@@ -306,7 +306,7 @@ class ActivationsMode(ClusterMode):
     # --- a pass ---
 
     def _work_out(self, key: str) -> float:
-        """Submit and write what has changed of a revision. Return when it is due again without a change."""
+        """Submit and write the changes of a revision. Return when it is due again without a change."""
         source = self.source
         source.workloads_known = self._are_workloads_known()
         if source.take_ended(key):

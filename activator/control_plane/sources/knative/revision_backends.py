@@ -81,7 +81,7 @@ class RevisionBackends:
         self._shares = shares
         self._spec: RevisionSpec | None = None
         self._report = PodReport(key, self._pods, self._shared)
-        self._context: ReportContext | None = None  # of the last report; None: read everything again
+        self._context: ReportContext | None = None  # at the last report; None: read everything again
         self._exits_since_s = NEVER  # since when pods are there whose container exits
         self._failure: str | None = ""  # as submitted; None: not known
         self._former: set[str] = set()  # UIDs of removed revisions of this name
