@@ -9,7 +9,7 @@ from lb.rng import Rng
 
 KUBE_BACKOFF_INITIAL_S: Final = 0.25
 KUBE_BACKOFF_MAX_S: Final = 30.0
-KUBE_WOKEN_S: Final = 1.0  # the first pause, at the most, where the attempt fails that the end of an outage brought
+KUBE_WOKEN_S: Final = 1.0  # upper bound of the pause after a failed attempt at the end of an outage
 
 
 def kube_backoff(rng: Rng) -> Backoff:

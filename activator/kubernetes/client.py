@@ -1,14 +1,15 @@
 """Calls to the Kubernetes API, by kubernetes-asyncio's client: its transport and credentials, but raw bytes.
 
 Rules
-  1. Every call has a bound in time (credentials, turn, body and all) and in bytes. A watch has one until its head has
-     come; from then on its reader must watch over it.
-  2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
+  1. Every call is bounded in time (credentials, queueing, and body included) and in bytes. A watch is bounded until its
+     head has arrived; from then on its reader must supervise it.
+  2. Lists, writes and watches have budgets, and writes have connections of their own: a write that starts a revision
      waits neither for a list nor for a free connection.
-  3. Exceptions of the library or aiohttp end here, as a KubeError. After a 401 the credentials are read anew, once.
+  3. Exceptions of the library and of aiohttp are converted to KubeError. After a 401 the credentials are read again,
+     once.
   4. Each call reports to `outage` whether the API answers.
   5. `requests_total` counts by Kubernetes verb (get, list, watch, create, update, patch, delete) and by status code, or
-     the kind of failure. Writes of all verbs share one budget and one lane.
+     the kind of failure. Writes of all verbs share one budget and one set of connections.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ from activator.runtime.units import MIB
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
 
-KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # to the Kubernetes API: a connection, TLS included
-KUBE_CALL_TIMEOUT_S: Final = 30.0  # of one call, credentials and body included; of a watch: until its head has come
-KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # of one answer, one page of a list
-KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that relists after an outage neither crowd out each other nor the other calls
-KUBE_WRITES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
-KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # of one watch event; etcd takes objects of 1.5 MiB
-KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # of an answer that came compressed, in 3 ms
+KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # for a connection to the Kubernetes API, TLS included
+KUBE_CALL_TIMEOUT_S: Final = 30.0  # for one call, credentials and body included; for a watch until its head has arrived
+KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # one response, for example one page of a list
+KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that lists after an outage do not crowd out other calls
+KUBE_WRITES_AT_ONCE_MAX: Final = 16  # a separate budget, so that the start of a revision does not wait for a list
+KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # one watch event; etcd accepts objects of 1.5 MiB
+KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # inflated bytes of a compressed response; take 3 ms
 
 SERVER_ERROR: Final = 500
 
@@ -58,21 +59,22 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH: Final = "application/json-patch+json"
 WHOLE_OBJECT: Final = "application/json"
 
-WHOLE_OBJECTS: Final = "application/json"  # what is accepted as an answer …
-ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"  # if it can
+WHOLE_OBJECTS: Final = "application/json"  # Accept: the objects
+# Accept: only the objects' metadata, from a server that supports it.
+ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 
-WRITES: Final = frozenset({"create", "update", "patch", "delete"})  # Kubernetes' verbs, as in its rules of access
+WRITES: Final = frozenset({"create", "update", "patch", "delete"})  # Kubernetes' verbs, as in RBAC
 
 Query = Mapping[str, str]
 _NO_BUDGET: Final = nullcontext()
 _GZIP: Final = "gzip"
-_AS_IT_IS: Final = "identity"  # a watch: each event is to be read when it comes
+_AS_IT_IS: Final = "identity"  # for a watch, so that each event can be read when it arrives
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
-_CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the rest of a call: _bounded
+_CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the rest: `_bounded`
 
 
 class _Call(NamedTuple):
-    """`verb`: Kubernetes'; `accept`: what may be answered."""
+    """One request. `verb`: Kubernetes'; `accept`: the Accept field."""
 
     verb: str
     method: str
@@ -84,7 +86,7 @@ class _Call(NamedTuple):
 
 
 class KubeClient:
-    """One cluster's API. `user_agent` is what its audit log shows."""
+    """The client of one cluster's API. `user_agent` appears in the API's audit log."""
 
     def __init__(
         self,
@@ -99,65 +101,65 @@ class KubeClient:
         self._call_timeout_s = call_timeout_s
         self._line_bytes_max = line_bytes_max
         self._body_bytes_max = body_bytes_max
-        self._lanes: dict[str, ApiClient] = {}  # by what they are for: connections that are not shared
-        self._lane_lock = asyncio.Lock()
+        self._clients: dict[str, ApiClient] = {}  # "reads" and "writes", each with its own connections
+        self._clients_lock = asyncio.Lock()
         writes = asyncio.Semaphore(KUBE_WRITES_AT_ONCE_MAX)
         self._budgets = {"list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX), **dict.fromkeys(WRITES, writes)}
         self.requests_total: Counter[tuple[str, str]] = Counter()
         self.outage = Outage(credentials.now)
 
     async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
-        """One object. Raises KubeError."""
+        """Return one object; raise KubeError on failure."""
         return await self._whole(_Call("get", "GET", path, query))
 
     async def list_page(self, path: str, query: Query, accept: str = WHOLE_OBJECTS) -> bytes:
-        """One page of a list. Raises KubeError."""
+        """Return one page of a list; raise KubeError on failure."""
         return await self._whole(_Call("list", "GET", path, query, accept=accept))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes:
-        """RFC 7386; the object as it is afterwards. Raises KubeError (409 if `patch` names an old resourceVersion)."""
+        """Patch by RFC 7386; return the new object. Raise KubeError (409 if `patch` names an old resourceVersion)."""
         query = {"fieldManager": field_manager}
         return await self._whole(_Call("patch", "PATCH", path, query, dict(patch), MERGE_PATCH))
 
     async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str, force: bool = False) -> bytes:
-        """Server-side apply; `wanted` is what `field_manager` owns, with apiVersion, kind and name.
+        """Apply on the server side; `wanted` has the fields that `field_manager` owns, with apiVersion, kind and name.
 
-        Raises KubeError (409 if another manager owns one of the fields and `force` is not set).
+        Raise KubeError (409 if another manager owns one of the fields and `force` is not set).
         """
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._whole(_Call("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH))
 
     async def create(self, collection: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
-        """POST; the object as it was made. Raises KubeError (409 AlreadyExists if its name is taken)."""
+        """Create an object; return it as created. Raise KubeError (409 AlreadyExists if its name is taken)."""
         return await self._whole(
             _Call("create", "POST", collection, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
         )
 
     async def update(self, path: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
-        """PUT; the object as it is afterwards. Raises KubeError (409 Conflict if `thing` has an old version)."""
+        """Replace an object; return the new one. Raise KubeError (409 Conflict if `thing` has an old version)."""
         return await self._whole(
             _Call("update", "PUT", path, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
         )
 
     async def delete(self, path: str, uid: str, resource_version: str = "") -> bytes:
-        """Delete this very object, in this version if one is given.
+        """Delete exactly this object, in this version if one is given.
 
-        Raises KubeError (404 if there is none of this name, 409 Conflict if it is another one or has changed).
+        Raise KubeError (404 if there is none of this name, 409 Conflict if it is another one or has changed).
         """
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
         return await self._whole(_Call("delete", "DELETE", path, {}, body, WHOLE_OBJECT))
 
     async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]], field_manager: str) -> bytes:
-        """RFC 6902, all operations or none; the object as it is afterwards.
+        """Patch by RFC 6902, all operations or none; return the new object.
 
-        Raises KubeError (422 Invalid if one of the operations, a `test` for example, fails).
+        Raise KubeError (422 Invalid if one of the operations, a `test` for example, fails).
         """
         body = [dict(operation) for operation in operations]
         return await self._whole(_Call("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH))
 
     async def watch(self, path: str, query: Query) -> WatchStream:
-        """A running watch; close it. Raises KubeError."""
+        """Return a running watch, which the caller must close; raise KubeError on failure."""
         async with self._bounded("watch"):
             response = await self._answered(_Call("watch", "GET", path, {**query, "watch": "true"}))
             if _encoding(response) != _AS_IT_IS:
@@ -166,10 +168,10 @@ class KubeClient:
         return WatchStream(response, self._line_bytes_max)
 
     async def close(self) -> None:
-        """Close all connections; what still runs fails."""
-        lanes, self._lanes = self._lanes, {}
-        for lane in lanes.values():
-            await lane.close()
+        """Close all connections; running calls fail."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            await client.close()
 
     async def _whole(self, call: _Call) -> bytes:
         async with self._bounded(call.verb), self._budgets.get(call.verb, _NO_BUDGET):
@@ -181,7 +183,7 @@ class KubeClient:
 
     @asynccontextmanager
     async def _bounded(self, verb: str) -> AsyncIterator[None]:
-        """The call's time, and its end as one of ours."""
+        """Bound the call in time, and convert its exceptions to KubeError."""
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 yield
@@ -190,7 +192,7 @@ class KubeClient:
             self.outage.failed()
             self.requests_total[verb, CallTimeoutError.kind] += 1
             raise CallTimeoutError(f"no answer within {self._call_timeout_s:g} s") from error
-        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed while it ran
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed during the call
             self.outage.failed()
             self.requests_total[verb, UnreachableError.kind] += 1
             raise UnreachableError(str(error) or type(error).__name__) from error
@@ -203,7 +205,7 @@ class KubeClient:
             raise
 
     async def _answered(self, call: _Call) -> aiohttp.ClientResponse:
-        """An answer with a good status, its body not read. Raises RefusedError for any other."""
+        """Return a response with a status 2xx, its body not read; raise RefusedError for any other status."""
         response = await self._send(call)
         if response.status == UNAUTHORIZED and await self._renewed(call.verb, response):
             response = await self._send(call)
@@ -217,7 +219,7 @@ class KubeClient:
         raise refusal_of_answer(response.status, refused, _retry_after_s(response))
 
     async def _renewed(self, verb: str, response: aiohttp.ClientResponse) -> bool:
-        """Whether there are new credentials to ask again with; then `response` is done with."""
+        """Return True if there are new credentials for another attempt; `response` is then released."""
         try:
             renewed = await self._credentials.renew()
         except BaseException:
@@ -229,7 +231,7 @@ class KubeClient:
         return renewed
 
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
-        client = await self._lane("writes" if call.verb in WRITES else "reads")
+        client = await self._client("writes" if call.verb in WRITES else "reads")
         encoding = _AS_IT_IS if call.verb == "watch" else _GZIP
         headers = {**client.default_headers, "Accept": call.accept, "Accept-Encoding": encoding}
         if call.content_type:
@@ -238,19 +240,19 @@ class KubeClient:
         body = None if call.body is None else msgspec.json.encode(call.body)
         return await _request(client, call.method, call.path, call.query, headers, body)
 
-    async def _lane(self, lane: str) -> ApiClient:
+    async def _client(self, purpose: str) -> ApiClient:
         await self._credentials.refresh()
         if self._credentials.transport_changed:
             await self.close()
-        async with self._lane_lock:
-            client = self._lanes.get(lane)
+        async with self._clients_lock:
+            client = self._clients.get(purpose)
             if client is None:
-                client = self._lanes[lane] = await self._credentials.client()
+                client = self._clients[purpose] = await self._credentials.client()
                 client.user_agent = self._user_agent
             return client
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        """The whole body. What is compressed is inflated here: aiohttp does it for each small piece of a list."""
+        """Return the whole body, inflated here, because aiohttp inflates each small piece of a list by itself."""
         encoding = _encoding(response)
         if encoding not in (_GZIP, _AS_IT_IS):
             response.close()
@@ -273,13 +275,16 @@ class KubeClient:
 
 
 class _Inflating:
-    """One gzip stream (RFC 1952)."""
+    """The decompressor of one gzip stream (RFC 1952)."""
 
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(_GZIP_WINDOW)
 
     def parts(self, piece: bytes) -> Iterator[bytes]:
-        """What this piece of the stream holds, KUBE_INFLATED_PER_TURN_MAX bytes at a time. Raises UnreadableError."""
+        """Yield the content of this piece of the stream, at most KUBE_INFLATED_PER_TURN_MAX bytes at a time.
+
+        Raise UnreadableError if it is invalid.
+        """
         stream = self._stream
         is_full = True
         while is_full and not stream.eof:
@@ -291,24 +296,26 @@ class _Inflating:
             is_full = len(part) == KUBE_INFLATED_PER_TURN_MAX
             piece = stream.unconsumed_tail
         if stream.unused_data or (stream.eof and piece):
-            raise UnreadableError("something behind the end of a compressed answer")
+            raise UnreadableError("data after the end of a compressed answer")
 
     def end(self) -> None:
-        """Nothing more comes. Raises UnreadableError."""
+        """Check that the stream is complete; raise UnreadableError if it is not."""
         if not self._stream.eof:
             raise UnreadableError("a compressed answer that ends early")
 
 
 def _encoding(response: aiohttp.ClientResponse) -> str:
-    """Content-Encoding (RFC 9110 section 8.4)."""
+    """Return the Content-Encoding (RFC 9110 section 8.4)."""
     return response.headers.get("Content-Encoding", _AS_IT_IS).strip().lower()
 
 
 async def _request(
     client: ApiClient, method: str, path: str, query: Query, headers: Mapping[str, str], body: bytes | None
 ) -> aiohttp.ClientResponse:
-    """By the session and the settings of the library's client. Its own way to them walks through the body and the
-    headers, and writes JSON by Python's encoder: half as much again as the call itself.
+    """Send a request with the session and the settings of the library's client.
+
+    The library's own method walks through the body and the headers and writes JSON with Python's encoder, which costs
+    half as much again as the call itself.
     """
     rest = client.rest_client
     more: dict[str, Any] = {}
@@ -329,4 +336,4 @@ async def _request(
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float | None:
     text = response.headers.get("Retry-After", "")
-    return float(text) if text.isascii() and text.isdigit() else None  # the API never writes the form with a date
+    return float(text) if text.isascii() and text.isdigit() else None  # the API never sends the form with a date

@@ -1,4 +1,4 @@
-"""From the API's bytes to objects, and to what is known when they cannot be read."""
+"""Decodes the API's responses to objects, or to their metadata when an object cannot be read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Decoding(Generic[Object]):
         self.last_failure = ""
 
     def list(self, body: bytes) -> ObjectList[Object]:
-        """One page. Raises UnreadableError if it is no list at all."""
+        """Decode one page of a list; raise UnreadableError if it is not a list."""
         try:
             return self._list.decode(body)
         except msgspec.DecodeError:
@@ -44,9 +44,9 @@ class Decoding(Generic[Object]):
         return ObjectList(raw.metadata, [item for item in items if item is not None])
 
     def raw_list(self, body: bytes) -> RawList:
-        """One page, its items yet to be read by `item`: slower as a whole, but can be done in steps.
+        """Decode one page whose items are decoded later by `item`: slower as a whole, but can be done in steps.
 
-        Raises UnreadableError if it is no list at all.
+        Raise UnreadableError if it is not a list.
         """
         try:
             return _RAW_LIST.decode(body)
@@ -54,7 +54,7 @@ class Decoding(Generic[Object]):
             raise UnreadableError(f"not a list: {error}") from error
 
     def item(self, item: msgspec.Raw) -> Object | None:
-        """One item of a list; None if it cannot be read."""
+        """Decode one item of a list; return None if it cannot be read."""
         try:
             return self._object.decode(item)
         except msgspec.DecodeError as error:
@@ -62,9 +62,9 @@ class Decoding(Generic[Object]):
             return None
 
     def event(self, line: bytes) -> WatchEvent[Object] | WatchEvent[BareObject]:
-        """One line of a watch; of a BareObject if all that can be read of the object is its metadata.
+        """Decode one line of a watch; the object is a BareObject if only its metadata can be read.
 
-        Raises UnreadableError if it is no event at all, RefusedError if it is an ERROR.
+        Raise UnreadableError if it is not an event, RefusedError if it is an ERROR.
         """
         try:
             event = self._event.decode(line)
@@ -81,7 +81,7 @@ class Decoding(Generic[Object]):
         return event
 
     def object(self, body: bytes) -> Object:
-        """One object. Raises UnreadableError."""
+        """Decode one object; raise UnreadableError on failure."""
         try:
             return self._object.decode(body)
         except msgspec.DecodeError as error:
@@ -103,7 +103,7 @@ class Decoding(Generic[Object]):
 
 
 def refusal_of_event(line: bytes) -> RefusedError:
-    """What an ERROR event says."""
+    """Return the refusal of an ERROR event."""
     try:
         return _refusal(_STATUS_EVENT.decode(line).object, 500, None)
     except msgspec.DecodeError:
@@ -111,7 +111,7 @@ def refusal_of_event(line: bytes) -> RefusedError:
 
 
 def refusal_of_answer(code: int, body: bytes, retry_after_s: float | None) -> RefusedError:
-    """What an answer with an error's code says; a body that is no Status (a proxy's, an empty one) says nothing."""
+    """Return the refusal of a response with an error status; a body that is not a Status (a proxy's) is ignored."""
     try:
         status = _STATUS.decode(body)
     except msgspec.DecodeError:

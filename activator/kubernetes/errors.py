@@ -1,4 +1,4 @@
-"""How a call to the Kubernetes API fails. aiohttp's and kubernetes-asyncio's own exceptions never travel further."""
+"""The failures of calls to the Kubernetes API. Exceptions of aiohttp and kubernetes-asyncio are converted to them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ TOO_MANY_REQUESTS: Final = 429
 
 
 class KubeError(Exception):
-    """`kind` is a word from a closed set, for metrics; `retry_after_s` what the server asked for, or None."""
+    """A failed call. `kind` is from a closed set, for metrics; `retry_after_s` is the server's value, or None."""
 
     kind = "kube"
     retry_after_s: float | None = None
 
 
 class RefusedError(KubeError):
-    """The server answered, with something else than what was asked for."""
+    """The server answered with an error status or an ERROR event."""
 
     def __init__(self, status: int, reason: str, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
         self.status = status
-        self.reason = reason  # the word of the Status object, as "Expired" or "Conflict"; empty without one
+        self.reason = reason  # the reason of the Status object, such as "Expired" or "Conflict"; empty without one
         self.retry_after_s = retry_after_s
 
     @property
@@ -33,36 +33,36 @@ class RefusedError(KubeError):
 
     @property
     def gone(self) -> bool:
-        """What was referred to is too old: list anew."""
+        """True if the resource version is too old, so that a new list is needed."""
         return self.status == GONE
 
 
 class UnreachableError(KubeError):
-    """No connection, or it broke before the answer was whole."""
+    """There was no connection, or it broke before the response was complete."""
 
     kind = "unreachable"
 
 
 class CallTimeoutError(UnreachableError):
-    """The time for the call is over."""
+    """The call's timeout has expired."""
 
     kind = "timeout"
 
 
 class CredentialsError(KubeError):
-    """The configuration cannot be read, or its credentials cannot be had."""
+    """The configuration cannot be read, or its credentials cannot be obtained."""
 
     kind = "credentials"
 
 
 class TooLargeError(KubeError):
-    """An answer beyond its bound in bytes, or a list beyond its bound in pages."""
+    """A response exceeds its bound in bytes, or a list its bound in pages."""
 
     kind = "too_large"
 
 
 class LineTooLongError(KubeError):
-    """A watch event beyond its bound in bytes."""
+    """A watch event exceeds its bound in bytes."""
 
     kind = "line_too_long"
 
@@ -74,18 +74,18 @@ class WatchCutError(UnreachableError):
 
 
 class WatchStalledError(KubeError):
-    """A watch was closed by us: nothing came for too long, or it outlived what the server was asked for."""
+    """The client closed a watch that was silent for too long or that the server did not end in time."""
 
     kind = "stalled"
 
 
 class UnreadableError(KubeError):
-    """Not the JSON of a list or of a watch event, or in an encoding that cannot be read."""
+    """The data is not the JSON of a list or of a watch event, or its encoding is unknown."""
 
     kind = "unreadable"
 
 
 class RelistError(KubeError):
-    """A watch was closed by us, to list anew."""
+    """The client closed a watch in order to list again."""
 
     kind = "relist"

@@ -1,13 +1,13 @@
-"""Imports of kubernetes_asyncio that leave out what is never used: 4 MB resident instead of 39.
+"""Imports kubernetes_asyncio without its unused modules: 4 MB resident instead of 39.
 
-`import kubernetes_asyncio` imports every API and every model class, some 900 modules, of which we use none: objects are
-decoded into our own structs (docs/decisions/kubernetes-objects.md has the measurement).
+`import kubernetes_asyncio` imports every API and every model class, about 900 modules, none of which is used: objects
+are decoded into our own structs (docs/decisions/kubernetes-objects.md has the measurement).
 
 Rules
-  1. The packages that import everything are put in place as shells: their own name, path and spec, but not executed.
-  2. What a shell is asked for is looked for among its submodules first. Anything else executes the real package in
-     place of the shell, so that code that needs the rest gets it, at its price.
-  3. A package that has been imported already stays as it is.
+  1. The packages that import everything are replaced by shells with their name, path and spec, which are not executed.
+  2. An attribute of a shell is first looked up among its submodules. Any other attribute executes the real package in
+     place of the shell, so that code that needs the rest works, at the full cost.
+  3. A package that has already been imported stays unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-# What the packages' own modules take from them, and where it stands: so that taking it does not execute the package.
+# Names that the packages' own modules import from them, and their modules, so that the import does not execute the
+# package.
 _SHELLS: Final[dict[str, dict[str, str]]] = {
     "kubernetes_asyncio": {},
     "kubernetes_asyncio.client": {
@@ -28,10 +29,8 @@ _SHELLS: Final[dict[str, dict[str, str]]] = {
     "kubernetes_asyncio.client.models": {},
 }
 
-_OF_PACKAGES: Final = {
-    "__all__",
-    "__version__",
-}  # other names of this form are asked for by tools that only look around
+# Special names that need the real package. Tools ask for others only to inspect a module.
+_OF_PACKAGES: Final = {"__all__", "__version__"}
 
 
 def prepare() -> None:
@@ -53,7 +52,7 @@ def _put_shell(name: str, homes: dict[str, str]) -> None:
         elif not attribute.startswith("__") and importlib.util.find_spec(f"{name}.{attribute}") is not None:
             value = importlib.import_module(f"{name}.{attribute}")
         elif "__getattr__" in shell.__dict__ and (not attribute.startswith("__") or attribute in _OF_PACKAGES):
-            del shell.__dict__["__getattr__"]  # whatever it is: from here on this is the real package
+            del shell.__dict__["__getattr__"]  # from here on this is the real package
             loader.exec_module(shell)
             return getattr(shell, attribute)
         else:
@@ -69,4 +68,4 @@ def _put_shell(name: str, homes: dict[str, str]) -> None:
 
 
 def _set_child(parent: ModuleType, child: str, module: ModuleType) -> None:
-    setattr(parent, child, module)  # as the import system does after importing a submodule
+    setattr(parent, child, module)  # as the import system does after the import of a submodule

@@ -1,4 +1,4 @@
-"""A whole list, page by page, without holding up the loop: a page may be megabytes."""
+"""Reads a whole list page by page without blocking the loop; a page may be megabytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from activator.kubernetes.objects import Key, ListMetadata, Object
 from activator.kubernetes.resources import Selection
 from activator.runtime.units import MIB
 
-KUBE_PAGE_OBJECTS: Final = 500  # objects in one page of a list, as Kubernetes' own clients have it
-KUBE_PAGES_MAX: Final = 2_000  # of one list: a server that never ends it is not trusted
-KUBE_BYTES_PER_TURN_MAX: Final = MIB  # … or so much of what came, decoded in 3 ms
+KUBE_PAGE_OBJECTS: Final = 500  # objects in one page of a list, as in Kubernetes' own clients
+KUBE_PAGES_MAX: Final = 2_000  # bounds a list that a faulty server never ends
+KUBE_BYTES_PER_TURN_MAX: Final = MIB  # bytes decoded before the loop gets a turn; takes 3 ms
 
 Pause = Callable[[float], Awaitable[None]]
 
@@ -27,12 +27,12 @@ async def list_all(
     page_objects: int = KUBE_PAGE_OBJECTS,
     accept: str = WHOLE_OBJECTS,
 ) -> tuple[dict[Key, Object], str]:
-    """The objects and the resource version that they are of. Raises KubeError; 410: it took too long, begin again.
+    """Return the objects and their resource version. Raise KubeError; 410: it took too long and must start again.
 
-    `accept`: what the API is asked for of each object, which `decoding` can read.
+    `accept`: the representation of the objects to ask for, which `decoding` can read.
 
     Without a resource version in the query the answer is consistent: at least as new as any answer before.
-    Pages of one list are all of one version.
+    All pages of one list are of one version.
     """
     query = {**selection.query(), "limit": str(page_objects)}
     items: dict[Key, Object] = {}

@@ -1,15 +1,15 @@
-"""What is known of the objects of one selection, and the handler that receives changes.
+"""The store of the objects of one selection, and the protocol of the handler that receives changes.
 
 Rules
-  1. The store is whole before the handler is called: a handler that looks into it sees what it receives.
-  2. Per object: an identity (UID) that is replaced is `gone` and then a new one; a change of nothing that counts is not
-     reported. A handler that raises is counted and logged; the next change is delivered all the same.
-  3. Where a list has an object newer than its events did, what happened between is unknown: that is delivered as
-     `missed`, also where the object looks as it did before.
-  4. Nothing goes back in time. Resource versions of one resource only grow, so of two reports of one object the one
-     with the smaller number is stale (Kubernetes promises this order; where a server's versions are no numbers, the
-     last report counts). Only a full list after a break, `replace`, counts whatever it says. An object that a
-     comparison removed leaves a tombstone: an event about it that is older is ignored.
+  1. The store is updated before the handler is called, so a handler that reads it finds the new state.
+  2. An object whose UID changes is reported as `gone` and then as a new one. A change of irrelevant fields is not
+     reported. An exception of a handler is counted and logged; the next change is still delivered.
+  3. If a list has an object that is newer than its events, the changes between are unknown: the object is delivered by
+     `missed`. This also holds for an object whose events were missed but whose final state is unchanged.
+  4. The state never goes back in time. Resource versions of one resource only grow, so of two reports of one object the
+     one with the smaller number is stale (Kubernetes guarantees this order; if a server's versions are not numbers, the
+     last report counts). Only a full list after a break, `replace`, always counts. An object that a comparison removed
+     leaves a tombstone: an older event of it is ignored.
 """
 
 from __future__ import annotations
@@ -32,34 +32,37 @@ from activator.kubernetes.resources import Scope
 
 log = logging.getLogger("activator.kubernetes")
 
-Told_contra = TypeVar("Told_contra", bound=KubeObject, contravariant=True)
+Object_contra = TypeVar("Object_contra", bound=KubeObject, contravariant=True)
 
 
-class Handler(Protocol[Told_contra]):
-    """Receives changes; plain methods, called within one turn of the loop."""
+class Handler(Protocol[Object_contra]):
+    """Receives changes. Its methods are plain functions, called within one turn of the loop."""
 
-    def changed(self, old: Told_contra | None, new: Told_contra) -> None:
-        """`new` is there (`old` None) or differs from `old`, which had the same UID."""
+    def changed(self, old: Object_contra | None, new: Object_contra) -> None:
+        """Handle a new object (`old` None), or one that differs from `old`, which has the same UID."""
 
-    def gone(self, old: Told_contra) -> None:
-        """Deleted, or no longer selected."""
+    def gone(self, old: Object_contra) -> None:
+        """Handle an object that was deleted or is no longer selected."""
 
-    def missed(self, new: Told_contra) -> None:
-        """Events of it were lost, or are late; its differences, if any, have been delivered."""
+    def missed(self, new: Object_contra) -> None:
+        """Handle an object whose events were lost or are late; its differences, if any, have been delivered."""
 
-    def listed(self, objects: Mapping[Key, Told_contra]) -> None:
-        """The store is a whole list now; its differences from before have been delivered. Do not keep `objects`."""
+    def listed(self, objects: Mapping[Key, Object_contra]) -> None:
+        """Handle that the store equals a whole list; the differences have been delivered. Do not keep `objects`."""
 
 
 class ObjectStore(Generic[Object]):
-    """`received_total`, `unchanged_total`, `stale_total`, `handler_errors_total` count what became of what came in."""
+    """The objects of one selection.
+
+    `received_total`, `unchanged_total`, `stale_total` and `handler_errors_total` count reports by result.
+    """
 
     def __init__(self, name: str, handler: Handler[Object]) -> None:
         self._name = name
         self._handler = handler
         self.objects: dict[Key, Object] = {}
-        self._touched: set[Key] | None = None  # by events while a list is under way
-        self._tombstones: dict[Key, int] = {}  # removed by a comparison: the version up to which events of it are stale
+        self._touched: set[Key] | None = None  # keys of events during a list
+        self._tombstones: dict[Key, int] = {}  # by key of a removed object: up to which version events are stale
         self.received_total = 0
         self.unchanged_total = 0
         self.stale_total = 0
@@ -67,13 +70,13 @@ class ObjectStore(Generic[Object]):
 
     @property
     def tombstones(self) -> int:
-        """How many removals by comparison are remembered, until the watch is past them."""
+        """Return the number of tombstones; the watch removes them once it is past their versions."""
         return len(self._tombstones)
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
     def replace(self, listed: Mapping[Key, Object]) -> None:
-        """A full list: what is not in it is gone."""
+        """Replace the state by a full list; objects that are not in it are removed."""
         self._tombstones.clear()
         for key in [key for key in self.objects if key not in listed]:
             self._remove(key)
@@ -88,15 +91,15 @@ class ObjectStore(Generic[Object]):
             self._handler_failed("listed", error)
 
     def begin_comparison(self) -> None:
-        """A list is about to be asked for: from now on events are noted."""
+        """Start to note events; call it before the list for a comparison is requested."""
         self._touched = set()
 
     def end_comparison(self) -> None:
-        """However it ended."""
+        """Stop noting events, whether or not the comparison succeeded."""
         self._touched = None
 
     def differing(self, listed: Mapping[Key, VersionOnly], version: str) -> list[Key]:
-        """What `compare` would have to look at, by a list of versions alone; for the list the same holds."""
+        """Return the keys that `compare` would have to check, from a list of versions; the list is as for `compare`."""
         touched = self._touched or set()
         number = version_number(version)
         found = [key for key in self.objects if key not in listed]
@@ -104,9 +107,9 @@ class ObjectStore(Generic[Object]):
         return found + [key for key, item in listed.items() if self._is_behind(key, item.metadata, key in touched)]
 
     def compare(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
-        """Repair what events have missed, by a list that is at `version`; how often which kind of miss was found.
+        """Repair missed events from a list at `version`; return how often each kind of miss was found.
 
-        The list was read from the source itself after `begin_comparison`, so it is no older than what was known then.
+        The list was read from the source itself after `begin_comparison`, so it is no older than the store was then.
         """
         touched = self._touched or set()
         number = version_number(version)
@@ -127,7 +130,7 @@ class ObjectStore(Generic[Object]):
         return repairs
 
     def _missed(self, item: Object, touched: bool) -> str:
-        """The kind of miss that a listed object shows; empty: none."""
+        """Return the kind of miss that a listed object shows; empty: none."""
         if not self._is_behind(item.key, item.metadata, touched):
             return ""
         old = self.objects.get(item.key)
@@ -138,10 +141,10 @@ class ObjectStore(Generic[Object]):
         return "version_only" if unchanged(old, item) else "missed_change"
 
     def _is_behind(self, key: Key, listed: Metadata | Version, touched: bool) -> bool:
-        """Whether what is known of an object is older than what a list says."""
+        """True if the store's state of an object is older than the list's."""
         old = self.objects.get(key)
         if old is None:
-            return not touched  # touched: deleted while the list was under way
+            return not touched  # touched: deleted during the list
         known = old.metadata.resource_version
         if listed.resource_version == known:
             return False
@@ -151,7 +154,7 @@ class ObjectStore(Generic[Object]):
     # --- events -----------------------------------------------------------------------------------------------------
 
     def added_or_modified(self, new: Object) -> None:
-        """An ADDED or MODIFIED event; which of the two is the server's view, not ours."""
+        """Handle an ADDED or MODIFIED event; the type reflects the server's view, not the store's."""
         old = self.objects.get(new.key)
         number = version_number(new.metadata.resource_version)
         if number is not None and self._is_stale(new.key, old, number):
@@ -161,7 +164,7 @@ class ObjectStore(Generic[Object]):
         self._put(new)
 
     def deleted(self, metadata: Metadata) -> None:
-        """A DELETED event: the object was deleted, or is no longer selected."""
+        """Handle a DELETED event: the object was deleted or is no longer selected."""
         key = (metadata.namespace, metadata.name)
         old = self.objects.get(key)
         if old is None:
@@ -183,7 +186,7 @@ class ObjectStore(Generic[Object]):
         return known is not None and number <= known
 
     def progressed(self, version: str) -> None:
-        """The watch is at `version`: tombstones up to it are dropped, since no older event can arrive."""
+        """Drop the tombstones up to `version`, which the watch has reached: no older event can arrive."""
         if self._tombstones:
             number = version_number(version)
             if number is not None:
@@ -230,7 +233,7 @@ class ObjectStore(Generic[Object]):
 
 
 def version_number(version: str) -> int | None:
-    """A resource version as a number; None if it is none."""
+    """Return a resource version as a number; None if it is not a number."""
     return int(version) if version.isascii() and version.isdigit() else None
 
 
@@ -239,7 +242,7 @@ def _is_same_in_another_version(old: KubeObject, new: KubeObject) -> bool:
 
 
 def _newer(old: KubeObject, list_number: int | None, touched: bool) -> bool:
-    """Whether what is known is newer than the list in which it is missing."""
+    """True if the store's object is newer than the list that does not have it."""
     known = version_number(old.metadata.resource_version)
     if list_number is None or known is None:
         return touched

@@ -1,11 +1,11 @@
-"""Kubernetes objects: only the fields that are used, decoded straight from the API's JSON by msgspec.
+"""Kubernetes objects with only the fields that are used, decoded directly from the API's JSON by msgspec.
 
 Rules
   1. Unknown fields are skipped, absent ones have defaults, and lists that the API writes as `null` may be None.
-  2. Structs are frozen: a store and its readers share them. `old == new` says whether anything we know changed;
-     `unchanged(old, new)` whether anything that routing could depend on did.
-  3. A list or an event decodes in one pass. Only when that fails is it taken apart, so that one object that cannot be
-     read does not affect the others.
+  2. Structs are frozen, because a store and its readers share them. `old == new` compares all fields;
+     `unchanged(old, new)` compares those that routing may depend on.
+  3. A list or an event is decoded in one pass. Only if that fails are its objects decoded one by one, so that an
+     unreadable object does not affect the others.
 
 Field meanings: Kubernetes' API reference (core/v1, discovery.k8s.io/v1) and Knative Serving's (serving.knative.dev/v1).
 """
@@ -17,17 +17,17 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-Key = tuple[str, str]  # namespace (empty for what has none), name
+Key = tuple[str, str]  # namespace (empty for cluster-wide objects), name
 
 _EMPTY: Final[dict[str, str]] = {}
 
 
 class KubeStruct(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """What all of them share; `gc=False`: they refer to strings, numbers and each other, never in a circle."""
+    """The base of all structs; `gc=False` because they refer to strings, numbers and each other, never in a cycle."""
 
 
 class Metadata(KubeStruct, frozen=True, gc=False):
-    """ObjectMeta."""
+    """An ObjectMeta."""
 
     name: str = ""
     namespace: str = ""
@@ -41,7 +41,7 @@ class Metadata(KubeStruct, frozen=True, gc=False):
 
 
 class KubeObject(KubeStruct, frozen=True, gc=False):
-    """Something with metadata. `annotations_count`: whether a change of its annotations alone is a change."""
+    """An object with metadata. `annotations_count`: a change of its annotations alone is a change."""
 
     annotations_count: ClassVar[bool] = True
 
@@ -61,13 +61,13 @@ class ContainerPort(KubeStruct, frozen=True, gc=False):
 
 
 class TcpSocket(KubeStruct, frozen=True, gc=False):
-    """`port` is a number or a name; 0: the container's."""
+    """A TCPSocketAction. `port` is a number or a name; 0: the container's port."""
 
     port: int | str = 0
 
 
 class Probe(KubeStruct, frozen=True, gc=False):
-    """One of the kinds is set, the others are None. Of `exec`, `http_get` and `grpc` only whether they are matters."""
+    """A probe. One kind is set, the others are None. Of `exec`, `http_get` and `grpc` only their presence matters."""
 
     exec: dict[str, Any] | None = None
     http_get: dict[str, Any] | None = None
@@ -84,7 +84,7 @@ class Container(KubeStruct, frozen=True, gc=False):
 
 
 class RevisionSpec(KubeStruct, frozen=True, gc=False):
-    """Times are whole seconds, as there; None: unset."""
+    """The spec of a Revision; times are whole seconds, None: unset."""
 
     container_concurrency: int | None = None
     timeout_seconds: int | None = None
@@ -94,7 +94,7 @@ class RevisionSpec(KubeStruct, frozen=True, gc=False):
 
 
 class Condition(KubeStruct, frozen=True, gc=False):
-    """`status` is "True", "False" or "Unknown"."""
+    """A condition; `status` is "True", "False" or "Unknown"."""
 
     type: str = ""
     status: str = ""
@@ -109,17 +109,17 @@ class RevisionStatus(KubeStruct, frozen=True, gc=False):
 
 
 class Revision(KubeObject, frozen=True, gc=False):
-    """serving.knative.dev/v1."""
+    """An object of serving.knative.dev/v1, Revision."""
 
     spec: RevisionSpec = RevisionSpec()
     status: RevisionStatus = RevisionStatus()
 
 
-# --- where pods are -------------------------------------------------------------------------------------------------
+# --- endpoints ------------------------------------------------------------------------------------------------------
 
 
 class Target(KubeStruct, frozen=True, gc=False):
-    """ObjectReference: the pod behind an address."""
+    """An ObjectReference: the pod behind an address."""
 
     kind: str = ""
     name: str = ""
@@ -127,7 +127,7 @@ class Target(KubeStruct, frozen=True, gc=False):
 
 
 class EndpointConditions(KubeStruct, frozen=True, gc=False):
-    """None means unknown, which the API says to read as ready, serving and not terminating."""
+    """The conditions of an endpoint; None means unknown, which the API reads as ready, serving and not terminating."""
 
     ready: bool | None = None
     serving: bool | None = None
@@ -143,14 +143,17 @@ class Endpoint(KubeStruct, frozen=True, gc=False):
 
 
 class EndpointPort(KubeStruct, frozen=True, gc=False):
-    """`port` None: any port."""
+    """A port of a slice. `port` None: any port."""
 
     name: str | None = None
     port: int | None = None
 
 
 class EndpointSlice(KubeObject, frozen=True, gc=False):
-    """discovery.k8s.io/v1. A controller stamps each write into an annotation, so annotations do not count."""
+    """An object of discovery.k8s.io/v1, EndpointSlice.
+
+    Annotations are ignored, because a controller writes a timestamp into one with each write.
+    """
 
     annotations_count: ClassVar[bool] = False
 
@@ -171,7 +174,7 @@ class EndpointSubset(KubeStruct, frozen=True, gc=False):
 
 
 class Endpoints(KubeObject, frozen=True, gc=False):
-    """core/v1; holds at most 1,000 addresses, which is why slices are preferred."""
+    """An object of core/v1, Endpoints; it holds at most 1,000 addresses, which is why slices are preferred."""
 
     annotations_count: ClassVar[bool] = False
 
@@ -185,7 +188,7 @@ class ServicePort(KubeStruct, frozen=True, gc=False):
 
 
 class ServiceSpec(KubeStruct, frozen=True, gc=False):
-    """`cluster_ip` may be "None" (a headless service) or empty."""
+    """The spec of a Service. `cluster_ip` may be "None" (a headless Service) or empty."""
 
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
     cluster_ips: list[str] | None = msgspec.field(name="clusterIPs", default=None)
@@ -193,7 +196,7 @@ class ServiceSpec(KubeStruct, frozen=True, gc=False):
 
 
 class Service(KubeObject, frozen=True, gc=False):
-    """core/v1."""
+    """An object of core/v1, Service."""
 
     spec: ServiceSpec = ServiceSpec()
 
@@ -202,13 +205,13 @@ class Service(KubeObject, frozen=True, gc=False):
 
 
 class ConfigMap(KubeObject, frozen=True, gc=False):
-    """core/v1."""
+    """An object of core/v1, ConfigMap."""
 
     data: dict[str, str] = _EMPTY
 
 
 class Secret(KubeObject, frozen=True, gc=False):
-    """core/v1. Values are base64 on the wire; msgspec decodes them. `repr` does not show them."""
+    """An object of core/v1, Secret. Values are base64 on the wire; msgspec decodes them. `repr` does not show them."""
 
     data: dict[str, bytes] = {}
 
@@ -217,7 +220,7 @@ class Secret(KubeObject, frozen=True, gc=False):
 
     @staticmethod
     def encoded(value: bytes) -> str:
-        """A value as it stands in the object's JSON."""
+        """Return a value as it is written in the object's JSON."""
         return base64.b64encode(value).decode("ascii")
 
 
@@ -225,19 +228,19 @@ class Secret(KubeObject, frozen=True, gc=False):
 
 
 class LeaseSpec(KubeStruct, frozen=True, gc=False):
-    """Of a lease that is never renewed: times do not matter."""
+    """The spec of a Lease that is never renewed, so that its times do not matter."""
 
     holder_identity: str | None = None
 
 
 class Lease(KubeObject, frozen=True, gc=False):
-    """coordination.k8s.io/v1."""
+    """An object of coordination.k8s.io/v1, Lease."""
 
     spec: LeaseSpec = LeaseSpec()
 
 
 class Pod(KubeObject, frozen=True, gc=False):
-    """core/v1; whether it is there, and as which one."""
+    """An object of core/v1, Pod; only its existence and its UID are used."""
 
 
 # --- lists, events, refusals ----------------------------------------------------------------------------------------
@@ -256,7 +259,7 @@ class ObjectList(msgspec.Struct, Generic[Object], frozen=True, rename="camel"):
 
 
 class Version(KubeStruct, frozen=True, gc=False):
-    """What tells an object's states apart."""
+    """The metadata that distinguish an object's states."""
 
     name: str = ""
     namespace: str = ""
@@ -265,13 +268,16 @@ class Version(KubeStruct, frozen=True, gc=False):
 
 
 class VersionOnly(KubeObject, frozen=True, gc=False):
-    """Any object, of which no more is read (a PartialObjectMetadata)."""
+    """An object of any kind of which only the version is read (a PartialObjectMetadata)."""
 
     metadata: Version = Version()  # type: ignore[assignment]
 
 
 class WatchEvent(msgspec.Struct, Generic[Object], frozen=True):
-    """`type`: ADDED, MODIFIED, DELETED, BOOKMARK (of the object only its version) or ERROR (the object is a Status)."""
+    """An event of a watch.
+
+    `type`: ADDED, MODIFIED, DELETED, BOOKMARK (the object has only a version) or ERROR (the object is a Status).
+    """
 
     type: str
     object: Object
@@ -282,7 +288,7 @@ class StatusDetails(KubeStruct, frozen=True, gc=False):
 
 
 class Status(KubeStruct, frozen=True, gc=False):
-    """metav1.Status: why something was refused."""
+    """A metav1.Status: the reason for a refusal."""
 
     code: int = 0
     reason: str = ""
@@ -295,7 +301,7 @@ class StatusEvent(msgspec.Struct, frozen=True):
     object: Status
 
 
-# What is left when an object cannot be read.
+# Used when an object cannot be read.
 
 
 class RawList(msgspec.Struct, frozen=True, rename="camel"):
@@ -304,11 +310,11 @@ class RawList(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class BareObject(KubeObject, frozen=True, gc=False):
-    """Whatever kind it is: its metadata."""
+    """The metadata of an object of any kind."""
 
 
 def unchanged(old: KubeObject, new: KubeObject) -> bool:
-    """Whether nothing that routing could depend on differs. Both are of the same type."""
+    """True if no field that routing may depend on differs. Both objects are of the same type."""
     if old.metadata.uid != new.metadata.uid:
         return False
     for name in new.__struct_fields__:
@@ -321,5 +327,5 @@ def unchanged(old: KubeObject, new: KubeObject) -> bool:
 
 
 def with_metadata(old: Object, metadata: Metadata) -> Object:
-    """`old` as it is now that only its metadata changed."""
+    """Return `old` with new metadata."""
     return msgspec.structs.replace(old, metadata=metadata)

@@ -1,10 +1,10 @@
-"""Outages of the Kubernetes API: notice them, and wake what pauses because of one when it ends.
+"""Detects outages of the Kubernetes API, and wakes whatever pauses because of one when it ends.
 
 Rules
-  1. An outage begins with a call that had no answer, or an answer 5xx, and ends with the first good answer to any call.
-     Every pause after a failure ends then: separate backoffs would each end at another time.
-  2. An API that fails some calls only, or comes and goes, must not get every retry each second: two ends that wake the
-     listeners are apart by a time that doubles up to WAKES_APART_MAX_S.
+  1. An outage begins with a call that has no answer, or an answer 5xx, and ends with the first good answer to any call.
+     Every pause after a failure ends then; separate backoffs would each end at another time.
+  2. An API that fails only some calls, or fails intermittently, must not get every retry each second: the time between
+     two wakes of the listeners doubles up to WAKES_APART_MAX_S.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 from activator.runtime.clock import NEVER, Now
 
-WAKES_APART_INITIAL_S: Final = 1.0  # least time between two wakes, doubled with each
+WAKES_APART_INITIAL_S: Final = 1.0  # shortest time between two wakes; doubles with each
 WAKES_APART_MAX_S: Final = 30.0
-WAKES_FORGOTTEN_S: Final = 60.0  # Without an outage for this time, that time starts at its initial value again.
+WAKES_FORGOTTEN_S: Final = 60.0  # After this time without an outage it is reset.
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -39,17 +39,17 @@ class Outage:
         self._listeners.append(listener)
 
     def forget(self, listener: Callable[[], None]) -> None:
-        """Call `listener` no more."""
+        """Stop calling `listener`."""
         self._listeners.remove(listener)
 
     def failed(self) -> None:
-        """Note that a call had no answer, or 5xx."""
+        """Record that a call had no answer, or 5xx."""
         if not self.is_on:
             self.is_on = True
             self._began_s = self._now()
 
     def answered(self) -> None:
-        """Note a good answer. Wakes the listeners if that ends an outage (rule 2)."""
+        """Record a good answer; wake the listeners if it ends an outage (rule 2)."""
         if not self.is_on:
             return
         self.is_on = False

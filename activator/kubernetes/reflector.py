@@ -1,13 +1,14 @@
-"""Keeps a store like the API's: list once, then watch; list again when the watch cannot go on.
+"""Keeps a store equal to the API: lists once, then watches; lists again when the watch cannot continue.
 
 Rules
-  1. Without a connection the state is the last known state, with an age. Nothing is dropped meanwhile.
-  2. A break costs as little as possible: a watch goes on where it was; only what the server has forgotten (410), or
-     what cannot be skipped (an event too long, one that is no JSON), is listed anew.
-  3. A watch counts as alive only while something comes, a bookmark at least: silence ends it.
-  4. Attempts after failures are spaced by a jittered backoff that only a watch that has held resets, so that a server
-     that answers every watch with 410 is not overloaded by lists. Its Retry-After is respected.
-  5. Nothing that comes in ends the task: what goes wrong is counted by kind and tried again. Only its owner ends it.
+  1. Without a connection the state is the last known state, with an age. Nothing is dropped.
+  2. A break costs as little as possible: a watch continues where it ended. The selection is listed again only if the
+     server has forgotten the version (410), or after something that cannot be skipped (an event that is too long or not
+     JSON).
+  3. A watch is alive only while data arrives, at least a bookmark; silence ends it.
+  4. Attempts after failures are spaced by a backoff with jitter. Only a watch that has lasted resets it, so that a
+     server that answers every watch with 410 is not overloaded by lists. Its Retry-After is respected.
+  5. No data ends the task: failures are counted by kind and retried. Only the owner ends the task.
 """
 
 from __future__ import annotations
@@ -43,25 +44,25 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import EndablePause, pause
 from lb.rng import Rng
 
-KUBE_EVENTS_PER_TURN_MAX: Final = 200  # watch events handled before the loop is given a turn …
-KUBE_WATCH_S: Final = 300.0  # the server ends a watch after between once and twice this
-KUBE_WATCH_GRACE_S: Final = 15.0  # what a server may take beyond that before the watch is cut
-KUBE_INACTIVITY_S: Final = 90.0  # nothing in a watch for so long, no bookmark either (one a minute): it has stalled
-KUBE_STEADY_S: Final = 10.0  # a watch that held so long ended well: the next begins without a backoff
-KUBE_GO_ON_MAX_S: Final = 0.25  # a watch that brought events and broke is begun again after so long at the most
-KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logged at most so often
+KUBE_EVENTS_PER_TURN_MAX: Final = 200  # watch events handled before the loop gets a turn
+KUBE_WATCH_S: Final = 300.0  # The server ends a watch after one to two times this.
+KUBE_WATCH_GRACE_S: Final = 15.0  # how much longer the server may take before the client ends the watch
+KUBE_INACTIVITY_S: Final = 90.0  # a watch without data for this time, not even a bookmark (one a minute), has stalled
+KUBE_STEADY_S: Final = 10.0  # after a watch of this duration the next begins without a backoff
+KUBE_GO_ON_MAX_S: Final = 0.25  # longest pause after a watch that delivered events and broke
+KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # between two log lines about unreadable objects
 
 log = logging.getLogger("activator.kubernetes")
 
 _NO_SUCH_KIND: Final = "404"
-_GO_ON_STATUS = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still good
+_GO_ON_STATUS = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still valid
 
 
 class Reflector(Generic[Object]):
     """The objects of one selection, as the API has them.
 
-    `run` is its life, to be started as a task; `check` is to be called about once a second. `synced`: the first list
-    has come. `version` is the resource version that the store is at; empty: the next step is a list.
+    Start `run` as a task, and call `check` about once a second. `synced`: the first list has arrived. `version` is the
+    resource version of the store; if it is empty, the next step is a list.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Reflector(Generic[Object]):
         self.name = selection.resource.plural
         self._now = now
         self._pause = pause
-        self._rest = EndablePause(pause)  # after a failure
+        self._rest = EndablePause(pause)  # the pause after a failure
         self._inactivity_s = inactivity_s
         self._watch_s = watch_s
         self._page_objects = page_objects
@@ -89,7 +90,7 @@ class Reflector(Generic[Object]):
         self._rng = rng
         self.decoding = Decoding(selection.resource.kind)
         self.contents = ObjectStore(self.name, handler)
-        self.list_lock = asyncio.Lock()  # lists of this selection, the comparisons' among them, one after the other
+        self.list_lock = asyncio.Lock()  # one list of this selection at a time, comparisons included
         self.synced = False
         self.version = ""
         self._wanted: RelistError | None = None
@@ -103,36 +104,36 @@ class Reflector(Generic[Object]):
         self._stream_began_s = -NEVER
         self._stream_read_s = -NEVER
         self._stream_ends_s = NEVER
-        self._watch_brought = False  # the last one has brought an event of an object
+        self._watch_brought = False  # the last watch has delivered an event of an object
         self._decode_logged_s = -NEVER
         self._decode_logged_total = 0
 
     @property
     def store(self) -> dict[Key, Object]:
-        """What is known, by (namespace, name)."""
+        """The objects by (namespace, name)."""
         return self.contents.objects
 
     @property
     def watching(self) -> bool:
-        """Whether a watch runs."""
+        """True while a watch runs."""
         return self._stream is not None
 
     def age_s(self, now_s: float) -> float:
-        """How long ago the API last answered: an event, a bookmark or a whole list. Infinite before the first."""
+        """Return the time since the API's last event, bookmark or whole list, in seconds; infinite before the first."""
         return now_s - self.last_event_s
 
     def answered(self) -> None:
-        """The API has answered, here or to a comparison."""
+        """Record that the API has answered, here or to a comparison."""
         self.last_event_s = self._now()
 
     def relist(self, why: str) -> None:
-        """List anew now, also after a list or the beginning of a watch that is under way: that may be from before."""
+        """List again, also if a list or the start of a watch is under way, because its data may be older."""
         self._wanted = RelistError(why)
         if self._stream is not None:
             self._stream.abort(self._wanted)
 
     def check(self) -> None:
-        """End a watch that has stalled. To be called about once a second."""
+        """End a watch that has stalled. Call it about once a second."""
         self._log_decode_failures()
         stream = self._stream
         if stream is None:
@@ -144,27 +145,27 @@ class Reflector(Generic[Object]):
             stream.abort(WatchStalledError("the server did not end the watch at its time"))
 
     async def run(self) -> None:
-        """List, watch, again. Ends by cancellation only."""
+        """List and watch until cancelled."""
         while True:
             pause_s = await self._step()
             if pause_s > 0:
                 await self._rest(pause_s)
 
     def wake(self) -> None:
-        """The API answers again: try again now, unless it has asked for a pause."""
+        """Retry now, because the API answers again, unless the server has asked for a pause."""
         if not self._backoff.is_asked_for:
             self._backoff.lower(KUBE_WOKEN_S)
             self._rest.end()
 
     async def _step(self) -> float:
-        """A list if need be, then one watch; the seconds to wait after it."""
+        """List if necessary, then watch once; return how long to wait afterwards, in seconds."""
         error: Exception | None = None
         self._watch_brought = False
         try:
             if self._wanted is not None or not self.version:
                 await self._list()
             if self._wanted is not None:
-                raise self._wanted  # after a pause: endless requests for lists are served more and more rarely
+                raise self._wanted  # so that repeated requests for lists are subject to the backoff
             await self._watch()
         except KubeError as failure:
             error = failure
@@ -185,7 +186,7 @@ class Reflector(Generic[Object]):
         return self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
 
     def _broke(self, error: KubeError) -> None:
-        """Where to go on after a failure."""
+        """Record a failure; clear the version if the watch cannot continue from it."""
         self._note(error.kind, error)
         refused = isinstance(error, RefusedError) and 400 <= error.status < 500 and error.status not in _GO_ON_STATUS
         if refused or isinstance(error, LineTooLongError | UnreadableError | RelistError):
@@ -194,7 +195,7 @@ class Reflector(Generic[Object]):
     def _note(self, kind: str, error: Exception) -> None:
         self.errors_total[kind] += 1
         self.last_error = f"{kind}: {error}"
-        # The first of a row, and once more when it does not end; a kind that the cluster does not have may never come.
+        # Log the first failure in a row and the sixth, but not for a kind that the cluster does not have.
         if self._backoff.failures == 0 or (self._backoff.failures == 5 and kind != _NO_SUCH_KIND):
             log.warning("%s: %s (%s)", self.name, error, kind)
 
@@ -215,7 +216,7 @@ class Reflector(Generic[Object]):
     # --- watch ------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        seconds = int(self._watch_s * (1 + fraction(self._rng)))  # not all at the same time
+        seconds = int(self._watch_s * (1 + fraction(self._rng)))  # so that watches do not end at the same time
         query = {
             **self.selection.query(),
             "resourceVersion": self.version,
@@ -269,7 +270,7 @@ class Reflector(Generic[Object]):
             self.contents.progressed(self.version)
 
     def _log_decode_failures(self) -> None:
-        """At most once an interval; the first one at once."""
+        """Log unreadable objects: the first at once, then at most once per interval."""
         total = self.decoding.failures_total
         if total == self._decode_logged_total or self._now() - self._decode_logged_s < KUBE_DECODE_LOG_INTERVAL_S:
             return

@@ -1,15 +1,17 @@
-"""Independent reconciliation: lists anew now and then, and repairs what the watch has missed.
+"""Independent reconciliation: lists at intervals, and repairs what the watch has missed.
 
-A watch can be wrong without breaking: events that were dropped on the way, a server that lags behind another, a defect
-of ours. So every `interval_s` the whole selection is listed and compared with the store, and parts that requests wait
-for (a revision without a pod, whose requests are held) every `hurry_s`.
+A watch can be wrong without breaking: because of events dropped on the way, a server that lags behind another, or a
+bug. Therefore the whole selection is listed and compared with the store every `interval_s`, and the parts that requests
+wait for (a revision without a pod, whose requests are queued) every `hurry_s`.
 
 Rules
-  1. The watch stays the first source: a comparison never stops it, and reverts nothing that came by it meanwhile.
-  2. A whole round asks for the metadata of all, and then for those objects themselves whose version is not the one that
-     is known: one by one, or all of them where they are many.
-  3. The event of a difference may still come. The difference is repaired at once and counted; its event is stale then.
-  4. While there is no whole list to compare with there is nothing to repair, and no round.
+  1. The watch remains the primary source: a comparison never stops it, and reverts nothing that it delivered during the
+     comparison.
+  2. A whole round lists the metadata of all objects, and then reads the objects whose version differs from the store's:
+     individually or, if there are many, by a list.
+  3. The event of a difference may still arrive. The difference is repaired at once and counted; the event is then
+     stale.
+  4. While the store has no whole list, there is nothing to repair, and no round runs.
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
-KUBE_RECONCILE_INTERVAL_S: Final = 600.0  # between two comparisons of a whole list with what the watch has delivered
-KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what requests wait for
-KUBE_COMPARED_SINGLY_MAX: Final = 10  # objects whose version differs that are asked for one by one
-HURRY_SLACK: Final = 0.9  # of it: the next check comes a second after this one, or a little less
-KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
-KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: not all at once
+KUBE_RECONCILE_INTERVAL_S: Final = 600.0  # between two comparisons of a whole list with the store
+KUBE_RECONCILE_HURRY_S: Final = 1.0  # between two comparisons of a part that requests wait for
+KUBE_COMPARED_SINGLY_MAX: Final = 10  # up to so many objects are read individually
+HURRY_SLACK: Final = 0.9  # share of `hurry_s`, because checks may be slightly less than a second apart
+KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time
+KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # hurried scopes that are compared in one round
 
 log = logging.getLogger("activator.kubernetes")
 
 
 class Relister(Generic[Object]):
-    """The reconciliation of one reflector; `run` is a task, and `check` is to be called about once a second.
+    """The reconciliation of one reflector. Start `run` as a task, and call `check` about once a second.
 
     `repairs_total` counts by kind: missed_add, missed_change, missed_delete, missed_recreate, and version_only (an
-    update of nothing that counts). `rounds_total`, `failed_rounds_total` and `spent_s` say what it costs.
+    update of irrelevant fields). `rounds_total`, `failed_rounds_total` and `spent_s` measure the cost.
     """
 
     def __init__(
@@ -72,24 +74,24 @@ class Relister(Generic[Object]):
         self.interval_s = interval_s  # may change live
         self.hurry_s = hurry_s
         self._next_s = -NEVER  # the next whole round is due
-        self._hurried: dict[Scope, int] = {}  # how many wait for it
+        self._hurried: dict[Scope, int] = {}  # how many callers wait for each
         self._hurried_next_s = -NEVER
         self._is_due = asyncio.Event()
         self.repairs_total: Counter[str] = Counter()
         self.rounds_total: Counter[str] = Counter()  # "whole" and "hurried"
         self.failed_rounds_total = 0
-        self.spent_s = 0.0  # in all rounds, from asking to the end of the comparison
-        self.compared_s = -NEVER  # when the last whole round ended well
+        self.spent_s = 0.0  # in all rounds, from the request to the end of the comparison
+        self.compared_s = -NEVER  # when the last whole round succeeded
 
     def hurry(self, scope: Scope) -> bool:
-        """A caller waits for what is in `scope`; undone by `relax`. False: too many are hurried already."""
+        """Compare `scope` often, because a caller waits for it, until `relax`. False: too many scopes are hurried."""
         if scope not in self._hurried and len(self._hurried) >= KUBE_HURRIED_MAX:
             return False
         self._hurried[scope] = self._hurried.get(scope, 0) + 1
         return True
 
     def relax(self, scope: Scope) -> None:
-        """One caller that waited for `scope` waits no more."""
+        """Undo one `hurry`."""
         waiting = self._hurried.get(scope, 0)
         if waiting > 1:
             self._hurried[scope] = waiting - 1
@@ -97,7 +99,7 @@ class Relister(Generic[Object]):
             self._hurried.pop(scope, None)
 
     async def run(self) -> None:
-        """Round after round. Ends by cancellation only."""
+        """Run rounds until cancelled."""
         self._next_s = self._now() + self.interval_s * (0.5 + 0.5 * fraction(self._rng))
         while True:
             await self._is_due.wait()
@@ -105,22 +107,24 @@ class Relister(Generic[Object]):
             await self.tick()
 
     def check(self) -> None:
-        """Wake `run` if a round is due. (Tasks with clocks of their own, four of them, woke up for nothing each second:
-        that was more than half of what a steady state cost.)
+        """Wake `run` if a round is due.
+
+        Four tasks with clocks of their own, which woke up each second, were more than half of the cost of a steady
+        state.
         """
         now_s = self._now()
         if now_s >= self._next_s or (self._hurried and now_s >= self._hurried_next_s):
             self._is_due.set()
 
     def wake(self) -> None:
-        """The API answers again: a round that has failed is due now, unless the API has asked for a pause."""
+        """Make a failed round due now, because the API answers again, unless the server has asked for a pause."""
         if self._backoff.failures and not self._backoff.is_asked_for:
             self._backoff.lower(KUBE_WOKEN_S)
             self._next_s = self._hurried_next_s = self._now()
             self._is_due.set()
 
     async def tick(self) -> None:
-        """The rounds that are due."""
+        """Run the rounds that are due."""
         now_s = self._now()
         if not self._reflector.synced or not self._reflector.version:
             return
@@ -139,15 +143,15 @@ class Relister(Generic[Object]):
             log.exception("%s: the comparison failed", self._reflector.name)
 
     async def _reconcile_hurried(self) -> None:
-        """The scopes whose turn it is, those that have waited longest first."""
+        """Compare the scopes that are due, the longest waiting first."""
         for scope in list(self._hurried)[:KUBE_HURRIED_PER_ROUND_MAX]:
-            waiting = self._hurried.pop(scope, 0)  # it may have been relaxed while others had their turn
+            waiting = self._hurried.pop(scope, 0)  # another scope's comparison may have let it be relaxed
             if waiting:
-                self._hurried[scope] = waiting  # to the end of the line
+                self._hurried[scope] = waiting  # at the end
                 await self.reconcile(scope)
 
     async def reconcile(self, scope: Scope | None = None) -> int:
-        """One round: all of it, or a part; how many repairs it took. Raises KubeError."""
+        """Run one round, of all objects or of a part; return the number of repairs. Raise KubeError on failure."""
         reflector = self._reflector
         async with reflector.list_lock:
             began_s = self._now()
@@ -165,7 +169,7 @@ class Relister(Generic[Object]):
         return missed
 
     async def _compare_all(self) -> Counter[str] | None:
-        """By their versions. None: there is nothing to compare with."""
+        """Compare by versions; return the repairs, or None if there is nothing to compare with."""
         reflector = self._reflector
         version_before = reflector.version
         reflector.contents.begin_comparison()
@@ -173,7 +177,7 @@ class Relister(Generic[Object]):
             versions, version = await list_all(
                 self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
             )
-            if not self._goes_on(version_before, version):
+            if not self._is_current(version_before, version):
                 return None
             differing = reflector.contents.differing(versions, version)
         finally:
@@ -189,7 +193,7 @@ class Relister(Generic[Object]):
         return repairs
 
     async def _compare(self, scope: Scope | None) -> Counter[str] | None:
-        """By the objects themselves."""
+        """Compare by the objects themselves; return as `_compare_all`."""
         reflector = self._reflector
         selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
         version_before = reflector.version
@@ -198,7 +202,7 @@ class Relister(Generic[Object]):
             items, version = await list_all(
                 self._client, selection, reflector.decoding, self._pause, self._page_objects
             )
-            if not self._goes_on(version_before, version):
+            if not self._is_current(version_before, version):
                 return None
             repairs = reflector.contents.compare(items, version, scope)
         finally:
@@ -206,8 +210,8 @@ class Relister(Generic[Object]):
         self.repairs_total += repairs
         return repairs
 
-    def _goes_on(self, version_before: str, version: str) -> bool:
-        """Whether the list is of a later time than what is known; if not, all is listed anew."""
+    def _is_current(self, version_before: str, version: str) -> bool:
+        """True if the list is not older than the store; otherwise a new list is requested."""
         self._reflector.answered()
         if not _went_back(version_before, version):
             return True
@@ -219,10 +223,10 @@ class Relister(Generic[Object]):
         wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
         self._next_s = max(self._next_s, now_s + wait_s)
         self._hurried_next_s = max(self._hurried_next_s, now_s + wait_s)
-        log.debug("%s: no comparison: %s", self._reflector.name, error)
+        log.debug("%s: the comparison failed: %s", self._reflector.name, error)
 
 
 def _went_back(before: str, now: str) -> bool:
-    """Whether the server's time has gone back, as after a restored backup."""
+    """True if the server's version has gone back, as after a restored backup."""
     number_before, number_now = version_number(before), version_number(now)
     return number_before is not None and number_now is not None and number_now < number_before

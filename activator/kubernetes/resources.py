@@ -1,4 +1,4 @@
-"""What can be listed and watched: a kind of object, and which objects of it."""
+"""The kinds that can be listed and watched, and selections of their objects."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from activator.kubernetes.objects import (
 
 
 class Resource(msgspec.Struct, Generic[Object], frozen=True):
-    """`prefix`: of its paths, up to its group and version; `plural`: its name in paths, metrics and logs."""
+    """A kind. `prefix`: of its paths, up to its group and version; `plural`: its name in paths, metrics and logs."""
 
     plural: str
     prefix: str
     kind: type[Object]
 
     def collection(self, namespace: str = "") -> str:
-        """The path of all of them, or of all in a namespace."""
+        """Return the path of all objects, or of all in a namespace."""
         if namespace:
             return f"{self.prefix}/namespaces/{namespace}/{self.plural}"
         return f"{self.prefix}/{self.plural}"
@@ -48,7 +48,7 @@ LEASES: Final = Resource("leases", "/apis/coordination.k8s.io/v1", Lease)
 
 
 class Selection(msgspec.Struct, Generic[Object], frozen=True):
-    """Which objects of a resource: of one namespace or (empty) all, and by selectors in the API's notation."""
+    """A selection of a resource's objects: of one namespace or (empty) all, by selectors in the API's notation."""
 
     resource: Resource[Object]
     namespace: str = ""
@@ -69,14 +69,14 @@ class Selection(msgspec.Struct, Generic[Object], frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """A part of a selection that requests wait for: one namespace, and there what has these labels or this name."""
+    """A part of a selection that requests wait for: the objects of one namespace with these labels or this name."""
 
     namespace: str
     labels: tuple[tuple[str, str], ...] = ()
     name: str = ""
 
     def narrowed(self, selection: Selection[Object]) -> Selection[Object]:
-        """The part of `selection` that this is."""
+        """Return the selection of this part of `selection`."""
         labels = [selection.labels] if selection.labels else []
         labels += [f"{name}={value}" for name, value in self.labels]
         fields = [selection.fields] if selection.fields else []
@@ -85,7 +85,7 @@ class Scope(msgspec.Struct, frozen=True):
         return Selection(selection.resource, self.namespace, ",".join(labels), ",".join(fields))
 
     def holds(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether an object of the selection is of this part."""
+        """True if an object of the selection belongs to this part."""
         if namespace != self.namespace or (self.name and name != self.name):
             return False
         return all(labels.get(label) == value for label, value in self.labels)

@@ -1,4 +1,4 @@
-"""The lines of a watch, cut from what the network delivers, with a bound on their length."""
+"""Splits the data of a watch into lines, with a bound on their length."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from activator.kubernetes.errors import LineTooLongError
 
 
 class LineCutter:
-    """Bytes in, whole lines out. O(bytes) whatever the pieces; `pending_bytes` of a line have come so far."""
+    """Splits bytes into lines in O(bytes). `pending_bytes` is the size of the incomplete line."""
 
     def __init__(self, line_bytes_max: int) -> None:
         self._line_bytes_max = line_bytes_max
@@ -14,7 +14,7 @@ class LineCutter:
         self.pending_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`, without their line ends; empty ones are left out. Raises LineTooLongError."""
+        """Return the non-empty lines that end in `data`, without line ends; raise LineTooLongError."""
         lines = data.split(b"\n")
         rest = lines.pop()
         if lines:

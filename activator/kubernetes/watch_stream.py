@@ -1,4 +1,4 @@
-"""One running watch: its events as lines, a few at a time."""
+"""One running watch, read as lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from activator.kubernetes.watch_lines import LineCutter
 
 
 class WatchStream:
-    """What the server sends until it, we or the network end it.
+    """The data of a watch until the server, the client or the network ends it.
 
-    There is no time limit in here: the reader keeps the time of the last event and calls `abort` when that was too
-    long ago, which ends the read that is waiting. Task cancellation is not needed for it.
+    The stream has no time limit: the reader keeps the time of the last event, and calls `abort` after too long a
+    silence, which ends the waiting read. No task needs to be cancelled.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, line_bytes_max: int) -> None:
@@ -21,14 +21,14 @@ class WatchStream:
         self._aborted: KubeError | None = None
 
     async def lines(self) -> list[bytes]:
-        """The next lines, at least one; empty at the end.
+        """Return the next lines, at least one; empty at the end.
 
-        Raises LineTooLongError, WatchCutError, or what `abort` was given.
+        Raise LineTooLongError, WatchCutError, or the error that `abort` was given.
         """
         while True:
             try:
                 data = await self._response.content.readany()
-            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: it was closed before the read
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed before the read
                 if self._aborted is not None:
                     raise self._aborted from error
                 raise WatchCutError(str(error) or type(error).__name__) from error
@@ -42,13 +42,13 @@ class WatchStream:
                 return lines
 
     def abort(self, reason: KubeError) -> None:
-        """End it now: the read that waits, or the next one, raises `reason`."""
+        """End the watch now: the waiting or the next read raises `reason`."""
         if self._aborted is None:
             self._aborted = reason
         self._response.close()
 
     def raise_if_aborted(self) -> None:
-        """For a reader that is not in `lines`."""
+        """Raise the error of `abort`; for a reader that is not in `lines`."""
         if self._aborted is not None:
             raise self._aborted
 

@@ -1,4 +1,4 @@
-"""Everything that is watched in one cluster: the tasks, their ends, and what is known of them as a whole."""
+"""All watches of one cluster: their tasks, their ends, and their overall state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from activator.runtime.clock import Now
 from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
 from lb.rng import Rng
 
-KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at, and whether a comparison is due
-KUBE_OUTAGE_ASK_S: Final = 1.0  # The timeout of the call that asks whether an outage is over.
+KUBE_CHECK_INTERVAL_S: Final = 1.0  # between two checks of the watches and of due comparisons
+KUBE_OUTAGE_ASK_S: Final = 1.0  # timeout of the call that tests whether an outage is over
 
 log = logging.getLogger("activator.kubernetes")
 
 
 class KubeWatches:
-    """The watches of one cluster; each has a task of its own, so that none can hold up another.
+    """The watches of one cluster; each has its own task, so that none delays another.
 
     `on_error` is called for a task that ended, which none does by itself.
     """
@@ -37,10 +37,10 @@ class KubeWatches:
         self._pause = pause
         self._tasks = TaskGroupOwner(on_error)
         self.reflectors: list[Reflector[Any]] = []
-        self.relisters: list[Relister[Any]] = []  # beside them, in the same order
+        self.relisters: list[Relister[Any]] = []  # in the same order
         self._running: list[list[asyncio.Task[Any]]] = []
         self._checking = False
-        self._asking: asyncio.Task[Any] | None = None  # The call that asks whether an outage is over.
+        self._asking: asyncio.Task[Any] | None = None  # the call that tests whether an outage is over
         client.outage.on_end(self._wake)
 
     def add(
@@ -49,7 +49,7 @@ class KubeWatches:
         handler: Handler[Object],
         reconcile_interval_s: float = KUBE_RECONCILE_INTERVAL_S,
     ) -> tuple[Reflector[Object], Relister[Object]]:
-        """Watch from now on."""
+        """Start a watch."""
         if not self._checking:
             self._checking = True
             self._tasks.keep_running("kubernetes check", self._check)
@@ -65,7 +65,7 @@ class KubeWatches:
         return reflector, relister
 
     async def remove(self, reflector: Reflector[Object]) -> None:
-        """Watch it no more; its objects are not reported as gone."""
+        """End a watch; its objects are not reported as gone."""
         place = self.reflectors.index(reflector)
         del self.reflectors[place], self.relisters[place]
         tasks = self._running.pop(place)
@@ -75,11 +75,11 @@ class KubeWatches:
 
     @property
     def synced(self) -> bool:
-        """Whether every first list has come."""
+        """True if every first list has arrived."""
         return all(one.synced for one in self.reflectors)
 
     def age_s(self, now_s: float) -> float:
-        """How old the oldest of the views is."""
+        """Return the age of the oldest store, in seconds."""
         return max((one.age_s(now_s) for one in self.reflectors), default=0.0)
 
     async def close(self) -> None:
@@ -96,12 +96,12 @@ class KubeWatches:
             self._asking = self._tasks.start("kubernetes outage", self._ask(self.reflectors[0].selection))
 
     async def _ask(self, selection: Selection[Any]) -> None:
-        """Read one object at most, to learn whether the API is back. All who pause after a failure wait for that."""
+        """Read at most one object to test whether the API answers again, which ends all pauses after failures."""
         try:
             async with asyncio.timeout(KUBE_OUTAGE_ASK_S):
                 await self._client.get(selection.path, {**selection.query(), "limit": "1"})
         except (KubeError, TimeoutError) as error:
-            log.debug("the Kubernetes API is still away: %s", error)
+            log.debug("the Kubernetes API is still unreachable: %s", error)
         finally:
             self._asking = None
 

@@ -39,7 +39,7 @@ def test_keda_scales_from_zero(tmp_path: Path) -> None:
         cluster.deploy()
         cluster.declare(externalScaler=True)
         activator = cluster.activator(kubernetes={"external_scaler": {"listen": "127.0.0.1:0"}})
-        address = activator.wait_log(r"KEDA may ask for loads on (\S+)")
+        address = activator.wait_log(r"the external scaler for KEDA listens on (\S+)")
         with grpc.insecure_channel(address) as channel, ThreadPoolExecutor(1) as pool:
             (spec,) = call(channel, "GetMetricSpec", OBJECT, GetMetricSpecResponse).metricSpecs
             assert (spec.metricName, spec.targetSizeFloat) == ("activator-concurrency", 4.0)

@@ -507,7 +507,7 @@ def test_tls_that_is_switched_on_before_there_is_an_authority_begins_with_the_fi
     wait_kubelet(activator)
     assert request(activator, "hello-00001")[0] == 200
     switch_on_tls(cluster)
-    activator.wait_log("pods are spoken to as before until there is an authority in .*routing-serving-certs")
+    activator.wait_log("pods are reached without TLS until there is an authority in .*routing-serving-certs")
     for _ in range(10):
         assert request(activator, "hello-00001")[0] == 200
     assert ask(activator, User_Agent="kube-probe/1.34")[0] == 200, "nor do all replicas leave at once"

@@ -1,8 +1,8 @@
-"""What is needed of the Kubernetes API, and what its refusals mean here.
+"""The protocol of the Kubernetes API's client, and the classification of refusals.
 
 Rules
-  1. The client is handed in: it belongs to the sources, which stand above. A refusal is recognised by its `status` and
-     `reason` (`error_type_of`), as everywhere below the sources.
+  1. The client is passed in, because it belongs to the sources, which are above. A refusal is classified by its
+     `status` and `reason` (`error_type_of`), as everywhere below the sources.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MANAGERS: Final = re.compile(r'conflicts? with "([^"]+)"')
 
 
 class Api(Protocol):
-    """The calls that are made. Each is bounded in time by the client, and raises where it was refused or had no answer.
+    """The calls that are used. The client bounds each in time, and raises on a refusal or without an answer.
 
-    `create` and `apply` answer with the object as it is afterwards.
+    `create` and `apply` return the new object.
     """
 
     async def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
@@ -39,7 +39,7 @@ class Api(Protocol):
 
 
 def is_conflict(error: Exception) -> bool:
-    """Another manager owns a field, or a precondition does not hold: 409, but 422 where a patch names another UID."""
+    """True if another manager owns a field or a precondition fails: 409, or 422 where a patch names another UID."""
     found = error_type_of(error)
     return found is ErrorType.CONFLICT or (found is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
 
@@ -53,5 +53,5 @@ def not_found(error: Exception) -> bool:
 
 
 def managers_in(error: Exception) -> tuple[str, ...]:
-    """The field managers that a refused apply names; none: it was refused for another reason."""
+    """Return the field managers that a refused apply names; empty if it was refused for another reason."""
     return tuple(dict.fromkeys(_MANAGERS.findall(str(error))))

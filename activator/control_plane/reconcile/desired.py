@@ -1,9 +1,9 @@
-"""What a source wants of one Activation, and what its watches show of it.
+"""The desired state of one Activation, and the observed state from the watches.
 
 Rules
-  1. Everything here is frozen: the source, the queue and a pass share it.
-  2. In `Observed`, UNSET means that nothing is watched, None that the watch shows that there is none.
-  3. Of what a watch shows and what the API answered to a write, the newer one counts, by resource version.
+  1. Everything here is frozen, because the source, the queue and a pass share it.
+  2. In `Observed`, UNSET means that nothing is watched; None means that the watch shows that there is no object.
+  3. Of the watch's state and the API's answer to a write, the newer one counts, by resource version.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from activator.control_plane.reconcile.traffic_wanted import Traffic, TrafficSee
 ACTIVATION_GROUP: Final = "activator.dev"
 ACTIVATION_VERSION: Final = "activator.dev/v1alpha1"
 ACTIVATION_KIND: Final = "Activation"
-ACTIVATION_LABEL: Final = "activator.dev/activation"  # on our Service, and so on its EndpointSlices
-PODS_PORT: Final = 80  # of the private Service; headless, so nobody connects to it
+ACTIVATION_LABEL: Final = "activator.dev/activation"  # on our Service, and therefore on its EndpointSlices
+PODS_PORT: Final = 80  # The port of the private Service. It is headless, so no client connects to it.
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """What declares a revision, and so owns what is made for it: an Activation, or an annotated Service."""
+    """The kind that declares a revision and owns the objects made for it: an Activation, or an annotated Service."""
 
     api_version: str = ACTIVATION_VERSION
     kind: str = ACTIVATION_KIND
 
     @property
     def has_status(self) -> bool:
-        """The status of a Service is not ours to write: there, events tell."""
+        """True for an Activation. The status of a Service is not the activator's; there, events report."""
         return self.kind == ACTIVATION_KIND
 
 
@@ -39,7 +39,7 @@ THE_ACTIVATION: Final = Owner()
 
 
 class TargetReference(msgspec.Struct, frozen=True):
-    """What is scaled: anything with a scale subresource, in the namespace of its Activation."""
+    """The scaled object: any kind with a scale subresource, in the namespace of its Activation."""
 
     api_version: str
     kind: str
@@ -53,11 +53,11 @@ class PodsService(msgspec.Struct, frozen=True):
     selector: Mapping[str, str]
     port_name: str
     target_port: int | str
-    app_protocol: str = ""  # as "kubernetes.io/h2c"; empty: HTTP/1.1
+    app_protocol: str = ""  # such as "kubernetes.io/h2c"; empty: HTTP/1.1
 
 
 class ConditionSpec(msgspec.Struct, frozen=True):
-    """`status` is "True", "False" or "Unknown"; `reason` one word, `message` one plain sentence."""
+    """A condition. `status` is "True", "False" or "Unknown"; `reason` one word, `message` one sentence."""
 
     type: str
     status: str
@@ -66,7 +66,7 @@ class ConditionSpec(msgspec.Struct, frozen=True):
 
 
 class EventSpec(msgspec.Struct, frozen=True):
-    """A decision worth telling. Those of one `reason`, `action` and `warning` are one series."""
+    """A decision to report as an event. Events with equal `reason`, `action` and `warning` form a series."""
 
     reason: str
     action: str
@@ -74,11 +74,11 @@ class EventSpec(msgspec.Struct, frozen=True):
     warning: bool = False
 
 
-# --- what a watch, or an answer of the API, shows -------------------------------------------------------------------
+# --- observed by a watch, or in an answer of the API -----------------------------------------------------------------
 
 
 class ServiceSeen(msgspec.Struct, frozen=True):
-    """A Service, as far as it matters here. `owner_uid`: of its controller; empty: it has none."""
+    """The used fields of a Service. `owner_uid`: of its controller; empty: it has none."""
 
     name: str
     uid: str
@@ -93,7 +93,7 @@ class ServiceSeen(msgspec.Struct, frozen=True):
 
 
 class ScaleSeen(msgspec.Struct, frozen=True):
-    """`replicas` of the target's spec; `version` is that of the target itself, which its scale has as well."""
+    """The scale of a target. `replicas` is from the spec; `version` is that of the target, which its scale shares."""
 
     replicas: int
     version: str
@@ -121,7 +121,7 @@ class StatusSeen(msgspec.Struct, frozen=True):
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """What watches show. `services_version`: the version that the watch of Services is at, for where it shows none."""
+    """The state that watches show. `services_version`: the version of the watch of Services, in case it shows none."""
 
     service: ServiceSeen | UnsetType | None = UNSET
     scale: ScaleSeen | UnsetType | None = UNSET
@@ -134,10 +134,12 @@ NOTHING_OBSERVED: Final = Observed()
 
 
 class Desired(msgspec.Struct, frozen=True):
-    """One Activation. `replicas` None: somebody else scales. `service` None: there is to be none of ours.
+    """The desired state of one Activation.
 
-    `present` False: the Activation is gone, and what was made for it is to be removed; `replicas`, where set, is what
-    its target is left with.
+    `replicas` None: another component scales. `service` None: no Service is to exist.
+
+    `present` False: the Activation was deleted, and its objects are to be removed; `replicas`, if set, is the final
+    number of its target.
     """
 
     key: str  # "namespace/name"
@@ -154,8 +156,8 @@ class Desired(msgspec.Struct, frozen=True):
     events: tuple[EventSpec, ...] = ()
     observed: Observed = NOTHING_OBSERVED
     present: bool = True
-    traffic: Traffic | None = None  # of a Service in mode transparent; None: nothing is wanted of it
-    urgent: bool = False  # jumps the queue, as a change from zero does by itself
+    traffic: Traffic | None = None  # mode transparent; None: leave the Service's traffic alone
+    urgent: bool = False  # jumps the queue; a change from zero always does
 
     @property
     def namespace(self) -> str:

@@ -1,11 +1,11 @@
-"""Events on an Activation (events.k8s.io/v1): decisions worth telling, bounded in rate and folded into series.
+"""Writes events on an Activation (events.k8s.io/v1): reported decisions, limited in rate and folded into series.
 
 Rules
-  1. What is said again within SERIES_S is the same event: its count grows, by a patch at most every SERIES_PATCH_S.
-     What is counted and not patched yet is patched then, in a pass that is asked for.
-  2. Each object has a budget of new events: EVENTS_BURST at once, one every EVENT_REFILL_S after that. What is beyond
-     it is counted and not sent.
-  3. An event that the API refuses is not tried again: it is counted as failed, and what it says stands in the status.
+  1. An event that is repeated within SERIES_S is the same event: its count grows, by a patch at most every
+     SERIES_PATCH_S. A count that has not been patched yet is patched then, in a pass that is requested for it.
+  2. Each object has a budget of new events: EVENTS_BURST at once, then one every EVENT_REFILL_S. Events beyond the
+     budget are counted and not sent.
+  3. An event that the API refuses is not retried: it is counted as failed, and the status has the same information.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from activator.control_plane.reconcile.run import Pass
 from activator.control_plane.reconcile.writer import MANAGERS
 from activator.runtime.clock import Now
 
-SERIES_S: Final = 360.0  # what is said again within this is one series
-SERIES_PATCH_S: Final = 60.0  # its count is written at most so often
-SERIES_MAX: Final = 4_096  # that are remembered; the oldest is forgotten and begins anew
-EVENTS_BURST: Final = 10  # new events of one object at once …
-EVENT_REFILL_S: Final = 30.0  # … and one more after each of these
+SERIES_S: Final = 360.0  # an event that is repeated within this time belongs to the series
+SERIES_PATCH_S: Final = 60.0  # between two writes of a series' count
+SERIES_MAX: Final = 4_096  # remembered series; the oldest is forgotten
+EVENTS_BURST: Final = 10  # new events of one object at once
+EVENT_REFILL_S: Final = 30.0  # until the budget has one more event
 EVENTS_PENDING_MAX: Final = 16  # kinds of events of one object that wait for its pass
-NOTE_LENGTH_MAX: Final = 1_024  # characters that the API takes
+NOTE_LENGTH_MAX: Final = 1_024  # characters that the API accepts
 
 REPORTING_CONTROLLER: Final = "activator.dev/activator"
 
@@ -40,19 +40,19 @@ SeriesKey = tuple[str, str, str, bool]
 
 
 class Series:
-    """One event and how often it was said. `told`: how often of these the API knows."""
+    """One event and its count. `written`: the count that the API knows."""
 
-    __slots__ = ("count", "event_name", "last_s", "told", "told_s", "wall_s")
+    __slots__ = ("count", "event_name", "last_s", "wall_s", "written", "written_s")
 
     def __init__(self, event_name: str, now_s: float, wall_s: float) -> None:
         self.event_name = event_name
-        self.count = self.told = 1
-        self.last_s = self.told_s = now_s
+        self.count = self.written = 1
+        self.last_s = self.written_s = now_s
         self.wall_s = wall_s
 
 
 class PendingEvents:
-    """What waits to be told of one object: latest Desired wins, but no event of an earlier one is lost by that."""
+    """The pending events of one object. The latest Desired replaces earlier ones, but their events are kept here."""
 
     __slots__ = ("_counts",)
 
@@ -63,7 +63,7 @@ class PendingEvents:
         return bool(self._counts)
 
     def add(self, events: tuple[EventSpec, ...]) -> int:
-        """How many were dropped: too many kinds wait already."""
+        """Add events; return how many were dropped because too many kinds are pending."""
         dropped = 0
         for event in events:
             kind = (event.reason, event.action, event.warning)
@@ -75,14 +75,14 @@ class PendingEvents:
         return dropped
 
     def take(self) -> list[tuple[EventSpec, int]]:
-        """The latest of each kind, and how often it was said."""
+        """Return and remove the latest event of each kind, with its count."""
         counts, self._counts = self._counts, {}
         return list(counts.values())
 
 
 @final
 class EventComponent:
-    """`instance` names this process, as its pod. `dropped_total`: beyond a budget."""
+    """The component that writes events. `instance` names this process. `dropped_total`: events beyond a budget."""
 
     component = Component.EVENTS
 
@@ -91,54 +91,54 @@ class EventComponent:
         self._now = now
         self._wall_s = wall_s
         self._series: OrderedDict[SeriesKey, Series] = OrderedDict()
-        self._untold: dict[str, set[SeriesKey]] = {}  # by UID: series whose count the API does not know yet
-        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by UID: tokens, and when
+        self._unwritten: dict[str, set[SeriesKey]] = {}  # by UID: series with an unwritten count
+        self._budgets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # by UID: tokens, and their time
         self._pending: dict[str, PendingEvents] = {}
         self.dropped_total = 0
 
     def add(self, desired: Desired) -> None:
-        """Its events are to be told by the next pass."""
+        """Queue the events of `desired` for its next pass."""
         if desired.events:
             self.dropped_total += self._pending.setdefault(desired.key, PendingEvents()).add(desired.events)
 
     def forget(self, key: str, uid: str) -> None:
-        """The Activation is gone."""
+        """Forget the events of an Activation that was removed."""
         self._pending.pop(key, None)
-        for one in self._untold.pop(uid, ()):
+        for one in self._unwritten.pop(uid, ()):
             self._series.pop(one, None)
         self._budgets.pop(uid, None)
 
     def has_work(self, run: Pass) -> bool:
-        """Also where a count is to be written later: the pass says when."""
-        return run.desired.key in self._pending or run.desired.uid in self._untold
+        """True also if a count is to be written later: the pass returns when."""
+        return run.desired.key in self._pending or run.desired.uid in self._unwritten
 
     async def run(self, run: Pass) -> Outcome:
-        """Tell what is pending, and the counts that are due."""
+        """Write the pending events and the counts that are due."""
         pending = self._pending.pop(run.desired.key, None)
         outcome = UNCHANGED
         for event, count in pending.take() if pending is not None else ():
-            if await self._tell(run, event, count):
+            if await self._report(run, event, count):
                 outcome = Outcome(Result.WRITTEN)
-        for key in list(self._untold.get(run.desired.uid, ())):
+        for key in list(self._unwritten.get(run.desired.uid, ())):
             series = self._series.get(key)
-            if series is None or series.count == series.told:
-                self._told(key)
-            elif self._now() - series.told_s >= SERIES_PATCH_S:
+            if series is None or series.count == series.written:
+                self._mark_written(key)
+            elif self._now() - series.written_s >= SERIES_PATCH_S:
                 await self._patch(run, key, series)
                 outcome = Outcome(Result.WRITTEN)
         due_s = self._due_in_s(run.desired.uid)
         return outcome if due_s is None else Outcome(outcome.result, again_in_s=due_s)
 
-    async def _tell(self, run: Pass, event: EventSpec, count: int) -> bool:
+    async def _report(self, run: Pass, event: EventSpec, count: int) -> bool:
         now_s, uid = self._now(), run.desired.uid
         key = (uid, event.reason, event.action, event.warning)
         series = self._series.get(key)
         if series is not None and now_s - series.last_s < SERIES_S:
             series.count += count
             series.last_s, series.wall_s = now_s, self._wall_s()
-            self._untold.setdefault(uid, set()).add(key)
+            self._unwritten.setdefault(uid, set()).add(key)
             return False
-        if not self._may_tell(uid, now_s):
+        if not self._take_budget(uid, now_s):
             self.dropped_total += 1
             return False
         return await self._create(run, key, event, count)
@@ -158,17 +158,17 @@ class EventComponent:
         self._series[key] = series
         self._series.move_to_end(key)
         if count > 1:
-            self._untold.setdefault(key[0], set()).add(key)
+            self._unwritten.setdefault(key[0], set()).add(key)
         if len(self._series) > SERIES_MAX:
-            self._told(self._series.popitem(last=False)[0])
+            self._mark_written(self._series.popitem(last=False)[0])
         return True
 
     async def _patch(self, run: Pass, key: SeriesKey, series: Series) -> None:
         count = series.count
         patch: Json = {"series": {"count": count, "lastObservedTime": wire.rfc3339_micro(series.wall_s)}}
         path = EVENTS.path(run.desired.namespace, series.event_name)
-        series.told, series.told_s = count, self._now()  # also where it fails: the next one says it
-        self._told(key)
+        series.written, series.written_s = count, self._now()  # even if it fails: the next patch has the count too
+        self._mark_written(key)
         try:
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             await run.writer.counted(self.component, call)
@@ -176,21 +176,21 @@ class EventComponent:
             if not_found(error):  # the API keeps events for an hour
                 self._series.pop(key, None)
             else:
-                log.warning("%s: the event %s could not be counted: %s", run.desired.key, key[1], error)
+                log.warning("%s: the count of the event %s could not be written: %s", run.desired.key, key[1], error)
 
-    def _told(self, key: SeriesKey) -> None:
-        untold = self._untold.get(key[0])
-        if untold is not None:
-            untold.discard(key)
-            if not untold:
-                del self._untold[key[0]]
+    def _mark_written(self, key: SeriesKey) -> None:
+        unwritten = self._unwritten.get(key[0])
+        if unwritten is not None:
+            unwritten.discard(key)
+            if not unwritten:
+                del self._unwritten[key[0]]
 
     def _due_in_s(self, uid: str) -> float | None:
-        """Until a count of this object is to be written; None: none is."""
-        told = [self._series[key].told_s for key in self._untold.get(uid, ()) if key in self._series]
-        return max(min(told) + SERIES_PATCH_S - self._now(), 0.0) if told else None
+        """Return the seconds until a count of this object is due; None: none is."""
+        written = [self._series[key].written_s for key in self._unwritten.get(uid, ()) if key in self._series]
+        return max(min(written) + SERIES_PATCH_S - self._now(), 0.0) if written else None
 
-    def _may_tell(self, uid: str, now_s: float) -> bool:
+    def _take_budget(self, uid: str, now_s: float) -> bool:
         tokens, since_s = self._budgets.get(uid, (float(EVENTS_BURST), now_s))
         tokens = min(tokens + (now_s - since_s) / EVENT_REFILL_S, EVENTS_BURST)
         allowed = tokens >= 1.0

@@ -1,10 +1,10 @@
-"""The order of components: groups one after the other, the components of one group at the same time.
+"""The order of components: groups run one after the other, the components of a group concurrently.
 
 Rules
-  1. The Service comes first, since replicas that no slice shows are of no use; then the replicas; then what is told.
-  2. An exception of one component is its outcome and stops no other of its group. What comes after the group and
-     depends on it is skipped; status and events never are.
-  3. What is removed does not depend on each other: one group.
+  1. The Service comes first, because replicas that no slice shows are of no use; then replicas; then status and events.
+  2. An exception of a component becomes its outcome and does not stop the others of its group. Components of later
+     groups that depend on it are skipped; status and events never are.
+  3. Removals do not depend on each other, so they form one group.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ DEPENDENT: Final = frozenset({Component.SCALE})  # skipped after a failure in an
 
 
 class Part(Protocol):
-    """One component."""
+    """A component of a pass."""
 
     @property
     def component(self) -> Component: ...
 
     def has_work(self, run: Pass) -> bool:
-        """Plain: decided by what is known. False: nothing is to be sent, nor read."""
+        """Return False if nothing is to be sent or read, by the known state alone."""
 
     async def run(self, run: Pass) -> Outcome:
-        """Make it as wanted."""
+        """Establish the desired state."""
 
 
 async def run_groups(parts: Mapping[Component, Part], run: Pass, groups: Groups) -> dict[Component, Outcome]:
-    """All of them, in order."""
+    """Run all groups in order; return the outcomes."""
     outcomes: dict[Component, Outcome] = {}
     for group in groups:
         failed = any(outcome.result not in GOOD for outcome in outcomes.values())

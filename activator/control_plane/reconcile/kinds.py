@@ -1,4 +1,4 @@
-"""The path of a target's scale: by a table for what everybody has, by the API's own catalogue for the rest."""
+"""The path of a target's scale: from a table for built-in kinds, from the API's discovery for others."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from activator.control_plane.reconcile.rights import SCALES, Right, scale_right
 from activator.runtime.clock import Now
 
 KINDS_MAX: Final = 256  # other kinds of targets that are remembered
-KINDS_TRUSTED_S: Final = 600.0  # then the catalogue is read again
-KINDS_UNKNOWN_S: Final = 30.0  # … or after so long, if it did not have the kind: its definition may come later
+KINDS_TRUSTED_S: Final = 600.0  # until the discovery is read again
+KINDS_UNKNOWN_S: Final = 30.0  # the same for a kind that it did not have, which may be defined later
 
 
 class NoScaleError(Exception):
-    """Nothing of this kind can be scaled."""
+    """No object of this kind can be scaled."""
 
 
 class _Resource(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ _RESOURCES: Final = msgspec.json.Decoder(_ResourceList)
 
 @final
 class Kinds:
-    """The catalogue is open to every account that can log in (the role system:discovery), so no right is needed."""
+    """The kinds of targets. Discovery is open to every account (the role system:discovery), so no right is needed."""
 
     def __init__(self, api: Api, now: Now) -> None:
         self._api = api
@@ -42,14 +42,14 @@ class Kinds:
         self._known: dict[tuple[str, str], tuple[Right | None, float]] = {}
 
     async def scale_path(self, target: TargetReference, namespace: str) -> str:
-        """Raises NoScaleError, or what the API refuses."""
+        """Return the path of the target's scale; raise NoScaleError, or the API's refusal."""
         right = SCALES.get((target.api_version, target.kind)) or await self._found(target)
         if right is None:
             raise NoScaleError(f"the API has no {target.kind} of {target.api_version} that can be scaled")
         return right.path(namespace, target.name)
 
     def may_apply(self, target: TargetReference) -> bool:
-        """Whether its scale takes a server-side apply: that of a custom resource answers 500 (Kubernetes 1.36)."""
+        """True if its scale accepts a server-side apply; that of a custom resource answers 500 (Kubernetes 1.36)."""
         return (target.api_version, target.kind) in SCALES
 
     async def _found(self, target: TargetReference) -> Right | None:
@@ -68,7 +68,7 @@ class Kinds:
         try:
             found = _RESOURCES.decode(await self._api.get(path)).resources or []
         except Exception as error:
-            if not_found(error) or getattr(error, "status", 0) == 404:  # a group that is not there has no Status
+            if not_found(error) or getattr(error, "status", 0) == 404:  # the answer for an unknown group has no Status
                 return None
             raise
         scaled = {one.name.removesuffix("/scale") for one in found if one.name.endswith("/scale")}

@@ -1,9 +1,9 @@
-"""What one pass reads: each path and each list once, whoever asks.
+"""The reads of one pass: each path and each list is read once and shared by its components.
 
 Rules
-  1. It lives as long as its pass. After a conflict `forget` makes the next reader ask again.
-  2. A list is narrowed to one label, the one that is unique: the name of the Activation.
-  3. Two that ask for the same at the same time share one call.
+  1. The cache lives as long as its pass. After a conflict `forget` makes the next reader read again.
+  2. A list is narrowed by one label, which is unique: the name of the Activation.
+  3. Concurrent readers of one path share one call.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from activator.control_plane.reconcile.api import Api, not_found
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Desired, ServiceSeen
 from activator.control_plane.reconcile.rights import ACTIVATIONS, SERVICES
 
-SERVICES_LISTED_MAX: Final = 100  # of one Activation; there is one, and after a change of its name two
+SERVICES_LISTED_MAX: Final = 100  # An Activation has one, or two after a change of its name.
 
 Answer = TypeVar("Answer")
 
 
 class Reads:
-    """The answers of one pass. `calls`: by verb."""
+    """The answers of one pass. `calls` counts by verb."""
 
     def __init__(self, api: Api, desired: Desired) -> None:
         self._api = api
@@ -33,21 +33,21 @@ class Reads:
         self.calls: Counter[str] = Counter()
 
     async def activation(self) -> bytes | None:
-        """The Activation itself; None: it is gone."""
+        """Return the Activation itself; None: it was deleted."""
         return await self.get(ACTIVATIONS.path(self._desired.namespace, self._desired.name))
 
     async def services(self) -> tuple[ServiceSeen, ...]:
-        """All Services with the label of this Activation, whosesoever they are."""
+        """Return all Services with the label of this Activation, whatever their owner."""
         path = SERVICES.collection(self._desired.namespace)
         body = await self._once(path, "list", self._list)
         return () if body is None else wire.services_seen(body)
 
     async def get(self, path: str) -> bytes | None:
-        """None: there is none."""
+        """Return the object at a path; None: there is none."""
         return await self._once(path, "get", lambda: self._get(path))
 
     def forget(self) -> None:
-        """What was read is known to be old."""
+        """Clear the cache: its content is known to be outdated."""
         self._bodies.clear()
 
     async def _list(self) -> bytes:
@@ -73,10 +73,10 @@ class Reads:
             body = await call()
         except BaseException as error:
             if self._bodies.get(path) is shared:
-                del self._bodies[path]  # the next one tries anew
+                del self._bodies[path]  # the next reader tries again
             if isinstance(error, Exception):
                 shared.set_exception(error)
-                shared.exception()  # whether or not somebody shares it
+                shared.exception()  # marks it as retrieved, in case no reader shares it
             else:
                 shared.cancel()
             raise

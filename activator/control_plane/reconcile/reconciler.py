@@ -1,13 +1,13 @@
-"""Makes the cluster what the sources want of each Activation: many at once, one pass per Activation at a time.
+"""Establishes the desired state of each Activation in the cluster: many at once, one pass per Activation at a time.
 
 Rules
-  1. The latest Desired of a key counts; those between are folded. Events of all of them are told.
-  2. A Desired that finds everything as wanted by what is known costs a comparison: no task, no call, no report.
-  3. A pass that failed is tried again after its key's own pause; its report says when.
-  4. It writes what it is given: which replica of the activator writes for which Activation is decided before
-     (writers.py). `abandon` ends the pass of one that is another replica's from now on.
-  5. Memory is bounded by KEYS_MAX keys; a key is there from its first Desired until `forget`, or until what was made
-     for it has been removed (`present` False).
+  1. The latest Desired of a key counts; earlier ones are folded into it. The events of all of them are reported.
+  2. A Desired that equals the known state costs a comparison: no task, no call, no report.
+  3. A failed pass is retried after its key's own pause; its report has the time.
+  4. It is decided elsewhere which replica of the activator writes for which Activation (writers.py). `abandon` ends the
+     pass of an Activation that another replica owns from now on.
+  5. Memory is bounded by KEYS_MAX keys. A key exists from its first Desired until `forget`, or until its objects have
+     been removed (`present` False).
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ from lb.rng import Rng
 
 RECONCILE_PASSES_MAX: Final = 20  # at once
 RECONCILE_KEYS_MAX: Final = 50_000  # Activations of this replica
-RETRY_AFTER_MAX_S: Final = 120.0  # however long the API asks to wait
+RETRY_AFTER_MAX_S: Final = 120.0  # bounds the time that the API asks to wait
 
 
 class Reconciler:
-    """`wall_s` is the time of day; `reported` is called after each pass; `instance` names this process on events."""
+    """The reconciler.
+
+    `wall_s` returns the time of day; `reported` is called after each pass; `instance` names this process in events.
+    """
 
     def __init__(
         self,
@@ -81,17 +84,17 @@ class Reconciler:
         self._desired: dict[str, Desired] = {}
         self._memories: dict[str, Memory] = {}
         self._active = 0
-        self._turns: dict[str, asyncio.Task[None] | None] = {}  # passes that have begun
+        self._turns: dict[str, asyncio.Task[None] | None] = {}  # running passes
         self._closed = False
-        self.refused_total = 0  # Desired beyond KEYS_MAX
-        self.no_pass_total = 0  # Desired that found everything as wanted
+        self.refused_total = 0  # Desired states beyond KEYS_MAX
+        self.no_pass_total = 0  # Desired states that equalled the known state
         self._queue = WorkQueue(now, call_later, rng, self._pump, self._added)
         controllers.register(CONTROLLER, passes_max)
 
     # --- what a source calls ----------------------------------------------------------------------------------------
 
     def want(self, desired: Desired) -> bool:
-        """Make it so; to be called on the loop. False: there are too many keys, or it is closed."""
+        """Establish this state; call it on the loop. Return False if there are too many keys or it is closed."""
         key = desired.key
         before = self._desired.get(key)
         if self._closed or (before is None and len(self._desired) >= self._keys_max):
@@ -110,22 +113,25 @@ class Reconciler:
         return True
 
     def service_written(self, key: str, version: str, is_there: bool) -> bool:
-        """Its Service has this version, or had it when it was deleted. True: not by us, so it is to be wanted again."""
+        """Record the Service's version, or its last one before its deletion.
+
+        Return True if another program wrote it, so that the source must call `want` again.
+        """
         memory = self._memories.get(key)
         if memory is None:
             return False
         if is_there:
-            memory.service_news = version
+            memory.service_watched = version
         else:
-            memory.service_gone = version
+            memory.service_deleted = version
         return memory.is_service_outdated
 
     def wake(self) -> None:
-        """Try all again that has failed: the API answers again."""
+        """Retry all failed keys: the API answers again."""
         self._queue.wake()
 
     def forget(self, key: str) -> None:
-        """Write no more for this key: the Activation is gone, or another replica writes for it."""
+        """Stop writing for this key: the Activation was deleted, or another replica writes for it."""
         desired = self._desired.pop(key, None)
         self._memories.pop(key, None)
         self._queue.forget(key)
@@ -133,7 +139,7 @@ class Reconciler:
             self._events.forget(key, desired.uid)
 
     def abandon(self, key: str) -> None:
-        """`forget`, and the pass that runs ends at once: a call that was sent may have its effect still."""
+        """Forget the key and cancel its pass. A call that was sent may still take effect."""
         self.forget(key)
         turn = self._turns.get(key)
         if turn is not None:
@@ -141,20 +147,20 @@ class Reconciler:
 
     @property
     def is_quiet(self) -> bool:
-        """No pass runs and none waits for its turn; some may wait for a time to come."""
+        """True if no pass runs or is due; some may be due later."""
         return self._active == 0 and not len(self._queue)
 
     def __len__(self) -> int:
-        """Keys that it knows."""
+        """Return the number of known keys."""
         return len(self._desired)
 
     @property
     def dropped_events_total(self) -> int:
-        """Events beyond the budget of their object."""
+        """Return the number of events beyond the budget of their object."""
         return self._events.dropped_total
 
     async def close(self) -> None:
-        """No more passes; those that run are cancelled."""
+        """Start no more passes, and cancel the running ones."""
         self._closed = True
         self._queue.close()
         await self._tasks.close()
@@ -190,7 +196,7 @@ class Reconciler:
         self._controllers.added(CONTROLLER, again)
 
     def _pump(self) -> None:
-        """Begin passes while there are turns to give."""
+        """Start passes up to the limit of concurrent ones."""
         while self._active < self._passes_max and not self._closed:
             taken = self._queue.take()
             if taken is None:
@@ -235,13 +241,16 @@ class Reconciler:
         if (is_removed or is_gone) and self._desired.get(desired.key) is desired:
             self.forget(desired.key)
         memory = self._memories.get(desired.key)
-        if memory is not None and memory.is_service_outdated:  # written by somebody during the pass
+        if memory is not None and memory.is_service_outdated:  # another program wrote it during the pass
             self._queue.put(desired.key, False)
         self._reported(report)
 
 
 def _again_in_s(report: Report) -> float | None:
-    """The earliest time that a component has asked for; None: none has, or one that failed leaves it to the pause."""
+    """Return the earliest time that a component has requested.
+
+    None: none has, or a component that failed requested none, so that the key's pause applies.
+    """
     asked = [outcome.again_in_s for outcome in report.outcomes.values() if outcome.again_in_s is not None]
     if any(outcome.result not in GOOD and outcome.again_in_s is None for outcome in report.outcomes.values()):
         return None
@@ -249,6 +258,6 @@ def _again_in_s(report: Report) -> float | None:
 
 
 def _retry_after_s(report: Report) -> float:
-    """What the API has asked for with a refusal, within its bound."""
+    """Return how long the API has asked to wait with a refusal, bounded by RETRY_AFTER_MAX_S."""
     asked = [getattr(outcome.error, "retry_after_s", None) or 0.0 for outcome in report.outcomes.values()]
     return min(max(asked, default=0.0), RETRY_AFTER_MAX_S)

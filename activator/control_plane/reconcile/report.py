@@ -1,4 +1,4 @@
-"""What became of one pass, component by component: what its source puts into conditions."""
+"""The results of a pass, by component; a source derives conditions from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Component(Enum):
-    """The parts of what is written; each has a field manager of its own."""
+    """The parts of the written state; each has its own field manager."""
 
     SERVICE = "service"
     SCALE = "scale"
@@ -18,16 +18,16 @@ class Component(Enum):
 
 
 class Result(Enum):
-    """How one component of a pass ended."""
+    """The result of one component in a pass."""
 
     UNCHANGED = "unchanged"  # nothing was sent
     WRITTEN = "written"
     DELETED = "deleted"
-    NOT_OWNED = "not_owned"  # an object of that name belongs to somebody else, and was left alone
-    CONTESTED = "contested"  # another manager takes a field back again and again
-    NOT_FOUND = "not_found"  # the target, or the Activation itself, is not there
-    WAITING = "waiting"  # the cluster has to do its part first
-    SKIPPED = "skipped"  # what it depends on failed
+    NOT_OWNED = "not_owned"  # an object of that name has another owner and was left unchanged
+    CONTESTED = "contested"  # another manager repeatedly takes a field back
+    NOT_FOUND = "not_found"  # the target, or the Activation itself, does not exist
+    WAITING = "waiting"  # the cluster must act first
+    SKIPPED = "skipped"  # a component that it depends on failed
     FAILED = "failed"
 
 
@@ -35,8 +35,10 @@ GOOD = frozenset({Result.UNCHANGED, Result.WRITTEN, Result.DELETED})
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`taken_from`: the managers that a field was taken from; `is_adoption`: we have never had it before, so that is no
-    contest. `again_in_s`: the component has more to do then.
+    """The result of one component, with details.
+
+    `taken_from`: the managers that a field was taken from. `is_adoption`: the activator has never had the field before,
+    so this is not a contest. `again_in_s`: when the component has more to do, in seconds.
     """
 
     result: Result
@@ -52,7 +54,7 @@ WRITTEN = Outcome(Result.WRITTEN)
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Of one pass over `key`. `retry_in_s`: what has failed is tried again after so long."""
+    """The report of one pass over `key`. `retry_in_s`: seconds until the failed components are retried."""
 
     key: str
     uid: str

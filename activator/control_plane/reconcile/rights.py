@@ -1,9 +1,9 @@
-"""The one table of what the reconciler may call: paths are made from it, and roles are generated from it.
+"""The table of the reconciler's calls: paths are made from it, and roles are generated from it.
 
 Rules
-  1. A call is made by a row of this table and by none of its own making: `Row.path` is the only maker of paths.
-  2. A row that no call needs is a mistake, as is a call without a row: a test runs under exactly these rights, and
-     takes each of them away once.
+  1. Every call uses a row of this table: `Right.path` and `Right.collection` are the only makers of paths.
+  2. A row that no call needs is a mistake, as is a call without a row: a test runs with exactly these rights, and
+     removes each of them once.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from activator.control_plane.reconcile.desired import ACTIVATION_VERSION
 class Right(msgspec.Struct, frozen=True):
     """One resource of one API version. `resource` is the plural, with its subresource: "deployments/scale"."""
 
-    api_version: str  # as "v1" or "apps/v1"
+    api_version: str  # such as "v1" or "apps/v1"
     resource: str
     verbs: tuple[str, ...]
     why: str
 
     @property
     def group(self) -> str:
-        """As rules of access name it: empty for the core."""
+        """Return the API group as in RBAC rules; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     def collection(self, namespace: str) -> str:
-        """The path of all of them in a namespace."""
+        """Return the path of all objects in a namespace."""
         return f"{_prefix(self.api_version)}/namespaces/{namespace}/{self.resource.partition('/')[0]}"
 
     def path(self, namespace: str, name: str) -> str:
-        """The path of one of them, or of its subresource."""
+        """Return the path of one object, or of its subresource."""
         plural, _, subresource = self.resource.partition("/")
         whole = f"{_prefix(self.api_version)}/namespaces/{namespace}/{plural}/{name}"
         return f"{whole}/{subresource}" if subresource else whole
@@ -45,7 +45,7 @@ def _prefix(api_version: str) -> str:
 
 
 def scale_right(api_version: str, plural: str) -> Right:
-    """For a kind of target. A user who scales another kind than those in SCALES gives the right for it."""
+    """Return the right for a kind of target; a user who scales a kind beyond SCALES must grant it."""
     return Right(api_version, f"{plural}/scale", ("get", "patch"), "replicas of a target")
 
 
@@ -75,5 +75,5 @@ RIGHTS: Final[tuple[Right, ...]] = (ACTIVATIONS, STATUSES, SERVICES, ENDPOINT_SL
 
 
 def rules(rights: Iterable[Right] = RIGHTS) -> list[dict[str, list[str]]]:
-    """The rules of a Role or ClusterRole."""
+    """Return the rules of a Role or ClusterRole."""
     return [{"apiGroups": [right.group], "resources": [right.resource], "verbs": list(right.verbs)} for right in rights]

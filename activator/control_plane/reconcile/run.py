@@ -1,4 +1,4 @@
-"""One pass over one Activation: what its components share."""
+"""One pass over one Activation: the state that its components share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from activator.runtime.clock import Now
 
 
 class Pass:
-    """What is desired, what is known, and the means to read and write."""
+    """The desired and the known state, and the means to read and write."""
 
     __slots__ = ("desired", "memory", "now", "reads", "wall_s", "writer")
 
@@ -37,15 +37,15 @@ class Pass:
         self.wall_s = wall_s
 
     def is_unchanged(self, component: Component, is_same: bool) -> bool:
-        """Return `is_same`: there is already what `component` would write. A write that is saved is counted."""
+        """Return `is_same`, True if the desired state is there already; the write that is saved is counted."""
         if is_same:
             self.writer.skipped(component)
         return is_same
 
     async def status(self, fresh: bool = False) -> StatusSeen | None:
-        """The Activation's status; None: it is gone, or another one has its name.
+        """Return the Activation's status; None: it was deleted, or another one has its name.
 
-        `fresh`: read it, whatever is known.
+        `fresh`: read it even if it is known.
         """
         known: StatusSeen | UnsetType | None = UNSET
         if not fresh:
@@ -53,6 +53,6 @@ class Pass:
         if known is UNSET:
             body = await self.reads.activation()
             known = None if body is None else wire.status_seen(body)
-            self.memory.says_status(known, self.now())
+            self.memory.store_status(known, self.now())
         assert not isinstance(known, UnsetType)
         return known if known is not None and known.uid == self.desired.uid else None

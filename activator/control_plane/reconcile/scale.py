@@ -1,14 +1,14 @@
-"""The replicas of the target, by its scale subresource: nothing else of the target is ever written.
+"""Writes the replicas of the target through its scale subresource; nothing else of the target is ever written.
 
 Rules
-  1. Replicas that another manager owns (a manifest with `replicas:` that was applied, an autoscaler) are taken with
-     force, counted and reported. The creator of the target owns them at first, so taking them over is an adoption; it
-     is a contest, and a condition of the object, once somebody has changed replicas that were as wanted.
-  2. A manager that takes them back is fought more and more rarely: taking the same number again waits for a growing,
-     jittered pause. A new number is taken at once: it may be the one that starts the first pod.
-  3. Zero is left out by the API's own writers; whatever is absent is zero.
-  4. The scale of a custom resource cannot be applied: it is patched. Nobody is named then, and that somebody took the
-     replicas back is seen by their number.
+  1. Replicas that another manager owns (an applied manifest with `replicas:`, an autoscaler) are taken with force,
+     counted and reported. The creator of the target owns them at first, so the first take-over is an adoption. It is a
+     contest, and a condition of the object, once another program has changed replicas that were as wanted.
+  2. Against a manager that takes them back, the same number is taken again only after a growing pause with jitter. A
+     new number is taken at once, because it may start the first pod.
+  3. The API's own writers omit zero, so an absent number is zero.
+  4. The scale of a custom resource cannot be applied, so it is patched. The API then names no manager, and only the
+     number of replicas shows that another program took them back.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Compone
 from activator.control_plane.reconcile.run import Pass
 from activator.runtime.backoff import grown_s
 
-TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took back are taken again
-TAKE_AGAIN_MAX_S: Final = 300.0  # … doubling up to this
-TAKES_FORGOTTEN_S: Final = 2 * TAKE_AGAIN_MAX_S  # after so long in peace the pause begins anew
+TAKE_AGAIN_INITIAL_S: Final = 1.0  # pause before replicas are taken again; doubles
+TAKE_AGAIN_MAX_S: Final = 300.0  # the longest such pause
+TAKES_FORGOTTEN_S: Final = 2 * TAKE_AGAIN_MAX_S  # after this time without a contest the pause is reset
 
 log = logging.getLogger("activator.kubernetes")
 
 
 @final
 class ScaleComponent:
-    """See above."""
+    """The component that writes replicas."""
 
     component = Component.SCALE
 
@@ -43,7 +43,7 @@ class ScaleComponent:
         self._kinds = kinds
 
     def has_work(self, run: Pass) -> bool:
-        """Return False if somebody else scales, or the replicas are as wanted, which is remembered."""
+        """Return False if another component scales, or if the replicas are as wanted, which is recorded."""
         replicas = run.desired.replicas
         if replicas is None:
             return False
@@ -54,7 +54,7 @@ class ScaleComponent:
         return False
 
     async def run(self, run: Pass) -> Outcome:
-        """Raises what the API refuses."""
+        """Write the replicas; raise the API's refusal."""
         desired, replicas = run.desired, run.desired.replicas
         if replicas is None:
             return UNCHANGED
@@ -77,14 +77,14 @@ class ScaleComponent:
         return await self._written(run, path, replicas)
 
     async def _patched(self, run: Pass, path: str, replicas: int) -> Outcome:
-        """See rule 4."""
+        """Write the replicas by a patch (rule 4)."""
         memory, now_s, target = run.memory, run.now(), run.desired.target
         again = memory.taken_for == replicas
         wait_s = _wait_s(run, replicas)
         if wait_s > 0:
-            message = f"somebody else sets the replicas of {target.kind} {target.name} as well"
+            message = f"another program sets the replicas of {target.kind} {target.name} as well"
             return Outcome(Result.CONTESTED, message, again_in_s=wait_s)
-        memory.says_scale(UNSET, now_s)  # until the answer
+        memory.store_scale(UNSET, now_s)  # unknown until the answer
         body = wire.scale_body(run.desired, replicas)
         try:
             answer = await run.writer.patch(self.component, path, {"spec": body["spec"]})
@@ -94,7 +94,7 @@ class ScaleComponent:
             raise
         memory.takes = memory.takes + 1 if again else 1
         memory.taken_for, memory.taken_at_s = replicas, now_s
-        memory.says_scale(wire.scale_seen(answer), now_s)
+        memory.store_scale(wire.scale_seen(answer), now_s)
         return WRITTEN
 
     async def _written(self, run: Pass, path: str, replicas: int) -> Outcome:
@@ -111,7 +111,7 @@ class ScaleComponent:
             is_taken_back = is_taken_back or _was_changed(memory.settled, there)
             return wire.scale_body(desired, replicas)
 
-        memory.says_scale(UNSET, now_s)  # until the answer
+        memory.store_scale(UNSET, now_s)  # unknown until the answer
         body = wire.scale_body(desired, replicas)
         try:
             applied = await run.writer.apply(self.component, path, body, judge, lambda: wait_s <= 0)
@@ -130,16 +130,16 @@ class ScaleComponent:
             memory.takes = memory.takes + 1 if memory.taken_for == replicas else 1
             memory.taken_for, memory.taken_at_s = replicas, now_s
             if not is_taken_back:
-                log.info("%s: its replicas are taken over from %s", desired.key, ", ".join(applied.taken_from))
+                log.info("%s: replicas taken over from %s", desired.key, ", ".join(applied.taken_from))
         written = wire.scale_seen(applied.body)
         memory.settled = (written.uid, replicas)
-        memory.says_scale(written, now_s)
+        memory.store_scale(written, now_s)
         return Outcome(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
     async def _read(self, run: Pass, path: str) -> ScaleSeen | None:
         body = await run.reads.get(path)
         scale = None if body is None else wire.scale_seen(body)
-        run.memory.says_scale(scale, run.now())
+        run.memory.store_scale(scale, run.now())
         return scale
 
 
@@ -149,7 +149,7 @@ def _was_changed(settled: tuple[str, int] | None, scale: ScaleSeen) -> bool:
 
 
 def _wait_s(run: Pass, replicas: int) -> float:
-    """How long the same number is not to be taken yet; 0 or less: it may be taken."""
+    """Return how long the same number must not be taken yet; 0 or less: it may be taken."""
     memory, now_s = run.memory, run.now()
     quiet_s = now_s - memory.taken_at_s
     if memory.taken_for != replicas or quiet_s >= TAKES_FORGOTTEN_S:
@@ -158,6 +158,6 @@ def _wait_s(run: Pass, replicas: int) -> float:
 
 
 def _absent(run: Pass) -> Outcome:
-    run.memory.says_scale(UNSET, run.now())
+    run.memory.store_scale(UNSET, run.now())
     target = run.desired.target
     return Outcome(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")

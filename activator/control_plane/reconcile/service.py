@@ -1,13 +1,13 @@
-"""The private headless Service of an Activation, whose EndpointSlices say where its pods are.
+"""The private headless Service of an Activation, whose EndpointSlices show its pods.
 
 Rules
-  1. It is made by `create`, which takes no name that somebody has: an apply would change a Service that is not ours.
-  2. It is changed and deleted only while its controller owner is this Activation, by UID, as it was last seen; the call
-     names the UID of the Service as well.
-  3. A field that the creation set and that is no longer wanted is removed by a patch of the version that was answered:
-     an apply leaves it, since it belongs to the creation.
-  4. One that was there and is gone is made again only after a look whether its Activation is still there: the garbage
-     collector may have been faster than the watch that tells of the Activation.
+  1. It is made by `create`, which fails if the name is taken; an apply would change a Service of another owner.
+  2. It is changed and deleted only while its controller owner, in its last known state, is this Activation, by UID; the
+     call also names the UID of the Service.
+  3. A field that the creation set and that is no longer wanted is removed by a patch of the answered version: an apply
+     leaves the field, because it belongs to the creation.
+  4. A Service that has disappeared is made again only after a check that its Activation still exists: the garbage
+     collector may have been faster than the watch on Activations.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from activator.control_plane.reconcile.writer import MANAGERS
 
 @final
 class ServiceComponent:
-    """See above."""
+    """The component that writes the private Service."""
 
     component = Component.SERVICE
 
     def has_work(self, run: Pass) -> bool:
-        """False: it is known to be as wanted."""
+        """Return False if the Service is known to be as wanted."""
         known = run.memory.known_service(run.desired.observed, run.now())
         wanted = run.desired.service if run.desired.present else None
         if known is UNSET:
@@ -42,13 +42,13 @@ class ServiceComponent:
         return not isinstance(known, ServiceSeen) or not wire.is_service(known, wanted, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
-        """Make it as wanted. Raises what the API refuses."""
+        """Write the Service; raise the API's refusal."""
         wanted = run.desired.service if run.desired.present else None
         known = await self._known(run, "" if wanted is None else wanted.name)
         if wanted is None:
             return await self._deleted(run, known)
         if known is not None and known.name != wanted.name:
-            await self._deleted(run, known)  # ours under the name that it had before
+            await self._deleted(run, known)  # our Service under its former name
             known = None
         if known is None:
             return await self._created(run, wanted)
@@ -66,7 +66,7 @@ class ServiceComponent:
         ours = [one for one in found if one.owner_uid == run.desired.uid]
         by_name = [one for one in found if one.name == name]
         service = next(iter(ours or by_name), None)
-        run.memory.says_service(service, run.now())
+        run.memory.store_service(service, run.now())
         return service
 
     async def _created(self, run: Pass, wanted: PodsService) -> Outcome:
@@ -78,18 +78,18 @@ class ServiceComponent:
         try:
             answer = await run.writer.counted(self.component, call)
         except Exception as error:
-            run.memory.says_service(UNSET, run.now())
+            run.memory.store_service(UNSET, run.now())
             if not already_exists(error):
                 raise
             there = await self._read(run, wanted.name)
             if there is None:
-                raise  # deleted meanwhile: the next attempt makes it
+                raise  # deleted in between: the next attempt makes it
             if there.owner_uid != run.desired.uid:
                 return not_owned(run, there)
             if wire.is_service(there, wanted, run.desired):
                 return UNCHANGED
             return await self._changed(run, wanted, there)
-        run.memory.says_service(wire.service_seen(answer), run.now())
+        run.memory.store_service(wire.service_seen(answer), run.now())
         return WRITTEN
 
     async def _changed(self, run: Pass, wanted: PodsService, known: ServiceSeen) -> Outcome:
@@ -105,7 +105,7 @@ class ServiceComponent:
                 return None
             return wire.service_body(wanted, run.desired, there.uid)
 
-        run.memory.says_service(UNSET, run.now())  # until the answer
+        run.memory.store_service(UNSET, run.now())  # unknown until the answer
         body = wire.service_body(wanted, run.desired, known.uid)
         applied = await run.writer.apply(self.component, path, body, judge)
         if foreign:
@@ -117,14 +117,14 @@ class ServiceComponent:
             patch = _rest(seen, wanted)
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             seen = wire.service_seen(await run.writer.counted(self.component, call))
-        run.memory.says_service(seen, run.now())
+        run.memory.store_service(seen, run.now())
         return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
 
     async def _deleted(self, run: Pass, known: ServiceSeen | None) -> Outcome:
         if known is None or known.owner_uid != run.desired.uid:
             return UNCHANGED
         path = SERVICES.path(run.desired.namespace, known.name)
-        run.memory.says_service(UNSET, run.now())
+        run.memory.store_service(UNSET, run.now())
         for _ in range(2):
             call = run.writer.api.delete(path, known.uid, known.version)
             try:
@@ -141,8 +141,8 @@ class ServiceComponent:
                     return UNCHANGED  # no longer ours to delete
                 known = fresh
         else:
-            return Outcome(Result.FAILED, "the Service is written by others while it is to be deleted")
-        run.memory.says_service(None, run.now())
+            return Outcome(Result.FAILED, "the Service could not be deleted: other programs write it")
+        run.memory.store_service(None, run.now())
         return Outcome(Result.DELETED)
 
     async def _read(self, run: Pass, name: str) -> ServiceSeen | None:
@@ -152,15 +152,15 @@ class ServiceComponent:
 
 
 def not_owned(run: Pass, there: ServiceSeen) -> Outcome:
-    """It is left alone."""
-    run.memory.says_service(UNSET, run.now())
+    """Return the outcome for a Service of another owner, which is left unchanged."""
+    run.memory.store_service(UNSET, run.now())
     whose = "it has no controller" if not there.owner_uid else f"its controller has UID {there.owner_uid}"
     message = f"the Service {run.desired.namespace}/{there.name} is not of this Activation: {whose}"
     return Outcome(Result.NOT_OWNED, message)
 
 
 def _rest(seen: ServiceSeen, wanted: PodsService) -> Json:
-    """A merge patch of what an apply has left: fields of the creation that are no longer wanted."""
+    """Return a merge patch of the fields that an apply has left: those of the creation that are no longer wanted."""
     selector: Json = {name: None for name in seen.selector if name not in wanted.selector}
     port: Json = {"name": wanted.port_name, "port": PODS_PORT, "protocol": "TCP", "targetPort": wanted.target_port}
     if wanted.app_protocol:

@@ -1,10 +1,10 @@
-"""The status of the Activation, by its status subresource.
+"""Writes the status of the Activation through its status subresource.
 
 Rules
-  1. It is written only where something else than a time differs from what is there.
-  2. The time of a condition's last transition moves with its status, and stays otherwise.
-  3. The version that it was judged by is named: the status of one Activation is never written onto another that took
-     its name. A UID would not do: of the status of a custom resource the API does not look at it.
+  1. It is written only if anything but a time differs from the present status.
+  2. The time of a condition's last transition changes only with its status.
+  3. The write names the resource version that it is based on, so the status of one Activation is never written onto
+     another of the same name. A UID would not do: the API does not check it for the status of a custom resource.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from activator.control_plane.reconcile.run import Pass
 
 @final
 class StatusComponent:
-    """See above."""
+    """The component that writes the status."""
 
     component = Component.STATUS
 
     def has_work(self, run: Pass) -> bool:
-        """False: it says what is wanted, or there is nothing to say it on."""
+        """Return False if the status is as wanted, or if there is no object for it."""
         if not run.desired.present or not run.desired.owner.has_status:
             return False
         known = run.memory.known_status(run.desired, run.now())
         return not isinstance(known, StatusSeen) or not wire.is_status(known, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
-        """Raises what the API refuses."""
+        """Write the status; raise the API's refusal."""
         if not run.desired.present or not run.desired.owner.has_status:
             return UNCHANGED
         known = await run.status()
         if known is None:
-            return _gone(run)
+            return _not_found(run)
         if run.is_unchanged(self.component, wire.is_status(known, run.desired)):
             return UNCHANGED
         return await self._written(run, known)
@@ -55,20 +55,20 @@ class StatusComponent:
             fresh = await run.status(fresh=True)
             return None if fresh is None else wire.status_body(desired, fresh, now)
 
-        run.memory.says_status(UNSET, run.now())  # until the answer
+        run.memory.store_status(UNSET, run.now())  # unknown until the answer
         body = wire.status_body(desired, known, now)
         try:
             applied = await run.writer.apply(self.component, path, body, judge)
         except Exception as error:
             if not_found(error):
-                return _gone(run)
+                return _not_found(run)
             raise
         if applied.body is None:
-            return _gone(run)
-        run.memory.says_status(wire.status_seen(applied.body), run.now())
+            return _not_found(run)
+        run.memory.store_status(wire.status_seen(applied.body), run.now())
         return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
 
 
-def _gone(run: Pass) -> Outcome:
-    run.memory.says_status(UNSET, run.now())
+def _not_found(run: Pass) -> Outcome:
+    run.memory.store_status(UNSET, run.now())
     return Outcome(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")

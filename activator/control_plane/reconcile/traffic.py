@@ -1,13 +1,13 @@
-"""Where the requests of a Service go: our EndpointSlices, and one label in the selector of the Service.
+"""Writes where the requests of a Service go: our EndpointSlices, and one label in the Service's selector.
 
 Rules
-  1. First what adds endpoints, then what takes some away. On the way in our slices are written before the pods leave
-     the cluster's slices; on the way out the cluster's slices show the pods before ours hold none.
-  2. A slice of ours is owned by the Service, so it goes with it and with nothing else. One of that name that somebody
-     else has is not forced: the conflict is told.
-  3. Of the Service one key of its selector is written, by a patch that names its UID; so what a user changes meanwhile
-     stays, and what we have set is taken back without knowing what the rest was.
-  4. What is compared is what is meant: addresses, conditions, topology and ports.
+  1. Endpoints are added before others are removed. On the way into the path our slices are written before the pods
+     leave the cluster's slices; on the way out the cluster's slices show the pods before ours are emptied.
+  2. Our slice is owned by the Service, and is deleted with it only. A slice of that name with another owner is not
+     forced: the conflict is reported.
+  3. Only one key of the Service's selector is written, by a patch that names its UID. Concurrent changes of a user
+     stay, and our change can be reverted without knowledge of the rest.
+  4. Only relevant fields are compared: addresses, conditions, topology and ports.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from activator.control_plane.reconcile.traffic_wanted import (
 )
 from activator.control_plane.reconcile.writer import MANAGERS
 
-PODS_LISTED_S: Final = 0.3  # until it is looked again whether the cluster's slices show the pods
-SLICES_LISTED_MAX: Final = 50  # of the cluster's, of one Service: one with a ready endpoint is enough
+PODS_LISTED_S: Final = 0.3  # between two checks whether the cluster's slices show the pods
+SLICES_LISTED_MAX: Final = 50  # the cluster's slices of one Service; one with a ready endpoint is enough
 
 _LABEL_PATCH: Final = {True: IN_PATH_VALUE, False: None}
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Unknown fields are skipped."""
+    """The base of the decoded structs; unknown fields are skipped."""
 
 
 class _Conditions(_Struct, frozen=True, gc=False):
@@ -79,12 +79,12 @@ _SLICES: Final = msgspec.json.Decoder(_SliceList)
 
 @final
 class TrafficComponent:
-    """See above."""
+    """The component that writes slices and the label."""
 
     component = Component.TRAFFIC
 
     def has_work(self, run: Pass) -> bool:
-        """False: nothing is wanted of it, or it is as wanted."""
+        """Return False if no traffic is declared, or if it is as wanted."""
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
             return False
@@ -92,15 +92,15 @@ class TrafficComponent:
         return bool(_changed(wanted, seen) or _surplus(wanted, seen)) or _is_alone(wanted) != seen.is_alone
 
     async def run(self, run: Pass) -> Outcome:
-        """Raises what the API refuses."""
+        """Write slices and the label; raise the API's refusal."""
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
             return UNCHANGED
         seen = _seen(run)
         if wanted.service_uid != seen.service_uid:
-            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} is another one")
+            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} was replaced")
         for former in _surplus(wanted, seen):
-            run.memory.traffic.gone.add(former.uid)
+            run.memory.traffic.deleted.add(former.uid)
             await delete_slice(run.writer.api, run.desired.namespace, former.slice.name, former.uid)
         changed, moves = _changed(wanted, seen), _is_alone(wanted) != seen.is_alone
         if wanted.position is Position.OUT:
@@ -127,7 +127,7 @@ class TrafficComponent:
         path = ENDPOINT_SLICES.path(run.desired.namespace, one.name)
         call = run.writer.api.apply(path, slice_body(run.desired.namespace, wanted, one), MANAGERS[self.component])
         try:
-            run.memory.traffic.slices.pop(one.name, None)  # until the answer
+            run.memory.traffic.slices.pop(one.name, None)  # unknown until the answer
             answer = await run.writer.counted(self.component, call)
         except Exception as error:
             if is_conflict(error):
@@ -139,7 +139,7 @@ class TrafficComponent:
         path = SERVICES.path(run.desired.namespace, wanted.service)
         patch = label_patch(wanted.service_uid, _is_alone(wanted))
         call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
-        run.memory.traffic.is_alone = None  # until the answer
+        run.memory.traffic.is_alone = None  # unknown until the answer
         answer = await run.writer.counted(self.component, call)
         run.memory.traffic.is_alone = (_is_alone(wanted), _version(answer))
 
@@ -167,13 +167,13 @@ def _changed(wanted: Traffic, seen: TrafficSeen) -> list[FrontSlice]:
 
 
 def _surplus(wanted: Traffic, seen: TrafficSeen) -> list[FrontSliceSeen]:
-    """Ours of an address family that the Service has no more."""
+    """Return our slices of an address family that the Service no longer has."""
     names = {one.name for one in wanted.slices}
     return [one for one in seen.slices if one.slice.name not in names and one.uid]
 
 
 async def shows_pods(api: Api, namespace: str, service: str) -> bool:
-    """Whether the slices that the cluster makes of this Service have a ready endpoint."""
+    """True if the cluster's slices of this Service have a ready endpoint."""
     labels = f"{SERVICE_NAME_LABEL}={service},{MANAGED_BY_LABEL}={THE_CLUSTERS}"
     query = {"labelSelector": labels, "limit": str(SLICES_LISTED_MAX)}
     body = await api.list_page(ENDPOINT_SLICES.collection(namespace), query)
@@ -185,7 +185,7 @@ async def shows_pods(api: Api, namespace: str, service: str) -> bool:
 
 
 async def delete_slice(api: Api, namespace: str, name: str, uid: str) -> None:
-    """Delete one of ours; one that is gone is as wanted."""
+    """Delete one of our slices; one that does not exist is no error."""
     try:
         await api.delete(ENDPOINT_SLICES.path(namespace, name), uid)
     except Exception as error:
@@ -194,7 +194,7 @@ async def delete_slice(api: Api, namespace: str, name: str, uid: str) -> None:
 
 
 def label_patch(service_uid: str, is_alone: bool) -> Json:
-    """A merge patch of one key of a Service's selector."""
+    """Return a merge patch of one key of a Service's selector."""
     return {"metadata": {"uid": service_uid}, "spec": {"selector": {IN_PATH_LABEL: _LABEL_PATCH[is_alone]}}}
 
 

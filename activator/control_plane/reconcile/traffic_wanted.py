@@ -1,11 +1,11 @@
-"""What is wanted of the traffic of a Service, and what watches show of it: where its requests go.
+"""The desired and the observed traffic of a Service: where its requests go.
 
 Rules
-  1. A Service is in one of three positions. OUT: its requests go to its pods, by the slices that the cluster makes;
-     what is ours holds no endpoint. BESIDE: our endpoints stand beside those of the pods. ALONE: only ours.
-  2. It is ALONE by one more label in the selector of the Service, which no pod has: so the cluster takes the pods out
-     of its own slices, and no other field of the Service is touched. The rest of the selector may be edited meanwhile.
-  3. In every position the Service has endpoints that work, so a step between two that are neighbours loses nothing.
+  1. A Service is in one of three positions. OUT: its requests go to its pods, by the cluster's slices; our slices have
+     no endpoint. BESIDE: our endpoints are beside those of the pods. ALONE: there are only ours.
+  2. A Service becomes ALONE by one more label in its selector, which no pod has. The cluster then removes the pods from
+     its own slices; no other field of the Service is touched, and the rest of the selector may be edited.
+  3. In every position the Service has working endpoints, so a step between neighbouring positions loses no request.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Final
 
 import msgspec
 
-IN_PATH_LABEL: Final = "activator.dev/in-path"  # in the selector of a Service whose requests all come to us
+IN_PATH_LABEL: Final = "activator.dev/in-path"  # in the selector of a Service in position ALONE
 IN_PATH_VALUE: Final = "only"
-SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"  # on slices, as the API has them …
-MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"  # … with whose they are
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"  # on slices: the Service, as the API defines it
+MANAGED_BY_LABEL: Final = "endpointslice.kubernetes.io/managed-by"  # on slices: their manager, as the API defines it
 OURS: Final = "activator.dev"
 THE_CLUSTERS: Final = "endpointslice-controller.k8s.io"
-FRONT_ENDPOINTS_MAX: Final = 100  # replicas of the activator in one slice, as the cluster's own controller has it
+FRONT_ENDPOINTS_MAX: Final = 100  # replicas of the activator in one slice, as in the cluster's own controller
 
 
 class Position(Enum):
-    """Where the requests of a Service go; see rule 1."""
+    """The position of the activator in the path of a Service's requests; see rule 1."""
 
     OUT = "out"
     BESIDE = "beside"
@@ -44,7 +44,7 @@ class FrontEndpoint(msgspec.Struct, frozen=True):
 
 
 class FrontPort(msgspec.Struct, frozen=True):
-    """`name` is that of the Service's port, `number` the port on which the activator knows this Service."""
+    """A port of our slice. `name` is that of the Service's port; `number` is the Service's port at the activator."""
 
     name: str
     number: int
@@ -61,7 +61,7 @@ class FrontSlice(msgspec.Struct, frozen=True):
 
 
 class FrontSliceSeen(msgspec.Struct, frozen=True):
-    """One that is there. `service_uid`: of the Service that owns it."""
+    """An existing slice of ours. `service_uid`: of the Service that owns it."""
 
     slice: FrontSlice
     version: str
@@ -70,7 +70,7 @@ class FrontSliceSeen(msgspec.Struct, frozen=True):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What is wanted. `has_pods`: pods are ready, so the cluster's slices have to show them before ours hold none."""
+    """The desired traffic. `has_pods`: the cluster's slices must show ready pods before ours are emptied."""
 
     service: str
     service_uid: str
@@ -80,7 +80,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class TrafficSeen(msgspec.Struct, frozen=True):
-    """What watches show. `is_alone`: the selector has our label; `slices_version`: that of the watch of slices."""
+    """The observed traffic. `is_alone`: the selector has our label; `slices_version`: that of the watch of slices."""
 
     service_uid: str
     service_version: str
@@ -93,7 +93,7 @@ NO_TRAFFIC_SEEN: Final = TrafficSeen("", "", False, ())
 
 
 def position_of(seen: TrafficSeen, wanted: tuple[FrontSlice, ...]) -> Position | None:
-    """Where the requests go, by what is shown. `wanted`: our slices with their endpoints; None: not as any position."""
+    """Return the observed position; None: between two. `wanted`: our slices with their endpoints."""
     there = {one.slice.name: one.slice for one in seen.slices}
     ports_fit = all(one.name in there and there[one.name].ports == one.ports for one in wanted)
     if not ports_fit:

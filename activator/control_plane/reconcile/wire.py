@@ -1,8 +1,8 @@
-"""From what the API answers to what was seen, and from what is wanted to what is sent.
+"""Decodes the API's answers to observed states, and encodes desired states to request bodies.
 
 Rules
-  1. What is compared is what is meant, field by field: nobody's defaults, time stamps or additions count, and no hash
-     is kept anywhere.
+  1. Only relevant fields are compared, one by one: defaults, timestamps and additions of others do not count, and no
+     hash is stored.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EMPTY: Final[dict[str, str]] = {}
 
 
 class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    """Unknown fields are skipped."""
+    """The base of the decoded structs; unknown fields are skipped."""
 
 
 class _Owner(_Struct, frozen=True, gc=False):
@@ -98,16 +98,16 @@ _SCALE: Final = msgspec.json.Decoder(_Scale)
 _ACTIVATION: Final = msgspec.json.Decoder(_Activation)
 
 
-# --- seen -----------------------------------------------------------------------------------------------------------
+# --- decoded --------------------------------------------------------------------------------------------------------
 
 
 def service_seen(body: bytes) -> ServiceSeen:
-    """A Service. Raises msgspec.DecodeError."""
+    """Decode a Service; raise msgspec.DecodeError."""
     return _seen(_SERVICE.decode(body))
 
 
 def services_seen(body: bytes) -> tuple[ServiceSeen, ...]:
-    """A list of Services. Raises msgspec.DecodeError."""
+    """Decode a list of Services; raise msgspec.DecodeError."""
     return tuple(_seen(one) for one in _SERVICES.decode(body).items or ())
 
 
@@ -130,13 +130,13 @@ def _seen(service: _Service) -> ServiceSeen:
 
 
 def scale_seen(body: bytes) -> ScaleSeen:
-    """A scale. Raises msgspec.DecodeError."""
+    """Decode a scale; raise msgspec.DecodeError."""
     scale = _SCALE.decode(body)
     return ScaleSeen(scale.spec.replicas, scale.metadata.resource_version, scale.metadata.uid)
 
 
 def status_seen(body: bytes) -> StatusSeen:
-    """An Activation. Raises msgspec.DecodeError."""
+    """Decode an Activation; raise msgspec.DecodeError."""
     thing = _ACTIVATION.decode(body)
     metadata, status = thing.metadata, thing.status
     return StatusSeen(
@@ -154,7 +154,7 @@ def status_seen(body: bytes) -> StatusSeen:
 
 
 def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> bool:
-    """Whether it is as wanted. Ports and labels that others added do no harm, another selector does."""
+    """True if the Service is as wanted. Ports and labels that others added do not count, another selector does."""
     return (
         seen.name == service.name
         and seen.activation == desired.name
@@ -167,7 +167,7 @@ def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> boo
 
 
 def is_status(seen: StatusSeen, desired: Desired) -> bool:
-    """Whether it says what is wanted; times do not count."""
+    """True if the status is as wanted; times do not count."""
     if (
         seen.observed_generation != desired.generation
         or seen.ready != desired.ready
@@ -176,8 +176,8 @@ def is_status(seen: StatusSeen, desired: Desired) -> bool:
         or len(seen.conditions) != len(desired.conditions)
     ):
         return False
-    said = {one.type: one for one in seen.conditions}
-    return all(_is_condition(said.get(one.type), one) for one in desired.conditions)
+    by_type = {one.type: one for one in seen.conditions}
+    return all(_is_condition(by_type.get(one.type), one) for one in desired.conditions)
 
 
 def _is_condition(seen: ConditionSeen | None, wanted: ConditionSpec) -> bool:
@@ -189,7 +189,7 @@ def _is_condition(seen: ConditionSeen | None, wanted: ConditionSpec) -> bool:
     )
 
 
-# --- sent -----------------------------------------------------------------------------------------------------------
+# --- encoded --------------------------------------------------------------------------------------------------------
 
 
 def owner_reference(desired: Desired) -> Json:
@@ -204,7 +204,7 @@ def owner_reference(desired: Desired) -> Json:
 
 
 def service_body(service: PodsService, desired: Desired, uid: str = "") -> Json:
-    """`uid`: of the object that is to be changed, and of no other."""
+    """Return the body of the private Service. `uid`: of the object that may be changed."""
     metadata: Json = {
         "name": service.name,
         "namespace": desired.namespace,
@@ -239,8 +239,8 @@ def scale_body(desired: Desired, replicas: int) -> Json:
 
 
 def status_body(desired: Desired, before: StatusSeen, now: str) -> Json:
-    """`before`: what is there. A condition whose status stays keeps the time of its last transition."""
-    said = {one.type: one for one in before.conditions}
+    """Return the body of the status. A condition whose status in `before` stays keeps its last transition time."""
+    by_type = {one.type: one for one in before.conditions}
     return {
         "apiVersion": ACTIVATION_VERSION,
         "kind": ACTIVATION_KIND,
@@ -250,13 +250,13 @@ def status_body(desired: Desired, before: StatusSeen, now: str) -> Json:
             "hosts": list(desired.hosts),
             "ready": desired.ready,
             "wanted": desired.wanted,
-            "conditions": [_condition(one, said, now) for one in desired.conditions],
+            "conditions": [_condition(one, by_type, now) for one in desired.conditions],
         },
     }
 
 
-def _condition(wanted: ConditionSpec, said: Mapping[str, ConditionSeen], now: str) -> Json:
-    old = said.get(wanted.type)
+def _condition(wanted: ConditionSpec, by_type: Mapping[str, ConditionSeen], now: str) -> Json:
+    old = by_type.get(wanted.type)
     stays = old is not None and old.status == wanted.status and old.last_transition_time
     return {
         "type": wanted.type,
@@ -268,10 +268,10 @@ def _condition(wanted: ConditionSpec, said: Mapping[str, ConditionSeen], now: st
 
 
 def rfc3339(wall_s: float) -> str:
-    """A time as metadata has it, whole seconds."""
+    """Return a time as in metadata, in whole seconds."""
     return dt.datetime.fromtimestamp(wall_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(wall_s: float) -> str:
-    """A time as events have it."""
+    """Return a time as in events, in microseconds."""
     return dt.datetime.fromtimestamp(wall_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,11 +1,11 @@
-"""Which Activation's turn it is: one pass per key at a time, first come, first served, the urgent ones before.
+"""The queue of Activations: one pass per key at a time, in order of arrival, urgent keys first.
 
 Rules
-  1. A key stands in it once. What is put in while its pass is under way comes again after it.
-  2. Urgent keys (a start from zero) jump the queue; after URGENT_IN_A_ROW_MAX of them one of the others has its turn.
-  3. A key that failed waits for a growing, jittered pause of its own, and holds up no other. Only an urgent change ends
-     the pause early, or the end of an outage (`wake`), which it does not where the API or a component asked for it.
-  4. It is bounded by its keys: KEYS_MAX, and no more than one entry each.
+  1. A key is queued once. A key that is put during its pass is queued again after it.
+  2. Urgent keys (a start from zero) jump the queue; after URGENT_IN_A_ROW_MAX of them one of the others is taken.
+  3. A key that failed waits for its own growing pause with jitter, and delays no other. Only an urgent change ends the
+     pause early, or the end of an outage (`wake`) unless the API or a component has asked for the pause.
+  4. The queue is bounded by its keys: KEYS_MAX, with at most one entry each.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from activator.runtime.schedule import Schedule
 from lb.rng import Rng
 
 URGENT_IN_A_ROW_MAX: Final = 8  # urgent passes before one that is not urgent
-FAILED_PAUSE_INITIAL_S: Final = 0.25  # after a pass that failed: between half of it and all of it …
-FAILED_PAUSE_MAX_S: Final = 60.0  # … doubling up to this
+FAILED_PAUSE_INITIAL_S: Final = 0.25  # after a failed pass: between half of it and all of it; doubles
+FAILED_PAUSE_MAX_S: Final = 60.0  # the longest such pause
 
-WOKEN_PAUSE_MAX_S: Final = 1.0  # a key that is woken, and fails again, pauses for so long at the most
+WOKEN_PAUSE_MAX_S: Final = 1.0  # the longest pause of a key that is woken and fails again
 
 
 class _Key:
-    """One Activation in the queue. `backoff`: None unless its last pass failed. `is_dirty`: it was put in during its
-    pass. `is_pausing`: it waits because it failed; neither the API nor a component asked for the pause.
+    """One Activation in the queue.
+
+    `backoff`: None unless its last pass failed. `is_dirty`: it was put during its pass. `is_pausing`: it waits because
+    it failed, and neither the API nor a component asked for the pause.
     """
 
     __slots__ = ("added_s", "backoff", "is_active", "is_dirty", "is_pausing", "is_urgent")
@@ -44,7 +46,7 @@ class _Key:
 
 @final
 class WorkQueue:
-    """`ready` is called when a key comes whose time it is; `added` when one is put in (again: after a failure)."""
+    """The queue. `ready` is called when a key is due; `added` when one is put (True: after a failure)."""
 
     def __init__(
         self, now: Now, call_later: Later, rng: Rng, ready: Callable[[], None], added: Callable[[bool], None]
@@ -58,25 +60,25 @@ class WorkQueue:
         self._urgent: OrderedDict[str, None] = OrderedDict()
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._urgent_in_a_row = 0
-        self._due: Schedule[str] = Schedule()  # keys that wait for a time
+        self._due: Schedule[str] = Schedule()  # keys that are due later
         self._timer: Timer | None = None
         self._timer_s = 0.0
 
     def __len__(self) -> int:
-        """Keys whose turn is to come now."""
+        """Return the number of keys that are due."""
         return len(self._urgent) + len(self._waiting)
 
     @property
     def is_idle(self) -> bool:
-        """No key waits for its turn, none has its pass; some may wait for a time to come."""
+        """True if no key is due or has a running pass; some may be due later."""
         return not self and not any(key.is_active for key in self._keys.values())
 
     def is_free(self, key: str) -> bool:
-        """Nothing is under way, waits or has failed for this key."""
+        """True if the key has no running pass, does not wait and has not failed."""
         return key not in self._keys
 
     def put(self, key: str, urgent: bool = False) -> None:
-        """It has something to do."""
+        """Queue a key."""
         entry = self._keys.get(key)
         if entry is None:
             entry = self._keys[key] = _Key()
@@ -94,25 +96,26 @@ class WorkQueue:
             self._enqueue(key, entry, False)
 
     def take(self) -> tuple[str, float] | None:
-        """The next key and how long it has waited; its pass is under way from now on."""
-        lines = (self._urgent, self._waiting)
+        """Return the next key and how long it has waited; its pass starts now."""
+        queues = (self._urgent, self._waiting)
         if self._urgent_in_a_row >= URGENT_IN_A_ROW_MAX and self._waiting:
-            lines = (self._waiting, self._urgent)
-        for line in lines:
-            if line:
-                key, _ = line.popitem(last=False)
+            queues = (self._waiting, self._urgent)
+        for queue in queues:
+            if queue:
+                key, _ = queue.popitem(last=False)
                 break
         else:
             return None
-        self._urgent_in_a_row = self._urgent_in_a_row + 1 if line is self._urgent else 0
+        self._urgent_in_a_row = self._urgent_in_a_row + 1 if queue is self._urgent else 0
         entry = self._keys[key]
         entry.is_active, entry.is_urgent = True, False
         return key, self._now() - entry.added_s
 
     def done(self, key: str, failed: bool, again_in_s: float | None = None, at_least_s: float = 0.0) -> float | None:
-        """Its pass is over; how long it waits until it is tried again, None: it has nothing to do.
+        """End a pass; return how long the key waits until its next one, or None if it has none.
 
-        `again_in_s`: when it has more to do, also after a failure; `at_least_s`: no sooner, as the API asked for.
+        `again_in_s`: when the component has more to do, also after a failure. `at_least_s`: the shortest pause, as the
+        API asked.
         """
         entry = self._keys[key]
         entry.is_active = False
@@ -121,7 +124,7 @@ class WorkQueue:
             if entry.backoff is None:
                 entry.backoff = Backoff(FAILED_PAUSE_INITIAL_S, FAILED_PAUSE_MAX_S, self._rng)
             pause_s = entry.backoff.next_s()
-            # A component that says when it is to come again knows better than the pause.
+            # A component's own time takes precedence over the pause.
             wait_s = max(pause_s if again_in_s is None else again_in_s, at_least_s)
         else:
             entry.backoff = None
@@ -139,14 +142,14 @@ class WorkQueue:
         return wait_s
 
     def wake(self) -> None:
-        """Give every key its turn now that pauses because it failed."""
+        """Queue every key that pauses because it failed."""
         for key, entry in list(self._keys.items()):
             if key in self._due and entry.is_pausing and entry.backoff is not None:
                 entry.backoff.lower(WOKEN_PAUSE_MAX_S)
                 self._enqueue(key, entry, True)
 
     def forget(self, key: str) -> None:
-        """It is gone; a pass that is under way ends by itself."""
+        """Remove a key; a running pass ends by itself."""
         self._urgent.pop(key, None)
         self._waiting.pop(key, None)
         self._due.cancel(key)
@@ -158,7 +161,7 @@ class WorkQueue:
                 del self._keys[key]
 
     def close(self) -> None:
-        """No more turns."""
+        """Clear the queue."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -166,7 +169,7 @@ class WorkQueue:
         self._waiting.clear()
         self._due.clear()
 
-    # --- what waits for its time --------------------------------------------------------------------------------------
+    # --- keys that are due later --------------------------------------------------------------------------------------
 
     def _enqueue(self, key: str, entry: _Key, again: bool) -> None:
         self._due.cancel(key)

@@ -1,12 +1,11 @@
-"""Writes of one pass: server-side apply with preconditions, conflicts counted, retried on a fresh copy.
+"""Writes for one pass: server-side apply with preconditions; conflicts are counted and retried on a fresh copy.
 
 Rules
-  1. What is applied names the UID of the object that it is for, or its version. So an object that took its name
-     meanwhile is refused by the API, never changed.
-  2. After a conflict nothing is sent before the object has been read again and judged anew (`judge`): it may be gone,
-     of another owner, or as wanted already.
-  3. Fields that another manager owns are taken (force) only where the second attempt is still ours to make.
-  4. Attempts are bounded and spaced by a jittered, growing pause.
+  1. An apply names the UID of its object, or its version, so the API refuses it for another object of the same name.
+  2. After a conflict nothing is sent before the object has been read and judged again (`judge`): it may be deleted,
+     have another owner, or be as wanted.
+  3. Fields of another manager are taken (force) only if the second attempt may still be made.
+  4. Attempts are bounded and spaced by a growing pause with jitter.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from activator.runtime.tasks import pause
 from lb.rng import Rng
 
 CONTROLLER: Final = "activation"
-CONFLICT_ATTEMPTS_MAX: Final = 4  # of one write in one pass; then the pass ends, and its key is tried again later
-CONFLICT_PAUSE_INITIAL_S: Final = 0.02  # after a conflict: between half of it and all of it …
-CONFLICT_PAUSE_MAX_S: Final = 0.5  # … doubling up to this
+CONFLICT_ATTEMPTS_MAX: Final = 4  # attempts of one write before its pass fails
+CONFLICT_PAUSE_INITIAL_S: Final = 0.02  # after a conflict: between half of it and all of it; doubles
+CONFLICT_PAUSE_MAX_S: Final = 0.5  # the longest such pause
 
 MANAGERS: Final = {component: f"activator-{component.value}" for component in Component}
 TARGET_KINDS: Final = {
@@ -36,11 +35,11 @@ TARGET_KINDS: Final = {
 }
 
 Pause = Callable[[float], Awaitable[None]]
-Judge = Callable[[], Awaitable[Json | None]]  # reads anew; the body to send, or None: there is nothing more to write
+Judge = Callable[[], Awaitable[Json | None]]  # reads again; returns the body to send, or None
 
 
 class Applied:
-    """`body` None: nothing had to be written in the end. `taken_from`: the managers that fields were taken from."""
+    """The result of an apply. `body` None: nothing had to be written. `taken_from`: the managers that lost fields."""
 
     __slots__ = ("body", "taken_from")
 
@@ -51,7 +50,7 @@ class Applied:
 
 @final
 class Writer:
-    """What becomes of its writes is counted in `controllers`."""
+    """Makes the writes of passes and counts their results in `controllers`."""
 
     def __init__(self, api: Api, controllers: Controllers, rng: Rng, pause: Pause = pause) -> None:
         self.api = api
@@ -62,7 +61,7 @@ class Writer:
     async def apply(
         self, component: Component, path: str, body: Json, judge: Judge, may_take: Callable[[], bool] = lambda: True
     ) -> Applied:
-        """Apply `body`, or after a conflict what `judge` says. Raises the last conflict, or what else went wrong."""
+        """Apply `body`, or after a conflict the body that `judge` returns; raise the last conflict or another error."""
         force = False
         managers: tuple[str, ...] = ()
         conflicts = Backoff(CONFLICT_PAUSE_INITIAL_S, CONFLICT_PAUSE_MAX_S, self._rng)
@@ -87,11 +86,11 @@ class Writer:
         raise AssertionError("the last attempt returns or raises")
 
     async def patch(self, component: Component, path: str, body: Json) -> bytes:
-        """What cannot be applied: a merge patch, which takes fields from whoever has them."""
+        """Send a merge patch, for an object that cannot be applied; it takes fields from any manager."""
         return await self.counted(component, self.api.merge_patch(path, body, MANAGERS[component]))
 
     async def counted(self, component: Component, call: Awaitable[bytes]) -> bytes:
-        """One write, counted by how it ended."""
+        """Await one write and count its result."""
         try:
             answer = await call
         except Exception as error:
@@ -101,11 +100,11 @@ class Writer:
         return answer
 
     def skipped(self, component: Component) -> None:
-        """A comparison found that there was nothing to send."""
+        """Count a write that a comparison has saved."""
         self._controllers.written(CONTROLLER, component.value, "unchanged")
 
     def conflict(self, component: Component, error: Exception) -> None:
-        """A conflict of a write that is none of `apply`'s."""
+        """Count a conflict of a write that `apply` did not make."""
         self._conflict(component, managers_in(error))
 
     def _conflict(self, component: Component, managers: tuple[str, ...]) -> None:

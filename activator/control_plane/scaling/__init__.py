@@ -1,1 +1,1 @@
-"""How many pods are wanted: the autoscaler, whose decisions are a pure function, and what Knative's is sent."""
+"""Decides how many pods are wanted, by a pure function, and reports to Knative's autoscaler where that decides."""

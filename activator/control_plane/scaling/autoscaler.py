@@ -1,11 +1,11 @@
 """The autoscaler: decides when each revision needs another number of pods, from its loads and its ready pods.
 
 Rules
-  1. A revision that carries something, or has more pods than its minimum, is *awake*: it is decided on every
-     SCALING_INTERVAL_S, and at once when its first request comes or, with `burst`, when more is here than its pods are
-     meant for. All others sleep: a tick does not look at them, and they have no windows.
-  2. A minimum by a schedule wakes its revision at the time of its next change.
-  3. A changed rule takes effect at once and keeps the windows, which are made longer or shorter.
+  1. A revision with requests, or with more pods than its minimum, is *awake*: it is decided on every
+     SCALING_INTERVAL_S, and at once when its first request arrives or, with `burst`, when it has more requests than its
+     pods are meant for. All others sleep: a tick does not check them, and they have no windows.
+  2. A scheduled minimum wakes its revision at the time of its next change.
+  3. A changed rule takes effect at once. The windows are kept and resized.
   4. `scale` is called when the number changes, and never with the same number twice in a row.
   5. The last decision of each revision is kept, and the last one that changed the number.
 """
@@ -27,7 +27,7 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.schedule import Schedule
 
 SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
-HOLD_START_S: Final = 600.0  # a pod that was asked for has so long to be ready; from then on the time counts
+HOLD_START_S: Final = 600.0  # how long a requested pod may take to be ready before a hold's time counts
 
 Scale = Callable[[str, Decision], None]
 
@@ -58,14 +58,14 @@ class _Revision:
         self.in_flight = 0
         self.queued = 0
         self.requests_total = 0
-        self.busy_s = state.begun_s  # when it last carried something
+        self.busy_s = state.begun_s  # when it last had a request
         self.busy = 0  # pods that work without a request
         self.due_s = 0.0  # the next decision, while it is awake
-        self.burst_over = NEVER  # requests here: more are decided on at once
-        self.held_for_s = 0.0  # an operator's wish: from when it is ready …
-        self.held_until_s = 0.0  # … and until when that holds
+        self.burst_over = NEVER  # more requests than this are decided on at once
+        self.held_for_s = 0.0  # an operator's hold: its time from when a pod is ready
+        self.held_until_s = 0.0  # an operator's hold: its end
         self.is_released = False  # an operator has unloaded it: requests in flight end with their pods
-        self.is_fresh = True  # neither a load nor a number of pods has come
+        self.is_fresh = True  # neither a load nor a number of pods has arrived
         self.kept = 0  # pods that the last decision wants without a request
         self.decision: Decision | None = None
         self.changed: Decision | None = None
@@ -75,14 +75,16 @@ class _Revision:
         return self.in_flight + self.queued
 
     def floor(self, scheduled: int) -> int:
-        """The least that it may have, without load."""
+        """Return the least number of pods without load."""
         initial = 0 if self.state.is_initialized else self.rule.initial_scale
         return max(self.rule.min, scheduled, initial)
 
 
 class Autoscaler:
-    """`now` returns monotonic, `wall_clock` Unix seconds. `scale(key, decision)` sets the number of pods and does not
-    wait; `kept_changed(key, count)` reports how many are wanted without a request.
+    """The autoscaler of all revisions.
+
+    `now` returns monotonic, `wall_clock` Unix seconds. `scale(key, decision)` sets the number of pods and does not
+    wait. `kept_changed(key, count)` reports how many are wanted without a request.
     """
 
     def __init__(
@@ -94,15 +96,15 @@ class Autoscaler:
         self._kept_changed = kept_changed
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
-        self._looks: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
+        self._schedule_changes: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
         self.decision_totals: dict[ScalingReason, int] = dict.fromkeys(ScalingReason, 0)
 
-    # --- what is said to it ---
+    # --- inputs ---
 
     def set_revision(self, key: str, rule: ScalingRule, ready: int = 0, is_taken_over: bool = False) -> None:
-        """A new revision, which so many pods run already, or a changed rule; takes effect at once.
+        """Add a revision of which `ready` pods run already, or change its rule, with effect at once.
 
-        `is_taken_over`: somebody else has decided on it before, so its initial scale has been.
+        `is_taken_over`: another component has decided on it before, so its initial scale is over.
         """
         revision = self._revisions.get(key)
         if revision is None:
@@ -115,17 +117,17 @@ class Autoscaler:
             revision.rule = rule
             if revision.windows is not None:
                 revision.windows.resize(rule.stable_window_s, rule.panic_window_s)
-        self._schedule_look(key, revision)
+        self._plan_schedule_change(key, revision)
         self._decide(key, revision)
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone; `scale` is not called for it any more."""
+        """Forget the revision, which was removed; `scale` is not called for it any more."""
         self._revisions.pop(key, None)
         self._awake.pop(key, None)
-        self._looks.cancel(key)
+        self._schedule_changes.cancel(key)
 
     def load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Record the present load of a revision."""
         revision = self._revisions.get(load.key)
         if revision is None:
             return
@@ -135,7 +137,7 @@ class Autoscaler:
                     revision.busy_s = self._now()
                 revision.requests_total = load.requests_total
                 if revision.queued:
-                    self._come_to_rest(revision)
+                    self._stop_counting(revision)
                     self._decide(load.key, revision)
                 return
             revision.is_released = False
@@ -151,13 +153,13 @@ class Autoscaler:
             revision.requests_total = load.requests_total
         revision.is_fresh = False
         windows.observe(load)
-        if not carried:  # it may have come to rest in the middle of an interval
+        if not carried:  # its last request may have ended within an interval
             revision.due_s = min(revision.due_s, revision.busy_s + revision.rule.scale_to_zero_grace_s)
         if carried > revision.burst_over:
             self._decide(load.key, revision)
 
     def ready(self, key: str, count: int) -> None:
-        """Note how many pods of the revision are ready. The first count of a new revision is what it runs already."""
+        """Record how many pods are ready. The first count of a new revision is that of its running pods."""
         revision = self._revisions.get(key)
         if revision is None or count == revision.ready:
             return
@@ -165,7 +167,7 @@ class Autoscaler:
         if revision.ready == 0 and now_s < revision.held_until_s:
             revision.held_until_s = now_s + revision.held_for_s
         if count > revision.ready:
-            revision.is_released = False  # its requests are not those of the pods that leave any more
+            revision.is_released = False  # its requests are no longer only those of leaving pods
         revision.ready = count
         if revision.is_fresh and count > revision.state.wanted:
             revision.state = ScalingState.begun(self._now(), count)
@@ -173,7 +175,7 @@ class Autoscaler:
         revision.is_fresh = False
 
     def busy(self, key: str, count: int) -> None:
-        """Note how many pods of the revision report work without a request: they are needed until they report none.
+        """Record how many pods report work without a request; they are needed until they report none.
 
         The grace before zero begins with the last such report.
         """
@@ -187,7 +189,7 @@ class Autoscaler:
             self._decide(key, revision)
 
     def touched(self, key: str, ago_s: float) -> None:
-        """Note that a pod reports its last activity so long ago: it counts like a request at that time."""
+        """Record a pod's report of its last activity `ago_s` seconds ago; it counts like a request at that time."""
         revision = self._revisions.get(key)
         if revision is not None:
             revision.busy_s = max(revision.busy_s, self._now() - ago_s)
@@ -198,8 +200,9 @@ class Autoscaler:
         return revision is not None and revision.carried > 0
 
     def hold(self, key: str, seconds: float | None) -> bool:
-        """An operator wants a pod for so long, counted from when it is ready; None: for the grace before zero. False:
-        there is no such revision.
+        """Keep a pod for `seconds` from when it is ready, because an operator wants it; False: no such revision.
+
+        None: for the grace before zero.
         """
         revision = self._revisions.get(key)
         if revision is None:
@@ -213,9 +216,9 @@ class Autoscaler:
         return True
 
     def release(self, key: str) -> None:
-        """Unload the revision: only a request that waits calls for a pod from now on.
+        """Unload the revision: from now on only a queued request calls for a pod.
 
-        Requests in flight end with the pods that leave, and the loads that report them call for no other pod. A waiting
+        Requests in flight end with the pods that leave, and the loads that report them call for no other pod. A queued
         request of the last load may have been served since, so the next load decides.
         """
         revision = self._revisions.get(key)
@@ -223,16 +226,16 @@ class Autoscaler:
             revision.held_until_s = 0.0
             revision.is_released = True
             if not revision.queued:
-                self._come_to_rest(revision)
+                self._stop_counting(revision)
             self._decide(key, revision)
 
-    def _come_to_rest(self, revision: _Revision) -> None:
-        """Count the requests in flight no more: the pods that leave finish them."""
+    def _stop_counting(self, revision: _Revision) -> None:
+        """Stop counting the requests in flight: the pods that leave finish them."""
         revision.in_flight = revision.queued = 0
         revision.state = revision.state._replace(is_initialized=True)
 
     def minimum(self, key: str) -> int | None:
-        """The least that it has at this hour, without load; None: there is no such revision."""
+        """Return the least number of pods at this hour, without load; None: there is no such revision."""
         revision = self._revisions.get(key)
         if revision is None:
             return None
@@ -240,18 +243,18 @@ class Autoscaler:
         return max(revision.rule.min, scheduled)
 
     def tick(self) -> None:
-        """Decide on each revision that is due; to be called several times in SCALING_INTERVAL_S."""
-        if self._looks:
-            self._look_at_schedules()
+        """Decide on each revision that is due; call it several times in SCALING_INTERVAL_S."""
+        if self._schedule_changes:
+            self._apply_schedules()
         if not self._awake:
             return
         now_s = self._now()
         for key, revision in list(self._awake.items()):
             if revision.due_s <= now_s:
-                revision.due_s = now_s + SCALING_INTERVAL_S  # first: if it raises, the others have their turn
+                revision.due_s = now_s + SCALING_INTERVAL_S  # first, so that an exception does not block others
                 self._decide(key, revision)
 
-    # --- what it knows ---
+    # --- decisions ---
 
     def decision(self, key: str) -> Decision | None:
         """Return the last decision; its `seen.now_s` is the time at which it was made."""
@@ -259,7 +262,7 @@ class Autoscaler:
         return None if revision is None else revision.decision
 
     def shown(self, key: str) -> Shown | None:
-        """For `/debug/revisions`."""
+        """Return the last decisions for `/debug/revisions`."""
         revision = self._revisions.get(key)
         return None if revision is None else self._shown(key, revision)
 
@@ -316,10 +319,10 @@ class Autoscaler:
             peak = windows.peak(now_s)
         idle_s = 0.0 if revision.carried else max(now_s - revision.busy_s, 0.0)
         if not revision.carried and now_s >= revision.busy_s + rule.scale_to_zero_grace_s:
-            idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # whatever the rounding: it is due
+            idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # so that the rounding does not delay it
         if revision.busy:
             idle_s = 0.0
-        # The pods that report work leave as well, when an operator wants none.
+        # If an operator wants no pod, pods that report work leave too.
         busy = 0 if revision.is_released else revision.busy
         held = 1 if now_s < revision.held_until_s else 0
         return Observation(
@@ -338,7 +341,7 @@ class Autoscaler:
         )
 
     def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
-        """When it is decided on again, or that it sleeps."""
+        """Plan the next decision, or let the revision sleep."""
         rule, seen = revision.rule, decision.seen
         if not seen.carried and not seen.held and not seen.busy and decision.wanted == revision.floor(scheduled):
             is_done = decision.wanted == 0 or seen.idle_s >= max(rule.stable_window_s, rule.scale_to_zero_grace_s)
@@ -373,15 +376,15 @@ class Autoscaler:
         revision.burst_over = 0.0  # the first request is decided on at once
         self._awake.pop(key, None)
 
-    def _schedule_look(self, key: str, revision: _Revision) -> None:
+    def _plan_schedule_change(self, key: str, revision: _Revision) -> None:
         if revision.rule.schedule:
-            self._looks.plan(key, next_change_s(revision.rule.schedule, self._wall_clock()))
+            self._schedule_changes.plan(key, next_change_s(revision.rule.schedule, self._wall_clock()))
         else:
-            self._looks.cancel(key)
+            self._schedule_changes.cancel(key)
 
-    def _look_at_schedules(self) -> None:
+    def _apply_schedules(self) -> None:
         wall_s = self._wall_clock()
-        while (key := self._looks.pop(wall_s)) is not None:
+        while (key := self._schedule_changes.pop(wall_s)) is not None:
             revision = self._revisions[key]
-            self._schedule_look(key, revision)
+            self._plan_schedule_change(key, revision)
             self._decide(key, revision)

@@ -1,12 +1,12 @@
-"""The connection to Knative's autoscaler: a WebSocket on which batches of figures go out as protobuf.
+"""The connection to Knative's autoscaler: a WebSocket on which batches of figures are sent as protobuf.
 
 Rules
-  1. It lasts as long as the program runs: a broken connection is dialled again, at once where the autoscaler said that
-     it restarts, else with a growing, jittered backoff that a waiting request cuts short.
-  2. `send` never waits and never fails. While there is no connection nothing is kept: the owner of the figures is
-     called when it is back (`on_connected`), and sends the current ones then.
-  3. A peer that does not answer pings is gone.
-  4. A defect ends a connection, never the stream; it is counted and logged where errors of tasks are (`on_error`).
+  1. It lasts as long as the program runs. A broken connection is dialled again: at once if the autoscaler announced a
+     restart, otherwise with a growing backoff with jitter, which a waiting request shortens.
+  2. `send` never waits and never fails. Without a connection nothing is kept: `on_connected` is called when it is
+     restored, and the owner of the figures then sends the current ones.
+  3. A peer that does not answer pings counts as disconnected.
+  4. An internal error ends a connection, never the stream; it is counted and logged like errors of tasks (`on_error`).
 
 Source: knative.dev/serving pkg/activator/stat_reporter.go, knative.dev/pkg/websocket (v1.23).
 """
@@ -29,22 +29,22 @@ from activator.runtime.tasks import OnTaskError, wait_for
 from lb.rng import Rng
 
 AUTOSCALER_CONNECT_TIMEOUT_S: Final = 3.0
-AUTOSCALER_PING_S: Final = 20.0 / 3.0  # how often its connection is tried; half of it is the time for an answer
+AUTOSCALER_PING_S: Final = 20.0 / 3.0  # between two pings; an answer may take half of it
 AUTOSCALER_SEND_TIMEOUT_S: Final = 10.0
 AUTOSCALER_BATCH_MAX: Final = 1_000  # revisions in one message
-AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, since newer ones are current
+AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, because newer ones are current
 AUTOSCALER_BACKOFF_INITIAL_S: Final = 0.1
 AUTOSCALER_BACKOFF_FACTOR: Final = 1.3
 AUTOSCALER_BACKOFF_MAX_S: Final = 15.0
-AUTOSCALER_HURRIED_S: Final = 0.05  # the least pause between two dials when a request waits to be reported
+AUTOSCALER_HURRIED_S: Final = 0.05  # shortest pause between two dials while a request waits to be reported
 
 log = logging.getLogger("activator.autoscaler")
 
-_RESTARTING = 1012  # the close code of a server that will be back (RFC 6455, IANA registry)
+_RESTARTING = 1012  # the close code of a server that restarts (RFC 6455, IANA registry)
 
 
 def encode_batch(stats: list[ConcurrencyStat], pod_name: str) -> bytes:
-    """The batch as the autoscaler decodes it."""
+    """Encode a batch for the autoscaler."""
     messages = []
     for stat in stats:
         namespace, _, name = stat.key.partition("/")
@@ -56,7 +56,7 @@ def encode_batch(stats: list[ConcurrencyStat], pod_name: str) -> bytes:
 
 
 class AutoscalerStream:
-    """`url` is ws://…; `on_connected` is called whenever a connection is there (again)."""
+    """The stream of figures. `url` is ws://…; `on_connected` is called whenever a connection has been made."""
 
     def __init__(
         self,
@@ -77,17 +77,17 @@ class AutoscalerStream:
         self._something = asyncio.Event()
         self._wanted = asyncio.Event()  # cuts a backoff short
         self.is_connected: bool = False
-        self.disconnected_s: float = now()  # since when, while it is
+        self.disconnected_s: float = now()  # since when, while there is no connection
         self.connections_total: int = 0
-        self.errors_total: int = 0  # connections that were there and broke, as Knative counts them
+        self.errors_total: int = 0  # established connections that broke, as Knative counts them
         self.failed_dials_total: int = 0
         self.sent_total: int = 0  # batches
-        self.dropped_total: int = 0  # batches: there was no connection, or it was too slow
+        self.dropped_total: int = 0  # batches without a connection, or on one that was too slow
 
     def send(self, stats: list[ConcurrencyStat]) -> None:
-        """Put these on their way in the loop's next turn, in one batch with what else is sent until then.
+        """Queue these figures for the loop's next turn, in one batch with others that are sent until then.
 
-        A hundred revisions that are wanted in one turn must not push each other out.
+        A hundred revisions that are reported in one turn must not push each other out.
         """
         if not self.is_connected:
             self.dropped_total += 1
@@ -103,11 +103,11 @@ class AutoscalerStream:
         self._something.set()
 
     def unreachable_for_s(self) -> float:
-        """How long there has been no connection; 0.0 while there is one."""
+        """Return how long there has been no connection, in seconds; 0.0 while there is one."""
         return 0.0 if self.is_connected else self._now() - self.disconnected_s
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Keep a connection until cancelled."""
         backoff = Backoff(
             AUTOSCALER_BACKOFF_INITIAL_S,
             AUTOSCALER_BACKOFF_MAX_S,
@@ -119,7 +119,7 @@ class AutoscalerStream:
             while True:
                 try:
                     at_once = await self._connect_once(session)
-                except Exception as error:  # without this task the autoscaler would receive nothing any more
+                except Exception as error:  # The task must survive: without it the autoscaler receives nothing.
                     self._on_error("autoscaler", error)
                     at_once = None
                 if at_once is not None:
@@ -130,14 +130,14 @@ class AutoscalerStream:
                     backoff.reset()
 
     async def _pause(self, seconds: float) -> bool:
-        """Sit out a backoff; True if a request cut it short. It has a least length all the same."""
+        """Wait for a backoff; return True if a request ended it early, though not before AUTOSCALER_HURRIED_S."""
         self._wanted.clear()
         least_s = min(seconds, AUTOSCALER_HURRIED_S)
         await wait_for(asyncio.Event(), least_s)
         return await wait_for(self._wanted, max(seconds - least_s, 0.001))
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool | None:
-        """One connection from its beginning to its end. None: there was none; True: dial again at once."""
+        """Make and serve one connection. Return None if there was none, True to dial again at once."""
         try:
             async with asyncio.timeout(AUTOSCALER_CONNECT_TIMEOUT_S):
                 socket = await session.ws_connect(self.url, heartbeat=AUTOSCALER_PING_S, max_msg_size=1 << 16)
@@ -157,7 +157,7 @@ class AutoscalerStream:
         finally:
             self._end()
             await socket.close()
-        log.warning("the autoscaler at %s is gone (close code %s)", self.url, socket.close_code)
+        log.warning("the connection to the autoscaler at %s is closed (close code %s)", self.url, socket.close_code)
         return socket.close_code == _RESTARTING
 
     def _begin(self) -> None:
@@ -174,7 +174,7 @@ class AutoscalerStream:
         self._batches.clear()
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """The autoscaler sends no messages; pongs and the end of the connection arrive by reading."""
+        """Read until the connection ends: the autoscaler sends no messages, but pongs and the end arrive by reading."""
         async for _ in socket:
             pass
 

@@ -1,13 +1,13 @@
-"""How many requests each revision has, as Knative's autoscaler expects it.
+"""Reports the concurrency of each revision in the form that Knative's autoscaler expects.
 
 Rules
-  1. A revision is reported at once with its first request, as one request of concurrency one: that starts it from zero.
-     The next regular report subtracts it again. The same holds for a request that finds no pod of a revision which was
+  1. A revision is reported at once with its first request, as one request of concurrency one, which starts it from
+     zero. The next regular report subtracts it. The same holds for a request that finds no pod of a revision which was
      reported a moment ago.
-  2. Every CONCURRENCY_REPORT_S each revision that carries something is reported with its mean concurrency since the
-     last report and the number of its requests; once more, with zero, when it carries nothing any more.
-  3. Figures that were not delivered are not lost: when the connection is back, every revision with requests is reported
-     at once, so that a first request waits for no interval. That too is subtracted from the next report.
+  2. Every CONCURRENCY_REPORT_S each revision with requests is reported with its mean concurrency since the last report
+     and the number of its requests; once more, with zero, when it has none.
+  3. Figures that were not delivered are not lost: when the connection is restored, every revision with requests is
+     reported at once, so that a first request does not wait for an interval. The next report subtracts that too.
 
 The means come from the integral that the data plane keeps (`Load.request_seconds`), so they are exact however rarely a
 load is reported. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
@@ -36,29 +36,28 @@ class _Entry:
     """A revision that is being reported."""
 
     def __init__(self, load: Load, requests_before: int) -> None:
-        self.reported_average = (
-            1.0  # what was reported at once, to be subtracted from the next report: of the concurrency …
-        )
+        # Reported at once, and subtracted from the next report.
+        self.reported_average = 1.0
         self.reported_count = 1.0
         self.poked_s = load.at_s
         self.load = load
-        # What the next report counts from; the time before this first load is not of this revision's.
+        # The start of the next report; the time before this first load does not count.
         self.since_s = load.at_s
         self.seconds_before = load.request_seconds
         self.requests_before = requests_before
 
 
 class ConcurrencyReporter:
-    """`send` hands a batch to the autoscaler's connection; it does not wait."""
+    """The reporter. `send` passes a batch to the autoscaler's connection and does not wait."""
 
     def __init__(self, now: Now, send: Callable[[list[ConcurrencyStat]], None]) -> None:
         self._now = now
         self._send = send
         self._entries: dict[str, _Entry] = {}
-        self._requests: dict[str, int] = {}  # by revision: how many had come when it was last reported
+        self._requests: dict[str, int] = {}  # by revision: the total of requests at its last report
 
     def load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Record the present load of a revision; report its first request at once."""
         entry = self._entries.get(load.key)
         if entry is not None:
             entry.load = load
@@ -69,7 +68,7 @@ class ConcurrencyReporter:
             self._send([ConcurrencyStat(load.key, 1.0, 1.0)])
 
     def poke(self, key: str) -> None:
-        """Requests wait for this revision, which has no pod: they must not wait for the next report."""
+        """Report at once that requests wait for this revision, which has no pod."""
         entry = self._entries.get(key)
         now_s = self._now()
         if entry is not None and now_s - entry.poked_s >= POKE_INTERVAL_S:
@@ -78,12 +77,12 @@ class ConcurrencyReporter:
             self._send([ConcurrencyStat(key, 1.0, 0.0)])
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone; one of the same name begins anew."""
+        """Forget the revision, which was removed."""
         self._entries.pop(key, None)
         self._requests.pop(key, None)
 
     def report(self) -> None:
-        """Send the figures since the last report. To be called every CONCURRENCY_REPORT_S."""
+        """Send the figures since the last report. Call it every CONCURRENCY_REPORT_S."""
         now_s = self._now()
         stats = []
         for key, entry in list(self._entries.items()):
@@ -94,13 +93,13 @@ class ConcurrencyReporter:
             )
             stats.append(ConcurrencyStat(key, average_left, count_left))
             self._begin_again(key, entry)
-            if average == 0.0 and entry.load.concurrency == 0:  # else a request has come a moment ago, and goes on
+            if average == 0.0 and entry.load.concurrency == 0:  # otherwise a request has just arrived and is in flight
                 del self._entries[key]
         if stats:
             self._send(stats)
 
     def connected(self) -> None:
-        """The autoscaler may have missed something: report the current loads at once."""
+        """Report the current loads at once, because the autoscaler may have missed some."""
         carrying = []
         for key, entry in self._entries.items():
             if entry.load.concurrency > 0:
@@ -111,12 +110,12 @@ class ConcurrencyReporter:
 
     def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
         load = entry.load
-        # A load of a revision without requests is not sent again: nothing has been added since.
+        # The load of a revision without requests is not sent again, because nothing is added to it.
         until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)
         elapsed_s = until_s - entry.since_s
         average = (load.request_seconds - entry.seconds_before) / elapsed_s if elapsed_s > 0.0 else 0.0
         if elapsed_s <= 0.0 and load.concurrency > 0:
-            average = float(load.concurrency)  # a report right after the first request: it is not idle
+            average = float(load.concurrency)  # a report directly after the first request
         entry.since_s = until_s
         return average, float(load.requests_total - entry.requests_before)
 

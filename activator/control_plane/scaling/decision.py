@@ -1,16 +1,15 @@
-"""The decision how many pods a revision should have: Knative's algorithm, as a pure function of what was observed.
+"""Decides how many pods a revision should have: Knative's algorithm, as a pure function of observations.
 
 Rules
   1. `decide` reads no clock and does no I/O: equal rules, observations and states give equal decisions. The state that
      the next decision starts from is part of the decision.
-  2. In this order: what the averages ask for, within the rates; panic; what is here at this moment, where the rule says
-     so (`burst`); zero, once there was no request for the grace; the scale-down delay; the last pod; minimum and
-     maximum. The reason is the last step that changed the number. An operator's unload takes the place of all steps
-     before minimum and maximum.
-  3. Never to zero while a request is in flight or waits.
-  4. Without a request a revision at zero stays there, whatever the averages of its past are.
+  2. The steps, in this order: the averages, within the rates; panic; the present requests, if the rule has `burst`;
+     zero, after the grace without a request; the scale-down delay; the last pod; minimum and maximum. The reason is the
+     last step that changed the number. An operator's unload replaces all steps before minimum and maximum.
+  3. The number is never zero while a request is in flight or queued.
+  4. Without a request a revision at zero stays there, whatever its past averages are.
 
-`burst`, the grace and the last pod are ours (docs/scaling.md says why); the rest is Knative's.
+`burst`, the grace and the last pod are additions (docs/scaling.md has the reasons); the rest is Knative's.
 
 Source: knative.dev/serving pkg/autoscaler/scaling/autoscaler.go (Scale), pkg/autoscaler/aggregation/max/window.go,
 pkg/reconciler/autoscaling/kpa/scaler.go (scale, handleScaleToZero), v1.23.
@@ -27,7 +26,7 @@ from activator.control_plane.scaling.rule import ScalingRule
 
 INITIAL_SCALE_MAX_S: Final = 600.0  # an initial scale that was not reached after this time counts as reached
 
-# The steps of the scale-down delay: what was wanted within one is one entry, so there are 1,200 at the most.
+# The resolution of the scale-down delay: numbers within one step are one entry, so there are at most 1,200.
 _DELAY_STEPS: Final = ((300.0, 0.25), (1200.0, 1.0), (float("inf"), 4.0))
 
 
@@ -36,10 +35,10 @@ class ScalingState(NamedTuple):
 
     wanted: int = 0
     begun_s: float = 0.0  # when the revision became known
-    panic_s: float | None = None  # when the load was last over the threshold, while it panics
-    panic_pods: int = 0  # the most that was wanted since it panics
-    delayed: tuple[tuple[float, int], ...] = ()  # (when, how many were wanted), falling: for the scale-down delay
-    zero_s: float | None = None  # since when nothing but the last pod's retention keeps it from zero
+    panic_s: float | None = None  # when the load was last over the threshold, in panic mode
+    panic_pods: int = 0  # the largest number of this panic
+    delayed: tuple[tuple[float, int], ...] = ()  # (time, number), with falling numbers, for the scale-down delay
+    zero_s: float | None = None  # since when only the last pod's retention keeps it above zero
     is_initialized: bool = False  # its initial scale was reached
 
     @classmethod
@@ -54,8 +53,8 @@ class Decision(NamedTuple):
     wanted: int
     reason: ScalingReason
     panicking: bool
-    before: int  # what was wanted until now
-    needed: int  # what the load alone asks for, without rates, delay and bounds
+    before: int  # the number until now
+    needed: int  # the number for the load alone, without rates, delay and bounds
     rule: ScalingRule
     seen: Observation
     state: ScalingState
@@ -68,12 +67,12 @@ class Decision(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """One sentence with the numbers."""
+        """Return one sentence with the numbers."""
         return explain(self.reason, self.wanted, self.needed, self.rule, self.seen)
 
 
-class _Course(NamedTuple):
-    """A number on its way, and what gave it."""
+class _Candidate(NamedTuple):
+    """An intermediate number, with its reason and the panic and delay state."""
 
     wanted: int
     reason: ScalingReason
@@ -86,11 +85,11 @@ class _Course(NamedTuple):
 def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decision:
     """Return the number of pods that are wanted from now on, with its reason."""
     if seen.is_unloaded and not seen.carried:
-        course = _Course(0, ScalingReason.UNLOADED)
-        wanted, reason, zero_s = 0, course.reason, None
+        candidate = _Candidate(0, ScalingReason.UNLOADED)
+        wanted, reason, zero_s = 0, candidate.reason, None
     else:
-        course = by_load(rule, seen, state)
-        wanted, reason, zero_s = _last_pod(rule, seen, state, course)
+        candidate = by_load(rule, seen, state)
+        wanted, reason, zero_s = _last_pod(rule, seen, state, candidate)
     is_initialized = (
         state.is_initialized or seen.ready >= rule.initial_scale or seen.now_s - state.begun_s >= INITIAL_SCALE_MAX_S
     )
@@ -98,25 +97,25 @@ def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decisio
     if wanted == state.wanted and reason is ScalingReason.STABLE_AVERAGE:
         reason = ScalingReason.WITHIN_TARGET
     after = ScalingState(
-        wanted, state.begun_s, course.panic_s, course.panic_pods, course.delayed, zero_s, is_initialized
+        wanted, state.begun_s, candidate.panic_s, candidate.panic_pods, candidate.delayed, zero_s, is_initialized
     )
-    return Decision(wanted, reason, course.panic_s is not None, state.wanted, course.needed, rule, seen, after)
+    return Decision(wanted, reason, candidate.panic_s is not None, state.wanted, candidate.needed, rule, seen, after)
 
 
-def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Course:
+def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Candidate:
     """Return the number that the load asks for, before the last pod and the bounds."""
-    course = _by_averages(rule, seen, state)
+    candidate = _by_averages(rule, seen, state)
     if rule.burst:
-        course = _at_this_moment(rule, seen, state, course)
+        candidate = _with_burst(rule, seen, state, candidate)
     if seen.carried == 0 and seen.idle_s >= rule.scale_to_zero_grace_s:
-        course = _Course(0, ScalingReason.IDLE_TO_ZERO, 0)
-    return _delayed(rule, seen, state, course)
+        candidate = _Candidate(0, ScalingReason.IDLE_TO_ZERO, 0)
+    return _delayed(rule, seen, state, candidate)
 
 
 # --- Knative's Scale -------------------------------------------------------------------------------------------------
 
 
-def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Course:
+def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Candidate:
     ready = max(seen.ready, 1)
     target = rule.effective_target
     stable_needed, panic_needed = ceil(seen.stable / target), ceil(seen.panic / target)
@@ -128,15 +127,15 @@ def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _
     elif panic_s is not None and panic_s + rule.stable_window_s < seen.now_s:
         panic_s = None
     if panic_s is None:
-        return _Course(stable_pods, reason, stable_needed)
+        return _Candidate(stable_pods, reason, stable_needed)
     # Where the stable average is the greater one, it counts.
     if panic_pods > stable_pods:
         rated = panic_reason is ScalingReason.RATE_LIMITED_UP
         stable_pods, reason = panic_pods, panic_reason if rated else ScalingReason.PANIC
     needed = max(stable_needed, panic_needed)
     if stable_pods >= state.panic_pods:
-        return _Course(stable_pods, reason, needed, panic_s, stable_pods)
-    return _Course(state.panic_pods, ScalingReason.PANIC_HOLDS, needed, panic_s, state.panic_pods)
+        return _Candidate(stable_pods, reason, needed, panic_s, stable_pods)
+    return _Candidate(state.panic_pods, ScalingReason.PANIC_HOLDS, needed, panic_s, state.panic_pods)
 
 
 def _within_rates(rule: ScalingRule, ready: int, needed: int) -> tuple[int, ScalingReason]:
@@ -153,56 +152,56 @@ def _within_rates(rule: ScalingRule, ready: int, needed: int) -> tuple[int, Scal
     return pods, reason
 
 
-def _delayed(rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course) -> _Course:
-    """The most that was wanted within the scale-down delay."""
+def _delayed(rule: ScalingRule, seen: Observation, state: ScalingState, candidate: _Candidate) -> _Candidate:
+    """Raise the number to the largest one within the scale-down delay."""
     if rule.scale_down_delay_s <= 0.0:
-        return course
-    entries = most_within(state.delayed, seen.now_s, course.wanted, rule.scale_down_delay_s)
+        return candidate
+    entries = most_within(state.delayed, seen.now_s, candidate.wanted, rule.scale_down_delay_s)
     most = entries[0][1]
-    if most == course.wanted:
-        return course._replace(delayed=entries)
-    return course._replace(wanted=most, reason=ScalingReason.SCALE_DOWN_DELAY, delayed=entries)
+    if most == candidate.wanted:
+        return candidate._replace(delayed=entries)
+    return candidate._replace(wanted=most, reason=ScalingReason.SCALE_DOWN_DELAY, delayed=entries)
 
 
 def most_within(
     entries: tuple[tuple[float, int], ...], now_s: float, value: int, window_s: float
 ) -> tuple[tuple[float, int], ...]:
-    """The entries that can still be the greatest of the window; the greatest is the first."""
+    """Return the entries that can still be the largest of the window, the largest first."""
     step_s = next(step_s for most_s, step_s in _DELAY_STEPS if window_s <= most_s)
     at_s = floor(now_s / step_s) * step_s
     kept = [entry for entry in entries if at_s - entry[0] < window_s and entry[1] > value]
-    if not kept or kept[-1][0] != at_s:  # else that entry is greater, and as young
+    if not kept or kept[-1][0] != at_s:  # otherwise that entry is larger and has the same time
         kept.append((at_s, value))
     return tuple(kept)
 
 
-# --- ours ------------------------------------------------------------------------------------------------------------
+# --- additions to Knative's ------------------------------------------------------------------------------------------
 
 
-def _at_this_moment(rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course) -> _Course:
-    """What is here now, or was here at one moment of the stable window, asks for more than the averages do."""
+def _with_burst(rule: ScalingRule, seen: Observation, state: ScalingState, candidate: _Candidate) -> _Candidate:
+    """Raise the number if the present requests, or a peak within the stable window, need more than the averages."""
     target = rule.effective_target
     now_needed = ceil(seen.carried / target)
     needed = max(ceil(seen.peak / target), now_needed)
-    averages_explain = course.reason is not ScalingReason.PANIC_HOLDS and state.wanted > 0
-    if needed < course.wanted or (needed == course.wanted and averages_explain):
-        return course._replace(needed=max(course.needed, needed))
-    # A rate is a bound on growth: pods that were wanted already, and are not ready yet, it does not take away.
-    most = max(ceil(rule.scale_up_rate * max(seen.ready, 1)), state.wanted, course.wanted)
+    averages_explain = candidate.reason is not ScalingReason.PANIC_HOLDS and state.wanted > 0
+    if needed < candidate.wanted or (needed == candidate.wanted and averages_explain):
+        return candidate._replace(needed=max(candidate.needed, needed))
+    # A rate bounds growth only: it does not remove pods that were wanted already and are not ready yet.
+    most = max(ceil(rule.scale_up_rate * max(seen.ready, 1)), state.wanted, candidate.wanted)
     if needed > most:
-        return course._replace(wanted=most, reason=ScalingReason.RATE_LIMITED_UP, needed=needed)
+        return candidate._replace(wanted=most, reason=ScalingReason.RATE_LIMITED_UP, needed=needed)
     if needed > now_needed:
         reason = ScalingReason.RECENT_PEAK
     else:
         reason = ScalingReason.WAITING_REQUESTS if seen.queued else ScalingReason.REQUESTS_AT_ONCE
-    return course._replace(wanted=needed, reason=reason, needed=needed)
+    return candidate._replace(wanted=needed, reason=reason, needed=needed)
 
 
 def _last_pod(
-    rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course
+    rule: ScalingRule, seen: Observation, state: ScalingState, candidate: _Candidate
 ) -> tuple[int, ScalingReason, float | None]:
-    """Between one pod and none: the number, its reason, and since when only the retention keeps the last pod."""
-    wanted, reason = course.wanted, course.reason
+    """Decide between one pod and none; return the number, its reason, and since when only the retention keeps one."""
+    wanted, reason = candidate.wanted, candidate.reason
     if seen.carried:
         if wanted > 0:
             return wanted, reason, None

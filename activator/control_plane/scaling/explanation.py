@@ -1,4 +1,4 @@
-"""Why so many pods are wanted: a closed set of reasons, and one sentence with the numbers for each."""
+"""Explains a number of pods: a closed set of reasons, and for each one sentence with the numbers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ScalingReason(Enum):
 
 
 class Figures:
-    """The numbers of one decision, as words."""
+    """The figures of one decision, as text."""
 
     def __init__(self, wanted: int, needed: int, rule: ScalingRule, seen: Observation) -> None:
         is_rate = rule.metric == METRIC_RPS
@@ -58,7 +58,7 @@ class Figures:
 
 
 def explain(reason: ScalingReason, wanted: int, needed: int, rule: ScalingRule, seen: Observation) -> str:
-    """One sentence."""
+    """Return one sentence."""
     return _SENTENCES[reason](Figures(wanted, needed, rule, seen))
 
 
@@ -132,7 +132,7 @@ _SENTENCES: Final[dict[ScalingReason, Callable[[Figures], str]]] = {
     ),
     ScalingReason.BUSY: lambda of: (
         f"The load calls for {of.needed}, and {_pods(of.seen.busy)} of it "
-        f"{'says' if of.seen.busy == 1 else 'say'} that there is work without a request."
+        f"{'reports' if of.seen.busy == 1 else 'report'} work without a request."
     ),
     ScalingReason.INITIAL_SCALE: lambda of: (
         f"The revision is new: it begins with {_pods(of.rule.initial_scale)}, of which {of.seen.ready} are ready."

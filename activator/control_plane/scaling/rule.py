@@ -1,9 +1,9 @@
-"""How one revision is scaled: a rule in which nothing is left to be resolved, the same for processes and Deployments.
+"""The scaling settings of one revision, fully resolved, with the same form for processes and Deployments.
 
 Rules
-  1. Plain values only. Times are seconds; a maximum of 0 is no maximum. `process_rule` and `resolve_rule` make a rule
-     of what stands in a file (`config.model.scaling.Scaling`).
-  2. Where a default differs from Knative's, docs/scaling.md says so and why.
+  1. Plain values only. Times are in seconds; a maximum of 0 is no maximum. `process_rule` and `resolve_rule` make a
+     rule from the configuration (`config.model.scaling.Scaling`).
+  2. docs/scaling.md lists the defaults that differ from Knative's, with the reasons.
 
 Source of names and defaults: knative.dev/serving config/core/configmaps/autoscaler.yaml,
 pkg/reconciler/autoscaling/kpa/resources/decider.go, pkg/reconciler/autoscaling/resources/target.go (v1.23).
@@ -30,52 +30,52 @@ from activator.config.specs import resolve_program
 from activator.control_plane.scaling.schedule import ScheduledMinimum, scheduled
 from activator.runtime.clock import NEVER
 
-TARGET_MIN: Final = 0.01  # per pod, with utilization: less would be more pods than anybody can start
+TARGET_MIN: Final = 0.01  # per pod, with utilization; bounds the number of pods
 
 _DEFAULTS: Final = Scaling()
 
 
 class ScalingRule(msgspec.Struct, frozen=True):
-    """Resolved: each key has its value."""
+    """The resolved settings: each key has its value."""
 
     min: int = 0
     max: int = 0  # 0: no bound
     metric: str = METRIC_CONCURRENCY  # concurrency | rps
     target: float = float(TARGET_CONCURRENCY)  # per pod, of the metric
-    utilization: float = _DEFAULTS.utilization  # the share of the target that is aimed at
+    utilization: float = _DEFAULTS.utilization  # the share of the target that the autoscaler aims at
     stable_window_s: float = STABLE_WINDOW_S
     panic_window_s: float = STABLE_WINDOW_S * PANIC_WINDOW_SHARE
-    panic_threshold: float = _DEFAULTS.panic_threshold  # pods that are needed / pods that are ready
+    panic_threshold: float = _DEFAULTS.panic_threshold  # needed pods / ready pods
     scale_up_rate: float = _DEFAULTS.scale_up_rate  # wanted / ready, at one decision
     scale_down_rate: float = _DEFAULTS.scale_down_rate  # ready / wanted, at one decision
     scale_down_delay_s: float = 0.0
     initial_scale: int = 0
-    activation_scale: int = 1  # while there is load: at least so many
-    scale_to_zero_grace_s: float = SCALE_TO_ZERO_GRACE_S  # without a request until zero is decided
-    last_pod_retention_s: float = 0.0  # from there on, of the last pod
+    activation_scale: int = 1  # the least number of pods while there is load
+    scale_to_zero_grace_s: float = SCALE_TO_ZERO_GRACE_S  # time without a request before zero
+    last_pod_retention_s: float = 0.0  # how much longer the last pod is kept
     schedule: tuple[ScheduledMinimum, ...] = ()
-    burst: bool = False  # what is here at this moment counts, not only averages
+    burst: bool = False  # present requests count, not only averages
 
     @property
     def effective_target(self) -> float:
-        """Per pod, with utilization."""
+        """Return the target per pod, with utilization."""
         return max(self.target * self.utilization, TARGET_MIN)
 
 
 def resolve_rule(scaling: Scaling, container_concurrency: int) -> ScalingRule:
-    """The rule of a revision that something else than our supervisor runs: a Deployment, say."""
+    """Return the rule of a revision whose pods another program runs, for example a Deployment."""
     return _resolve(
         scaling, container_concurrency, STABLE_WINDOW_S, SCALE_TO_ZERO_GRACE_S, scaling.min, scaling.max, False
     )
 
 
 def process_rule(revision: Revision, processors: int | None = None) -> ScalingRule:
-    """The rule of a revision that local programs run; `process.min_scale` and its neighbours are part of it."""
+    """Return the rule of a revision that runs local programs; it includes `process.min_scale` and its neighbours."""
     process = resolve_program(revision, processors)
     scaling = revision.scaling
     rule = _resolve(
         scaling,
-        process.target_concurrency,  # which is the limit where it is not set
+        process.target_concurrency,  # resolved to the limit if it is not set
         PROCESS_STABLE_WINDOW_S,
         float(process.idle),
         process.min_scale,

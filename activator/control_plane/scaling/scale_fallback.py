@@ -1,12 +1,12 @@
-"""The autoscaler is away and requests wait for a revision at zero: then its Deployment is scaled to one, once.
+"""Scales a Deployment from zero to one if requests wait for it while the autoscaler is unreachable.
 
 Rules
-  1. Only where it is switched on (`kubernetes: {scale_fallback: 30s}`), since it needs a right that the activator does
-     not have otherwise: to get and patch `deployments/scale`.
-  2. Only from zero, and only as the object was when it was read: if it was scaled meanwhile, that stands (409).
-  3. One attempt a revision and outage. A new one may be made when the autoscaler was there in between, or after
-     SCALE_FALLBACK_RETRY_S, since what failed may have been our own call.
-  4. SCALE_FALLBACKS_AT_ONCE attempts are under way at the most: an outage concerns all revisions at once.
+  1. Only where it is switched on (`kubernetes: {scale_fallback: 30s}`), because it needs a right that the activator
+     does not have otherwise: to get and patch `deployments/scale`.
+  2. Only from zero, and only in the version that was read: a concurrent change stays (409).
+  3. One attempt per revision and outage. Another one is made if the autoscaler was reachable in between, or after
+     SCALE_FALLBACK_RETRY_S, because our own call may have failed.
+  4. At most SCALE_FALLBACKS_AT_ONCE attempts run at once, because an outage concerns all revisions.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from activator.runtime.child_name import deployment
 from activator.runtime.clock import Now
 from activator.runtime.controller_counts import Controllers, error_type_of
 
-SCALE_FALLBACKS_AT_ONCE: Final = 4  # attempts to scale revisions without the autoscaler; the others wait their turn
-SCALE_FALLBACK_RETRY_S: Final = 60.0  # between two attempts to scale one revision without the autoscaler
+SCALE_FALLBACKS_AT_ONCE: Final = 4  # concurrent attempts; the others wait
+SCALE_FALLBACK_RETRY_S: Final = 60.0  # between two attempts for one revision
 
 log = logging.getLogger("activator.scaling")
 
 
 class Api(Protocol):
-    """What is needed of the Kubernetes API."""
+    """The methods of the Kubernetes client that are used here."""
 
     async def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
 
@@ -36,37 +36,37 @@ class Api(Protocol):
 
 
 class ScaleFallback:
-    """`away_for_s` says how long the autoscaler has been away (0: it is there); `start` runs an attempt as a task."""
+    """The fallback. `unreachable_for_s`: how long the autoscaler has been so; `start` runs an attempt as a task."""
 
     def __init__(
         self,
         api: Api,
         after_s: float,
-        away_for_s: Callable[[], float],
+        unreachable_for_s: Callable[[], float],
         now: Now,
         start: Callable[[str, Any], object],
         controllers: Controllers,
     ) -> None:
         self._api = api
         self._after_s = after_s
-        self._away_for_s = away_for_s
+        self._unreachable_for_s = unreachable_for_s
         self._now = now
         self._start = start
         self._controllers = controllers
-        controllers.register("revision", SCALE_FALLBACKS_AT_ONCE + 1)  # and the pass of a revision that was seen
+        controllers.register("revision", SCALE_FALLBACKS_AT_ONCE + 1)  # one more for the pass of the source
         self._places = asyncio.Semaphore(SCALE_FALLBACKS_AT_ONCE)
         self._tried_s: dict[str, float] = {}  # by revision, in this outage
         self.scaled_total = 0
 
     def wake(self) -> None:
-        """The API answers again: revisions that were tried meanwhile may be tried now."""
+        """Allow new attempts at once: the Kubernetes API answers again."""
         self._tried_s.clear()
 
-    def look(self, waiting: list[str]) -> None:
-        """Requests wait for these revisions, which have no pod."""
-        away_s = self._away_for_s()
-        if away_s < self._after_s or self._after_s <= 0.0:
-            if away_s == 0.0:
+    def check(self, waiting: list[str]) -> None:
+        """Start attempts for revisions without a pod for which requests wait."""
+        unreachable_s = self._unreachable_for_s()
+        if unreachable_s < self._after_s or self._after_s <= 0.0:
+            if unreachable_s == 0.0:
                 self._tried_s.clear()
             return
         now_s = self._now()
@@ -94,7 +94,7 @@ class ScaleFallback:
         except Exception as error:
             if error_type_of(error).value == "conflict":
                 self._controllers.conflict("revision", "scale")
-            log.warning("the autoscaler is away and %s could not be scaled to one: %s", key, error)
+            log.warning("the autoscaler is unreachable, and %s could not be scaled to one: %s", key, error)
             return
         self.scaled_total += 1
-        log.warning("the autoscaler is away: %s was scaled to one since requests wait", key)
+        log.warning("the autoscaler is unreachable: %s was scaled to one, because requests wait", key)

@@ -1,10 +1,10 @@
-"""Minimum replicas by weekday and hour: what holds at a time, and when that may change.
+"""Minimum replicas by weekday and hour: the minimum at a time, and when it may change.
 
 Rules
-  1. Days and hours are local times of the entry's time zone (IANA name). A night that is an hour longer or shorter
-     keeps its hours: `until: 06:00` is six o'clock there, however many hours after midnight.
+  1. Days and hours are local times of the entry's time zone (IANA name). On days on which clocks change, hours keep
+     their local meaning: `until: 06:00` is six o'clock there, however many hours after midnight.
   2. Hours from the evening to the morning belong to the day on which they begin.
-  3. Of several entries the greatest counts. The time is handed in as Unix seconds.
+  3. Of several entries the largest counts. The time is passed in as Unix seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgspec
 
 from activator.config.model.scaling import WEEKDAYS, ScheduledScale
 
-ZONES_MAX: Final = 256  # time zones that are kept
-LOOK_S: Final = 1800.0  # on a day on which clocks are changed: offsets change at whole half hours
+ZONES_MAX: Final = 256  # cached time zones
+LOOK_S: Final = 1800.0  # step on days on which clocks change; offsets change at whole half hours
 
 _DAY_MINUTES: Final = 1440
 
@@ -30,23 +30,23 @@ class ScheduledMinimum(msgspec.Struct, frozen=True):
     min: int
     weekdays: tuple[int, ...]  # Monday is 0
     from_minute: int
-    until_minute: int  # not included; not after `from_minute`: of the next day
+    until_minute: int  # exclusive; of the next day if it is not after `from_minute`
     time_zone: str
 
 
 def scheduled(entry: ScheduledScale) -> ScheduledMinimum:
-    """What stands in the file; it has been checked."""
+    """Convert an entry of the configuration, which has been checked."""
     days = tuple(sorted(WEEKDAYS.index(day) for day in entry.days))
     return ScheduledMinimum(entry.min, days, _minute(entry.from_), _minute(entry.until), entry.time_zone)
 
 
 def minimum_at(schedule: tuple[ScheduledMinimum, ...], wall_s: float) -> int:
-    """The minimum that holds then; 0 where no entry applies."""
+    """Return the minimum at this time; 0 where no entry applies."""
     return max((entry.min for entry in schedule if _applies(entry, _local(entry.time_zone, wall_s))), default=0)
 
 
 def next_change_s(schedule: tuple[ScheduledMinimum, ...], wall_s: float) -> float:
-    """When the minimum may be another one, at the earliest; it may turn out to be the same. There must be entries."""
+    """Return the earliest time at which the minimum may change, though it need not. There must be entries."""
     return min(_next_of(entry, wall_s) for entry in schedule)
 
 
@@ -62,17 +62,17 @@ def _applies(entry: ScheduledMinimum, local: datetime) -> bool:
 def _next_of(entry: ScheduledMinimum, wall_s: float) -> float:
     zone = _zone(entry.time_zone)
     local = _local(entry.time_zone, wall_s)
-    midnight = datetime(local.year, local.month, local.day)  # noqa: DTZ001 - its zone follows
+    midnight = datetime(local.year, local.month, local.day)  # noqa: DTZ001 - the zone is set below
     found = wall_s + 86400.0
     for day in (0, 1):
         for minute in (entry.from_minute, entry.until_minute % _DAY_MINUTES):
             at = midnight + timedelta(days=day, minutes=minute)
-            for fold in (0, 1):  # an hour that comes twice begins twice
+            for fold in (0, 1):  # an hour that occurs twice begins twice
                 at_s = at.replace(tzinfo=zone, fold=fold).timestamp()
                 if wall_s < at_s < found:
                     found = at_s
     if _local(entry.time_zone, found).utcoffset() != local.utcoffset():
-        found = min(found, (wall_s // LOOK_S + 1.0) * LOOK_S)  # the hour may be one that does not exist that day
+        found = min(found, (wall_s // LOOK_S + 1.0) * LOOK_S)  # the hour may not exist on that day
     return found
 
 

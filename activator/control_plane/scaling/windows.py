@@ -1,19 +1,19 @@
-"""The averages of one revision over its stable and its panic window, from totals that only grow.
+"""The averages of one revision over its stable and its panic window, from monotonic totals.
 
 Rules
-  1. Time is cut into buckets of BUCKET_S. A window of n buckets is the current one, as far as it has come, and n - 1
-     before. For the beginning of each bucket the total at that time is kept, so an average is one subtraction and
-     one division, whatever the window; an observation writes the beginnings that it has passed, one a second.
+  1. Time is divided into buckets of BUCKET_S. A window of n buckets is the current one so far and the n - 1 before it.
+     The total at the start of each bucket is kept, so an average is one subtraction and one division, whatever the
+     window; an observation writes the starts that it has passed, one a second.
   2. The average of a concurrency comes from its time integral, so it is exact however rarely a load is reported.
-     Between two observations it is taken as even.
-  3. What is missing is not taken as zero. A window that has begun a moment ago is divided by its age; one whose last
-     observations have not come is divided by the time until the last one; with none in the whole window it is 0.
-     After a silence as long as a window, that window begins anew.
-  4. A revision that was last seen without a request has none until the next observation, which comes at once with its
-     first request: that silence is known, so it counts as zero. (Knative leaves such seconds out of its averages and
-     divides by fewer, until the window is empty.)
-  5. Requests that pods have answered, and whose slow clients have yet to take the rest, need no pod: of the integral
-     since the last load only the share counts that requests at pods and in line have of all that are here.
+     Between two observations it is assumed to be constant.
+  3. Missing data do not count as zero. A window that has just begun is divided by its age; one whose last observations
+     are missing is divided by the time until the last one; one without any observation is 0. After a silence as long as
+     a window, that window begins again.
+  4. A revision that was last observed without a request has none until the next observation, which comes with its first
+     request: that silence is known, so it counts as zero. (Knative leaves such seconds out of its averages and divides
+     by fewer, until the window is empty.)
+  5. Requests that pods have answered, and whose slow clients have not received everything, need no pod. Of the integral
+     since the last load, only the share of the requests at pods and in the queue among all requests counts.
 
 Source: knative.dev/serving pkg/autoscaler/aggregation/bucketing.go, pkg/autoscaler/metrics/collector.go (v1.23).
 """
@@ -29,12 +29,12 @@ from activator.config.model.scaling import METRIC_RPS
 from activator.messages import Load
 
 BUCKET_S: Final = 1.0
-AVERAGE_DIGITS: Final = 6  # behind the point
-RATE_SPAN_MIN_S: Final = 1.0  # a rate is not divided by less: one request after a millisecond is not 1000 per second
+AVERAGE_DIGITS: Final = 6  # decimal places
+RATE_SPAN_MIN_S: Final = 1.0  # the least divisor of a rate: one request after a millisecond is not 1000 per second
 
 
 class _Window:
-    """Its length, and where it begins at the earliest."""
+    """One window: its length, and the earliest time that it includes."""
 
     def __init__(self, seconds: float, at_s: float) -> None:
         self.buckets = _buckets(seconds)
@@ -45,7 +45,7 @@ class _Window:
 class Totals:
     """A total over time, and its averages per second over two windows.
 
-    `span_min_s`: an average is divided by no less. `counts_first`: what came with the observation that ends a silence
+    `span_min_s`: the least divisor of an average. `counts_first`: the increase in the observation that ends a silence
     belongs to the windows that begin with it.
     """
 
@@ -53,15 +53,15 @@ class Totals:
         self._span_min_s = RATE_SPAN_MIN_S if is_rate else 0.0
         self._counts_first = is_rate
         self._counted = total  # as last observed
-        self._total = 0.0  # what has been added since the beginning
+        self._total = 0.0  # the increase since the beginning
         self._last_s = at_s
-        self._next_s = (floor(at_s / BUCKET_S) + 1) * BUCKET_S  # where the bucket of that time ends
+        self._next_s = (floor(at_s / BUCKET_S) + 1) * BUCKET_S  # the end of the current bucket
         self._stable = _Window(stable_s, at_s)
         self._panic = _Window(panic_s, at_s)
         self._beginnings = self._ring()
 
     def observe(self, at_s: float, total: float, silent_s: float = 0.0) -> None:
-        """The total at this time, after so long a silence. One that has fallen is of somebody who began anew."""
+        """Record the total at this time, after such a silence. A total that has fallen comes from a new counter."""
         added = max(total - self._counted, 0.0)
         self._counted = total
         before = self._total
@@ -78,14 +78,14 @@ class Totals:
                 window.first_total = before if self._counts_first else self._total
 
     def advance(self, now_s: float) -> None:
-        """Nothing has been added until now."""
+        """Record that nothing has been added until now."""
         if now_s > self._last_s:
             if now_s >= self._next_s:
                 self._pass(now_s, 0.0)
             self._last_s = now_s
 
     def average(self, now_s: float, panic: bool) -> float | None:
-        """None: no time has passed since the window began."""
+        """Return the average; None: no time has passed since the window began."""
         window = self._panic if panic else self._stable
         bucket = floor(now_s / BUCKET_S)
         if bucket - floor(self._last_s / BUCKET_S) >= window.buckets:
@@ -99,7 +99,7 @@ class Totals:
         return round((self._total - before) / span_s, AVERAGE_DIGITS) if span_s > 0.0 else None
 
     def resize(self, stable_s: float, panic_s: float) -> None:
-        """Other windows over the same past. What is older than the longer of the former ones is not known."""
+        """Change the windows, and keep the past as far as the longer of the former ones has it."""
         old = self._beginnings
         self._stable.buckets, self._panic.buckets = _buckets(stable_s), _buckets(panic_s)
         last = floor(self._last_s / BUCKET_S)
@@ -115,7 +115,7 @@ class Totals:
         return array("d", [0.0]) * (max(self._stable.buckets, self._panic.buckets) + 1)
 
     def _pass(self, at_s: float, added: float) -> None:
-        """Write the totals at the beginnings that lie between; no more of them than there are places."""
+        """Write the totals at the starts of the buckets in between, at most as many as the ring has places."""
         ring = self._beginnings
         last = floor(at_s / BUCKET_S)
         per_s = added / (at_s - self._last_s)
@@ -125,22 +125,22 @@ class Totals:
 
 
 class Windows:
-    """Of one revision: its concurrency, its rate, and the most requests that it had at once."""
+    """The windows of one revision: its concurrency, its rate, and its largest number of concurrent requests."""
 
     def __init__(self, stable_s: float, panic_s: float, at_s: float, seconds: float, requests: int) -> None:
         self._concurrency = Totals(stable_s, panic_s, at_s, 0.0, is_rate=False)
         self._reported = seconds  # the integral as last reported
-        self._seconds = 0.0  # of it, what is a matter of pods
+        self._seconds = 0.0  # the part of it that needs pods
         self._rate = Totals(stable_s, panic_s, at_s, float(requests), is_rate=True)
         self._requests = requests
-        self._here = 0  # as last observed, with requests whose clients have yet to take what their pods have answered
-        self._carried = 0  # … without
-        self._quiet_s = at_s  # since when nothing is here, while nothing is
+        self._here = 0  # last observed requests, including those that pods have answered
+        self._carried = 0  # last observed requests at pods and in the queue
+        self._quiet_s = at_s  # since when there has been no request, while there is none
         self._peak_buckets = _buckets(stable_s)
-        self._peaks: deque[tuple[int, int]] = deque()  # (bucket, the most in it), falling
+        self._peaks: deque[tuple[int, int]] = deque()  # (bucket, its maximum), with falling maxima
 
     def observe(self, load: Load) -> None:
-        """A load of the revision."""
+        """Record a load of the revision."""
         at_s = load.at_s
         carried = load.in_flight + load.queued
         here = max(load.concurrency, carried)
@@ -155,30 +155,30 @@ class Windows:
         self._rate.observe(at_s, float(load.requests_total), silent_s)
         self._requests = load.requests_total
         self._here, self._carried = here, carried
-        self._peaked(floor(at_s / BUCKET_S), carried)
+        self._record_peak(floor(at_s / BUCKET_S), carried)
 
     def averages(self, metric: str, now_s: float) -> tuple[float, float]:
-        """Of this metric: over the stable window, and over the panic window."""
+        """Return the averages of this metric over the stable and over the panic window."""
         totals = self._rate if metric == METRIC_RPS else self._concurrency
         if self._here == 0:
             self._concurrency.advance(now_s)
             self._rate.advance(now_s)
-        instead = 0.0 if metric == METRIC_RPS else float(self._carried)
+        default = 0.0 if metric == METRIC_RPS else float(self._carried)
         stable, panic = totals.average(now_s, panic=False), totals.average(now_s, panic=True)
-        return instead if stable is None else stable, instead if panic is None else panic
+        return default if stable is None else stable, default if panic is None else panic
 
     def peak(self, now_s: float) -> int:
-        """The most requests that were here at once, in the stable window."""
+        """Return the largest number of concurrent requests in the stable window."""
         self._forget(floor(now_s / BUCKET_S))
         return max(self._carried, self._peaks[0][1] if self._peaks else 0)
 
     def resize(self, stable_s: float, panic_s: float) -> None:
-        """Other windows over the same past."""
+        """Change the windows, and keep the past."""
         self._concurrency.resize(stable_s, panic_s)
         self._rate.resize(stable_s, panic_s)
         self._peak_buckets = _buckets(stable_s)
 
-    def _peaked(self, bucket: int, here: int) -> None:
+    def _record_peak(self, bucket: int, here: int) -> None:
         if self._peaks and self._peaks[-1][0] == bucket and here <= self._peaks[-1][1]:
             return
         self._forget(bucket)

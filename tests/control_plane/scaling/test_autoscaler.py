@@ -472,7 +472,7 @@ def test_reloads_with_other_schedules_keep_few_looks() -> None:
         scaling = Scaling(max=4, schedule=[ScheduledScale(2, f"0{number % 9}:{number % 60:02}", "18:00")])
         revision = Revision(name="app", process=Process(command=["x"]), scaling=scaling)
         scaled.scaler.set_revision(KEY, process_rule(revision))
-    assert len(scaled.scaler._looks) <= 70
+    assert len(scaled.scaler._schedule_changes) <= 70
 
 
 # --- any load ---
@@ -576,7 +576,7 @@ def test_as_many_are_kept_as_are_busy() -> None:
         scaled.scaler.busy(KEY, 2)
     assert scaled.wanted == 2
     decision = scaled.scaler.decision(KEY)
-    assert decision is not None and "2 pods of it say that there is work without a request" in decision.explanation
+    assert decision is not None and "2 pods of it report work without a request" in decision.explanation
 
 
 def test_a_time_of_the_last_activity_counts_like_a_request_then() -> None:

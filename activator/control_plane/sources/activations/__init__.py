@@ -1,4 +1,4 @@
-"""A cluster without Knative: revisions that are declared by Activations, or by annotated Services, beside a workload.
+"""Revisions of a cluster without Knative: declared by Activations, or by annotated Services, beside a workload.
 
-`docs/kubernetes.md` says what a user does; `mode.py` puts it together.
+`docs/kubernetes.md` is the guide for users; `mode.py` connects the parts.
 """

@@ -1,9 +1,9 @@
-"""What the status of an Activation says: four conditions, each with a reason and one plain sentence.
+"""The conditions in the status of an Activation, each with a reason and one sentence.
 
 Rules
-  1. `Ready`: a request would be served, be it after a start from zero. `Active`: a pod answers. `ScaledToZero`: the
-     target has no replicas. `Degraded`: requests are served, but something is not as the object says.
-  2. A sentence has no figures that change with the load: each change of a condition is a write.
+  1. `Ready`: a request would be served, possibly after a start from zero. `Active`: a pod answers. `ScaledToZero`: the
+     target has no replicas. `Degraded`: requests are served, but something differs from what the object declares.
+  2. A sentence has no figures that change with the load, because each change of a condition is a write.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ READY: Final = "Ready"
 ACTIVE: Final = "Active"
 SCALED_TO_ZERO: Final = "ScaledToZero"
 DEGRADED: Final = "Degraded"
-CONTESTED: Final = "Contested"  # a reason: another manager writes what is ours
+CONTESTED: Final = "Contested"  # a reason: another manager writes fields that the activator owns
 
 _WRITTEN: Final = {
     Component.SERVICE: "the private Service of its pods",
@@ -34,93 +34,95 @@ _FALSE: Final = "False"
 _UNKNOWN: Final = "Unknown"
 
 
-class Taken(NamedTuple):
-    """A host that the object names and another one has."""
+class TakenHost(NamedTuple):
+    """A host that the object names and that another object holds."""
 
     host: str
     holder: str
 
 
-class Situation(NamedTuple):
-    """What the conditions follow from. `replicas` -1: not known. `failure`: with which requests are refused, or would
-    be after the patience.
+class ConditionInputs(NamedTuple):
+    """The inputs of the conditions.
+
+    `replicas`: -1 if unknown. `failure`: the cause with which requests are refused, or will be once the object's
+    `patience` has passed.
     """
 
     problems: tuple[str, ...]
-    is_served: bool  # by its spec, or by the last valid one
+    is_served: bool  # with its present spec or the last valid one
     hosts: tuple[str, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[TakenHost, ...]
     failure: Failure | None
     ready: int
     wanted: int
     replicas: int
-    notes: tuple[ConditionSpec, ...] = ()  # what the writers have met, as Degraded
-    front: ConditionSpec | None = None  # of a transparent one: where its requests go
+    notes: tuple[ConditionSpec, ...] = ()  # problems of the writers, as Degraded conditions
+    front: ConditionSpec | None = None  # mode transparent: the condition InPath
 
 
-def conditions_of(found: Situation) -> tuple[ConditionSpec, ...]:
-    """In the order of the module's rule 1."""
-    made = (_ready(found), _active(found), _scaled_to_zero(found), _degraded(found))
-    return made if found.front is None else (*made, found.front)
+def conditions_of(inputs: ConditionInputs) -> tuple[ConditionSpec, ...]:
+    """Return the conditions in the order of the module's rule 1, then InPath in mode transparent."""
+    made = (_ready(inputs), _active(inputs), _scaled_to_zero(inputs), _degraded(inputs))
+    return made if inputs.front is None else (*made, inputs.front)
 
 
-def _ready(found: Situation) -> ConditionSpec:
-    if found.problems:
-        more = f" (and {len(found.problems) - 1} more)" if len(found.problems) > 1 else ""
-        kept = "; the last valid spec stays in force" if found.is_served else ""
-        return _made(READY, _FALSE, "InvalidSpec", f"{found.problems[0]}{more}{kept}")
-    if found.failure is not None:
-        return _made(READY, _FALSE, found.failure.reason, found.failure.cause)
-    if not found.hosts and found.front is None:
-        if found.taken:
-            return _made(READY, _FALSE, "HostTaken", _taken(found.taken))
-        return _made(READY, _FALSE, "NoHosts", "No host leads here: name one in spec.hosts, or in an HTTPRoute.")
-    if found.ready:
+def _ready(inputs: ConditionInputs) -> ConditionSpec:
+    if inputs.problems:
+        more = f" (and {len(inputs.problems) - 1} more)" if len(inputs.problems) > 1 else ""
+        kept = "; the last valid spec stays in force" if inputs.is_served else ""
+        return _made(READY, _FALSE, "InvalidSpec", f"{inputs.problems[0]}{more}{kept}")
+    if inputs.failure is not None:
+        return _made(READY, _FALSE, inputs.failure.reason, inputs.failure.cause)
+    if not inputs.hosts and inputs.front is None:
+        if inputs.taken:
+            return _made(READY, _FALSE, "HostTaken", _taken(inputs.taken))
+        return _made(READY, _FALSE, "NoHosts", "No host is routed to it: name one in spec.hosts, or in an HTTPRoute.")
+    if inputs.ready:
         return _made(READY, _TRUE, "Serving", "Requests are served.")
-    if found.wanted:
+    if inputs.wanted:
         return _made(READY, _TRUE, "Starting", "Requests wait for the first pod that answers.")
     return _made(READY, _TRUE, "AtZero", "The first request starts a pod.")
 
 
-def _active(found: Situation) -> ConditionSpec:
-    if found.ready:
+def _active(inputs: ConditionInputs) -> ConditionSpec:
+    if inputs.ready:
         return _made(ACTIVE, _TRUE, "PodsAnswer", "At least one pod answers.")
-    if found.wanted:
+    if inputs.wanted:
         return _made(ACTIVE, _FALSE, "Starting", "No pod answers yet.")
     return _made(ACTIVE, _FALSE, "AtZero", "There is no load, and there are no pods.")
 
 
-def _scaled_to_zero(found: Situation) -> ConditionSpec:
-    if found.replicas < 0:
+def _scaled_to_zero(inputs: ConditionInputs) -> ConditionSpec:
+    if inputs.replicas < 0:
         return _made(SCALED_TO_ZERO, _UNKNOWN, "NotKnown", "The target has not been read yet.")
-    if found.replicas == 0:
+    if inputs.replicas == 0:
         return _made(SCALED_TO_ZERO, _TRUE, "AtZero", "The target has no replicas.")
     return _made(SCALED_TO_ZERO, _FALSE, "HasReplicas", "The target has replicas.")
 
 
-def _degraded(found: Situation) -> ConditionSpec:
-    if found.taken and found.hosts:
-        return _made(DEGRADED, _TRUE, "HostTaken", _taken(found.taken))
-    for note in found.notes:
+def _degraded(inputs: ConditionInputs) -> ConditionSpec:
+    if inputs.taken and inputs.hosts:
+        return _made(DEGRADED, _TRUE, "HostTaken", _taken(inputs.taken))
+    for note in inputs.notes:
         return note
-    return _made(DEGRADED, _FALSE, "AsDeclared", "All is as the object says.")
+    return _made(DEGRADED, _FALSE, "AsDeclared", "The cluster is as the object declares.")
 
 
 def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:
-    """Return what a writer has met as a condition; None if nothing is wrong."""
+    """Return the outcome of a writer as a Degraded condition; None if nothing is wrong."""
     what = _WRITTEN[component]
     if outcome.result is Result.NOT_OWNED:
-        return _made(DEGRADED, _TRUE, "NotOwned", f"Somebody else owns {what}: {outcome.message}")
+        return _made(DEGRADED, _TRUE, "NotOwned", f"This object does not own {what}: {outcome.message}")
     if outcome.result is Result.CONTESTED or (outcome.taken_from and not outcome.is_adoption):
-        others = ", ".join(outcome.taken_from) or "somebody else"
-        said = f"{others} also writes {what}: take it out of what {others} applies."
-        return _made(DEGRADED, _TRUE, CONTESTED, said)
+        others = ", ".join(outcome.taken_from) or "another program"
+        message = f"{others} also writes {what}: remove it from what {others} applies."
+        return _made(DEGRADED, _TRUE, CONTESTED, message)
     if outcome.result is Result.FAILED:
         return _made(DEGRADED, _TRUE, "CannotWrite", f"The API refuses to write {what}: {outcome.message}")
     return None
 
 
-def _taken(taken: tuple[Taken, ...]) -> str:
+def _taken(taken: tuple[TakenHost, ...]) -> str:
     first = taken[0]
     more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
     return f"The host {first.host} belongs to {first.holder}, which is older{more}."

@@ -1,13 +1,14 @@
-"""What an object says about a revision: an Activation by its spec, a Service by its annotations.
+"""Reads what an object declares about a revision: an Activation in its spec, a Service in its annotations.
 
 Rules
-  1. Both are read into one `Declaration`; nothing behind this module knows which of the two it was, but for where its
-     status goes.
-  2. A mistake is one line that names the object and the key as its author spelled it. All are told, not only the first.
+  1. Both are read into one `Declaration`. Code behind this module does not distinguish them, except for where the
+     status is written.
+  2. A mistake is one line that names the object, and the key as its author spelled it. All mistakes are reported, not
+     only the first.
   3. An annotation is a key of an Activation's spec in the notation of annotations: `containerConcurrency` is
-     `activator.dev/container-concurrency`. What is not a scalar is written as YAML.
-  4. A Service and a label are named after the revision, so its name has to be one that both may have.
-  5. What an author wrote is quoted in one line: it goes to the log, into conditions and to clients.
+     `activator.dev/container-concurrency`. A value that is not a scalar is written as YAML.
+  4. A Service and a label are named after the revision, so its name must be valid for both.
+  5. Quoted text of an author is put on one line, because it is written to the log, to conditions and to clients.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from activator.kubernetes.objects import KubeObject
 PREFIX: Final = f"{GROUP}/"
 ENABLED: Final = f"{PREFIX}enabled"
 SERVICE: Final = "Service"
-PROBLEMS_MAX: Final = 20  # of one object that are told
+PROBLEMS_MAX: Final = 20  # reported of one object
 ANNOTATION_ITEMS_MAX: Final = 1_000  # values in one annotation
 
 _SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1035 label
@@ -33,7 +34,7 @@ _OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # RFC
 _KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _API_VERSION: Final = re.compile(r"[a-z0-9][-./a-z0-9]{0,252}")
 
-# Annotations of ours that are no keys of a spec.
+# Annotations of the activator that are not keys of a spec.
 _OTHERS: Final = frozenset({ENABLED, f"{PREFIX}reconcile-trigger", f"{PREFIX}activation"})
 _LISTS: Final = frozenset({"hosts", "upgrades"})  # may be written with commas
 _HTTP2_PROTOCOLS: Final = frozenset({"kubernetes.io/h2c", "h2c", "grpc"})
@@ -41,7 +42,10 @@ _HTTP2_NAMES: Final = frozenset({"h2c", "http2", "grpc"})
 
 
 class Declaration(NamedTuple):
-    """`declared` None: it has `problems`. `created`: RFC 3339. `is_http2`: a port says that HTTP/2 is spoken there."""
+    """The declaration of one object.
+
+    `declared`: None if there are `problems`. `created`: RFC 3339. `is_http2`: a port declares HTTP/2.
+    """
 
     kind: str
     key: str
@@ -68,7 +72,7 @@ def of_activation(one: Activation, policy_names: AbstractSet[str]) -> Declaratio
 
 
 def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declaration | None:
-    """None: it does not declare a revision."""
+    """Read a Service; return None if it does not declare a revision."""
     annotations = one.metadata.annotations
     if annotations.get(ENABLED) != "true":
         return None
@@ -85,9 +89,9 @@ def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declara
 
 
 def names_http2(port_name: str) -> bool:
-    """By the name of a port, as Knative and service meshes read it."""
+    """True if the name of a port means HTTP/2 by the convention of Knative and of service meshes."""
     protocol, _, rest = port_name.partition("-")
-    return protocol in _HTTP2_NAMES and not (protocol == "grpc" and rest.split("-")[0] == "web")  # that is HTTP/1.1
+    return protocol in _HTTP2_NAMES and not (protocol == "grpc" and rest.split("-")[0] == "web")  # grpc-web is HTTP/1.1
 
 
 def _read(
@@ -140,7 +144,7 @@ def _check_names(name: str, declared: Declared | None, where: str, problems: lis
 
 
 def _spec_of(annotations: Mapping[str, str], where: str, problems: list[str]) -> dict[str, Item]:
-    """What the annotations would be as the spec of an Activation."""
+    """Return the annotations as the spec of an Activation."""
     entries: dict[str, Item] = {}
     for name in sorted(annotations):
         if not name.startswith(PREFIX) or name in _OTHERS:
@@ -161,7 +165,7 @@ def _spec_of(annotations: Mapping[str, str], where: str, problems: list[str]) ->
 
 
 def _target(text: str, where: str, problems: list[str]) -> Item:
-    """`NAME`, `KIND/NAME` or `GROUP/VERSION/KIND/NAME`."""
+    """Read `NAME`, `KIND/NAME` or `GROUP/VERSION/KIND/NAME`."""
     default = Target(name="")
     parts = text.split("/")
     if not 1 <= len(parts) <= 4 or len(parts) == 3 or not all(parts):

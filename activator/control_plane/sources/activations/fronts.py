@@ -1,13 +1,14 @@
-"""The Services whose requests come to the activator, at times: what is known of each, and what follows.
+"""The Services of mode transparent, whose requests come to the activator at times: their state and the decisions.
 
 Rules
-  1. A Service is known by a port of its own, which stands in our slices of it: so every replica of the activator
-     listens there, whoever wrote them, and a new one finds the same. Of two with one port the first by name has it.
-  2. One replica decides on a Service, the one that writes for its Activation (`path.py`); the others follow the slices.
-  3. A port that is no longer shown is listened on for ENTRY_LINGERS_S: a proxy may know of it still.
-  4. A port on which this replica cannot listen is shown no longer: the replica that decides chooses another one, and
-     tries the port again after ENTRY_RETRY_S at the earliest.
-  5. A Service that is ours no longer, or never was declared to this program, is given back (`give_back.py`).
+  1. Each Service has a port of its own at the activator. The port is stored in our slices of the Service, so every
+     replica listens on it, whichever wrote them, and a new replica finds it. If two Services have the same port, the
+     first by name keeps it.
+  2. One replica decides on a Service: the one that writes for its Activation (`path.py`). The others follow the slices.
+  3. A port that the slices no longer show is listened on for another ENTRY_LINGERS_S, because proxies may still use it.
+  4. A port that this replica cannot bind is no longer shown: the deciding replica chooses another one, and does not
+     choose this one again within ENTRY_RETRY_S.
+  5. A Service that is no longer declared, or was never declared to this process, is given back (`give_back.py`).
 """
 
 from __future__ import annotations
@@ -55,14 +56,18 @@ from activator.control_plane.sources.activations.service_front import (
 from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
-ENTRY_LINGERS_S: Final = 60.0  # for which a port is listened on that our slices show no more
+ENTRY_LINGERS_S: Final = 60.0  # how long a port is served after our slices have stopped showing it
 ENTRY_RETRY_S: Final = 60.0  # A port that could not be bound is not chosen again within this time.
 _ENTRIES: Final = ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1
-_JITTER: Final = 0.2  # of the interval between two looks: many Services are not looked at in one moment
+_JITTER: Final = 0.2  # Share of the look interval, so that looks at many Services are spread over time.
 
 
 class FrontOutcome(NamedTuple):
-    """`writes_replicas`: False while nothing is to be said of how many pods there are."""
+    """The decision on one Service.
+
+    `traffic`: what to write; `seen`: what the watches show. `is_held`: the number of pods must not be lowered.
+    `writes_replicas`: False while no number of pods may be written. `due_s`: when to decide again, monotonic seconds.
+    """
 
     traffic: Traffic | None
     seen: TrafficSeen | None
@@ -73,7 +78,7 @@ class FrontOutcome(NamedTuple):
 
 
 class FrontInputs(NamedTuple):
-    """What is known of the revision beside its Service; `wanted` -1: it is not decided."""
+    """The state of the revision beside its Service; `wanted` -1: not decided."""
 
     workload: Workload | None
     ready: int
@@ -82,19 +87,21 @@ class FrontInputs(NamedTuple):
 
 
 class _Front:
-    """Of one revision."""
+    """The Service of one revision."""
 
     def __init__(self, service: str, created: str) -> None:
         self.service = service
         self.created = created
         self.load: Load | None = None
-        self.state: PathState | None = None  # None: another replica decides, or nothing is known yet
-        self.is_active = False  # its Service can be taken, and nobody else has it
+        self.state: PathState | None = None  # None: another replica decides, or none has yet
+        self.is_active = False  # its Service can be used, and no other revision has it
 
 
 class Fronts:
-    """`find_service(key)`: the Service of this namespace/name; `mark(key)`: work the revision out anew;
-    `listen(ports)`: serve on these ports and no others, and return those that cannot be served on; `listened()`: the
+    """All Services of mode transparent.
+
+    `find_service(key)` returns the Service of this namespace/name. `mark(key)` schedules a pass of the revision.
+    `listen(ports)` serves on exactly these ports and returns those that could not be bound. `listened()` returns the
     address families of the listener.
     """
 
@@ -113,16 +120,16 @@ class Fronts:
         self._listen = listen
         self._now = now
         self._fronts: dict[str, _Front] = {}  # by the key of the revision
-        self._claims = HostClaims()  # of Services
-        self._routes: dict[str, str] = {}  # by Service: the revision that its port leads to …
-        self._services_of: dict[str, set[str]] = {}  # … and the other way round
+        self._claims = HostClaims()  # on Services
+        self._routes: dict[str, str] = {}  # by Service: the revision that its port leads to
+        self._services_of: dict[str, set[str]] = {}  # by revision: the Services whose ports lead to it
         self._slices: dict[str, dict[str, FrontSliceRead]] = {}  # ours, by Service and name
-        self._numbers: dict[str, int] = {}  # by Service: the port that our slices show
-        self._chosen: dict[str, int] = {}  # … or are going to
-        self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the port, and until when
-        self._labelled: set[str] = set()  # Services whose pods are out of their slices, by us
+        self._numbers: dict[str, int] = {}  # by Service: the port in our slices
+        self._chosen: dict[str, int] = {}  # by Service: the port that is to be written to our slices
+        self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the former port, and until when it is served
+        self._labelled: set[str] = set()  # Services with our label, whose own slices have no pods
         self._listened: frozenset[int] = frozenset()
-        self._unbound: dict[int, float] = {}  # ports that could not be listened on, and until when they are not chosen
+        self._unbound: dict[int, float] = {}  # ports that could not be bound, and until when they are not chosen
         self._own: dict[str, FrontSliceRead] = {}
         self._families_listened = listened
         self._own_families: frozenset[str] = frozenset()
@@ -150,10 +157,10 @@ class Fronts:
         self._mark_users(key)
 
     def slice_changed(self, one: FrontSliceRead) -> None:
-        """One of ours."""
+        """Handle a change of one of our slices."""
         service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
         self._slices.setdefault(service, {})[one.metadata.name] = one
-        self._slices_shifted(service)
+        self._front_slices_changed(service)
 
     def slice_gone(self, one: FrontSliceRead) -> None:
         service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
@@ -161,26 +168,26 @@ class Fronts:
         if slices is not None and slices.pop(one.metadata.name, None) is not None:
             if not slices:
                 del self._slices[service]
-            self._slices_shifted(service)
+            self._front_slices_changed(service)
 
     def own_changed(self, one: FrontSliceRead) -> None:
-        """A slice of the activator's own Service."""
+        """Handle a change of a slice of the activator's own Service."""
         self._own[one.metadata.name] = one
-        self._own_shifted()
+        self._own_slices_changed()
 
     def own_gone(self, one: FrontSliceRead) -> None:
         self._own.pop(one.metadata.name, None)
-        self._own_shifted()
+        self._own_slices_changed()
 
-    def _own_shifted(self) -> None:
+    def _own_slices_changed(self) -> None:
         replicas = replicas_in(self._own.values())
-        families = frozenset(one.address_type for one in self._own.values())  # a slice is there without endpoints, too
+        families = frozenset(one.address_type for one in self._own.values())  # also of slices without endpoints
         if replicas != self._replicas or families != self._own_families:
             self._replicas, self._own_families = replicas, families
             for key in self._fronts:
                 self._mark(key)
 
-    def _slices_shifted(self, service: str) -> None:
+    def _front_slices_changed(self, service: str) -> None:
         slices = self._slices.get(service, {})
         number = next((port.port for one in slices.values() for port in one.ports or () if port.port), None)
         before = self._numbers.pop(service, None)
@@ -210,14 +217,14 @@ class Fronts:
             self._mark(holder)
 
     def expire(self) -> None:
-        """To be called every second or so."""
+        """Stop serving ports whose time is over; call it about once a second."""
         now_s = self._now()
         over = [service for service, (_, until_s) in self._lingering.items() if until_s <= now_s]
         for service in over:
             del self._lingering[service]
             if service not in self._numbers:
                 revision = self._routes.get(service)
-                self._lead(service, None)
+                self._set_route(service, None)
                 if revision is not None:
                     self._mark(revision)
         if over or not self._unbound.keys().isdisjoint(self._listened):
@@ -228,7 +235,7 @@ class Fronts:
     # --- what declares them ---
 
     def declare(self, key: str, declared: Declared | None, created: str) -> None:
-        """The revision is declared like this; None: it is gone."""
+        """Record the declaration of a revision; None: it was removed."""
         transparent = declared is not None and declared.activation.mode == MODE_TRANSPARENT
         service = service_of(declared, key) if transparent and declared is not None else ""
         front = self._fronts.get(key)
@@ -236,7 +243,7 @@ class Fronts:
             if front is not None:
                 del self._fronts[key]
                 if front.service not in self._numbers and front.service not in self._lingering:
-                    self._lead(front.service, None)
+                    self._set_route(front.service, None)
         elif front is None or front.service != service:
             self._fronts[key] = _Front(service, created)
         for other in self._claims.name(key, created, [service] if service else []):
@@ -248,7 +255,7 @@ class Fronts:
             front.load = load
 
     def forget_decision(self, key: str) -> None:
-        """Another replica decides on it."""
+        """Forget the decision: another replica decides on the revision."""
         front = self._fronts.get(key)
         if front is not None:
             front.state = None
@@ -256,27 +263,30 @@ class Fronts:
     # --- what follows ---
 
     def entries(self, key: str) -> tuple[tuple[int, ...], bool]:
-        """The ports that lead to the revision, and whether its clients do better without this program."""
+        """Return the ports that lead to the revision, and True if its clients should leave the activator.
+
+        They should where the activator is out of the path and a port is still served.
+        """
         services = self._services_of.get(key, set())
         found = {self._numbers[service] for service in services if service in self._numbers}
         found |= {self._lingering[service][0] for service in services if service in self._lingering}
         return tuple(sorted(found)), bool(found) and not self.is_in_path(key)
 
     def is_in_path(self, key: str) -> bool:
-        """Requests for its Service come here, or may."""
+        """True if requests for the revision's Service come to the activator, or may."""
         return any(self._has_endpoints(service) for service in self._services_of.get(key, ()))
 
     def to_give_back(self) -> list[str]:
-        """Services that something of ours is left of, and that nobody declares."""
+        """Return the Services that carry our label or slices and that no revision uses."""
         active = {front.service for front in self._fronts.values() if front.is_active}
         return sorted((self._labelled | self._slices.keys()) - active)
 
     def slices_of(self, service: str) -> list[FrontSliceRead]:
-        """Ours of a Service."""
+        """Return our slices of a Service."""
         return list(self._slices.get(service, {}).values())
 
     def positions(self) -> dict[Position, int]:
-        """Of the Services that this replica decides on."""
+        """Count the Services that this replica decides on, by position."""
         found = dict.fromkeys(Position, 0)
         for front in self._fronts.values():
             if front.state is not None and front.is_active:
@@ -286,7 +296,7 @@ class Fronts:
     def work_out(
         self, key: str, declared: Declared, rule: ScalingRule, inputs: FrontInputs, is_ours: bool
     ) -> FrontOutcome | None:
-        """None: it is not transparent."""
+        """Decide on the Service of a revision; return None if the revision is not transparent."""
         front = self._fronts.get(key)
         if front is None:
             return None
@@ -302,7 +312,7 @@ class Fronts:
             why = ports if isinstance(ports, Refused) else Refused("ServiceNotFound", "there is no such Service")
             return FrontOutcome(None, None, refused(why.reason, why.message), True, True, NEVER)
         front.is_active = True
-        self._lead(front.service, key)
+        self._set_route(front.service, key)
         number = self._number(front.service, service.metadata.uid)
         wanted = front_slices(service, ports, number, self._replicas)
         seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self._slices_version())
@@ -358,7 +368,7 @@ class Fronts:
     # --- ports ---
 
     def _number(self, service: str, uid: str) -> int:
-        """The port on which the Service is known."""
+        """Return the port of the Service at the activator, chosen if it has none."""
         number = self._numbers.get(service)
         may_stay = number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and number not in self._unbound
         if number is not None and may_stay and self._keeps(service, number):
@@ -383,8 +393,8 @@ class Fronts:
     def _has_endpoints(self, service: str) -> bool:
         return any(one.endpoints for one in self._slices.get(service, {}).values())
 
-    def _lead(self, service: str, key: str | None) -> None:
-        """The port of the Service leads to this revision; None: to none."""
+    def _set_route(self, service: str, key: str | None) -> None:
+        """Let the port of the Service lead to this revision; None: to none."""
         before = self._routes.pop(service, None)
         if before is not None and before != key:
             self._services_of[before].discard(service)
@@ -404,21 +414,21 @@ def _key_of(namespace: str, name: str) -> str:
 
 
 def _path_rule(declared: Declared, rule: ScalingRule, key: str) -> PathRule:
-    said: Transparent = declared.activation.transparent
+    settings: Transparent = declared.activation.transparent
     limit = declared.revision.container_concurrency
-    burst = said.burst_capacity
+    burst = settings.burst_capacity
     if burst is None:
         burst = ALWAYS_IN_PATH if limit else 0
     share = zlib.crc32(key.encode()) / 2**32
     return PathRule(
         burst,
         limit,
-        float(said.settle),
-        float(said.dwell),
-        float(said.look_interval) * (1 - _JITTER / 2 + _JITTER * share),
-        float(said.after_mistake),
+        float(settings.settle),
+        float(settings.dwell),
+        float(settings.look_interval) * (1 - _JITTER / 2 + _JITTER * share),
+        float(settings.after_mistake),
         rule.scale_to_zero_grace_s,
         rule.stable_window_s,
         max(rule.min, *(one.min for one in rule.schedule)) if rule.schedule else rule.min,
-        said.zero_only,
+        settings.zero_only,
     )

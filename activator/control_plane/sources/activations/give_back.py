@@ -1,9 +1,9 @@
-"""Gives Services that nobody declares any more back to the cluster, as they were.
+"""Restores Services that are no longer declared to their original state.
 
 Rules
-  1. First the label goes from the selector, so that the cluster's slices show the pods again; when they do, or there is
-     none to show, our slices go. So requests find an endpoint at every moment, if there is a pod at all.
-  2. One step of one Service at a time, each tried again after a growing pause.
+  1. The label is removed from the selector first, so that the cluster's slices show the pods again. Our slices are
+     deleted once they do, or if there is no pod. Requests find an endpoint at every moment, if there is a pod at all.
+  2. One step of one Service at a time; a failed step is retried after a growing pause.
 """
 
 from __future__ import annotations
@@ -24,15 +24,18 @@ from activator.kubernetes.listing import Pause
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import NEVER, Now
 
-GIVE_BACK_INTERVAL_S: Final = 0.5  # between two looks at what is to be given back
-GIVE_BACK_PAUSE_MAX_S: Final = 30.0  # after a failure, from GIVE_BACK_INTERVAL_S on, doubling
-PODS_AWAITED_S: Final = 10.0  # that the cluster's slices show a pod, from when the label has gone
+GIVE_BACK_INTERVAL_S: Final = 0.5  # between two rounds
+GIVE_BACK_PAUSE_MAX_S: Final = 30.0  # after a failure; the pause doubles from GIVE_BACK_INTERVAL_S
+PODS_AWAITED_S: Final = 10.0  # how long, after the removal of the label, the cluster's slices may take to show a pod
 
 log = logging.getLogger("activator.kubernetes")
 
 
 class GiveBack:
-    """`may(service_uid)`: whether this replica writes for the Service, and all that declares Services is known."""
+    """Gives Services back.
+
+    `may(service_uid)`: True if this replica writes for the Service and all declarations of Services are known.
+    """
 
     def __init__(
         self,
@@ -49,21 +52,21 @@ class GiveBack:
         self._may = may
         self._now = now
         self._pause = pause
-        self._since: dict[str, float] = {}  # by Service: when its label was taken away
-        self._next: dict[str, tuple[float, Backoff]] = {}  # … when to try again, and the pause after that
+        self._since: dict[str, float] = {}  # by Service: when its label was removed
+        self._next: dict[str, tuple[float, Backoff]] = {}  # by Service: when to try again, and the pauses
         self.given_back_total = 0
 
     async def step(self) -> None:
-        """After a pause, one step of each Service that is due."""
+        """Wait, then do one step of each Service that is due."""
         await self._pause(GIVE_BACK_INTERVAL_S)
         await self.look()
 
     def wake(self) -> None:
-        """The API answers again: try all again that has failed."""
+        """Retry everything that has failed: the API answers again."""
         self._next.clear()
 
     async def look(self) -> None:
-        """One step of each that is due."""
+        """Do one step of each Service that is due."""
         waiting = self._fronts.to_give_back()
         for memory in (self._since, self._next):
             for key in memory.keys() - set(waiting):
@@ -81,7 +84,7 @@ class GiveBack:
     async def _step(self, key: str) -> None:
         service = self._find_service(key)
         if service is None:
-            return  # its slices are garbage
+            return  # the cluster deletes its slices
         uid = service.metadata.uid
         if not self._may(uid):
             return
@@ -95,10 +98,10 @@ class GiveBack:
                 if not not_found(error):
                     raise
             self._since[key] = self._now()
-            log.info("the selector of the Service %s is as it was", key)
+            log.info("the selector of the Service %s is restored", key)
             return
         slices = self._fronts.slices_of(key)
-        # Without the label, before, the cluster's slices have shown all along what pods there are.
+        # If this process has not just removed the label, the cluster's slices already show all pods.
         waits = self._now() - self._since.get(key, -NEVER) < PODS_AWAITED_S and any(one.endpoints for one in slices)
         if waits and not await shows_pods(self._api, namespace, name):
             return

@@ -1,9 +1,9 @@
-"""Which object has a host that several of them name: the older one, until it is gone or no longer names it.
+"""Decides which object has a host that several objects name: the oldest, as long as it exists and names the host.
 
-A host may be shared by objects that match different requests of it: then each claims its part.
+Objects that match different requests may share a host; each then claims its part.
 
-Age is the time of creation that the API server wrote; of objects of the same second the first by namespace and name.
-So all replicas of the activator decide alike, and a restart changes nothing.
+Age is the creation time that the API server wrote, then namespace and name. All replicas of the activator therefore
+decide alike, and a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import msgspec
 
 from activator.config.model.revision import Revision
 
-_PATH_MAX: Final = 4_095  # characters of a prefix that count for the order
-_SECONDS: Final = 1 << 34  # more than a time of creation has
+_PATH_MAX: Final = 4_095  # characters of a path prefix that count in the order
+_SECONDS: Final = 1 << 34  # above any creation time
 
 
 def part_of_host(revision: Revision, key: str) -> str:
-    """What of a host the revision claims, as text; empty: all of it. Those that split their requests share a claim."""
+    """Return the part of a host that the revision claims, as text; empty: all of it.
+
+    Revisions that split their requests share a claim.
+    """
     if revision.weight is not None:
         return f" {key}"
     if revision.match is None and not revision.aliases and not revision.default:
@@ -30,7 +33,7 @@ def part_of_host(revision: Revision, key: str) -> str:
 
 
 def order_of(revision: Revision, created: str) -> int:
-    """Which revision of a host is asked first: the one with the longest path, then the oldest."""
+    """Return the rank of a revision among those of a host: the longest path first, then the oldest revision."""
     try:
         seconds = int(datetime.fromisoformat(created).timestamp())
     except ValueError:
@@ -40,23 +43,21 @@ def order_of(revision: Revision, created: str) -> int:
 
 
 class Claim(NamedTuple):
-    """Sorted by age: `created` is RFC 3339 in UTC, as the API server writes it."""
+    """A claim on a host, sorted by age; `created` is RFC 3339 in UTC, as the API server writes it."""
 
     created: str
     key: str
 
 
 class HostClaims:
-    """All hosts that objects name, in their canonical form, or parts of them."""
+    """The claims on all hosts, or parts of them, in canonical form."""
 
     def __init__(self) -> None:
         self._claims: dict[str, list[Claim]] = {}  # by host, the oldest first
         self._of: dict[str, tuple[Claim, frozenset[str]]] = {}  # by key of the object
 
     def name(self, key: str, created: str, hosts: Iterable[str]) -> set[str]:
-        """The object names these hosts and no others. Returns all other objects that name a host which has another
-        holder now.
-        """
+        """Set the hosts that an object names; return the other objects that name a host whose holder has changed."""
         claim, named = Claim(created, key), frozenset(hosts)
         old_claim, old = self._of.pop(key, (claim, frozenset()))
         holders = {host: self.holder(host) for host in old | named}
@@ -79,17 +80,17 @@ class HostClaims:
         return touched - {key}
 
     def drop(self, key: str) -> set[str]:
-        """It names none; as `name`."""
+        """Remove all claims of an object; returns as `name`."""
         return self.name(key, "", ())
 
     def holder(self, host: str) -> str:
-        """The key of the object that has it; empty: nobody names it."""
+        """Return the key of the object that has the host; empty if no object names it."""
         claims = self._claims.get(host)
         return claims[0].key if claims else ""
 
     @property
     def contested(self) -> int:
-        """Hosts that more than one object names."""
+        """The number of hosts that more than one object names."""
         return sum(len(claims) > 1 for claims in self._claims.values())
 
     def __len__(self) -> int:

@@ -1,13 +1,14 @@
-"""A cluster without Knative, put together: what declares revisions, where their pods are, how many there should be.
+"""The mode `activations`, a cluster without Knative: connects its watches, its scaling and its writes.
 
     watches ──► ActivationSource ──► a pass per revision ──► changes ──► state worker
     loads ──► ActivationScaling ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
-    (pods are wanted and none answers) ──► PodLooks ──► why ──► ActivationSource
+    (pods are wanted and none answers) ──► PodLooks ──► the cause ──► ActivationSource
 
-With several replicas of the activator each knows all revisions and serves them; ActivationScaling and Reconciler have
-those that are this replica's (`replicas.py`).
+Of several replicas of the activator, each knows and serves all revisions; ActivationScaling and Reconciler handle only
+those that this replica owns (`replicas.py`).
 
-It belongs to the control plane: it exists once, whatever the number of workers. `docs/kubernetes.md` has the contract.
+The mode is part of the control plane: it exists once, whatever the number of workers. `docs/kubernetes.md` has the
+contract.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.registry import default_name, names
 from lb.rng import Rng
 
-CONTESTED_KEPT_S: Final = 600.0  # how long the status says that somebody else wrote what is ours
-EXPIRE_INTERVAL_S: Final = 1.0  # between two removals of loads that no replica has reported lately
+CONTESTED_KEPT_S: Final = 600.0  # how long the status reports that another program wrote our fields
+EXPIRE_INTERVAL_S: Final = 1.0  # between two removals of expired loads
 SCALE_TICK_S: Final = 0.1  # between two checks for decisions that are due
 
 CONTROLLER: Final = "declaration"
@@ -77,8 +78,10 @@ _OPTIONAL: Final = frozenset({HTTP_ROUTES.plural, ANNOTATED_SERVICES.plural, STA
 
 
 class ActivationsMode(ClusterMode):
-    """`submit` takes changes for the state worker; `wall_s` is the time of day; `panicked(key, what, error, now_s)`
-    counts defects of ours and returns how long to wait, in seconds.
+    """The source of the mode `activations`.
+
+    `submit` takes changes for the state worker. `wall_s` returns the time of day. `panicked(key, what, error, now_s)`
+    counts an internal error and returns how long to wait before a retry, in seconds.
     """
 
     pod_label = ACTIVATION_LABEL
@@ -111,7 +114,7 @@ class ActivationsMode(ClusterMode):
         self.others = OtherTargets(self.client, self._target_read, now, pause)
         own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
         self.fronts = Fronts(self._find_service, self._mark, listen, now, self._slices_version, own_address, listened)
-        self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
+        self.replicas = Replicas(self._uid_of, self._load_changed, self._writers_changed, now)
         self.source = ActivationSource(
             self._make,
             frozenset(names()),
@@ -125,7 +128,7 @@ class ActivationsMode(ClusterMode):
         )
         self._scaling = ActivationScaling(now, wall_s, self.replicas, self.source.scaled)
         self.autoscaler = self._scaling.autoscaler
-        self.looks = PodLooks(self.client, self.source.looked, now, pause)
+        self.looks = PodLooks(self.client, self.source.pods_listed, now, pause)
         self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
         for one in (self.reconciler, self.others, self.give_back):
             self.client.outage.on_end(one.wake)
@@ -135,18 +138,18 @@ class ActivationsMode(ClusterMode):
         self._were_workloads_known = False
         self._writes = True
         self._is_announced = False  # to the other replicas
-        self._expired_s = now()  # when loads that nobody confirms were last removed
-        self._contested: dict[str, tuple[ConditionSpec, float]] = {}  # by key: what was taken from whom, and until when
+        self._expired_s = now()  # when expired loads were last removed
+        self._contested: dict[str, tuple[ConditionSpec, float]] = {}  # by key, each until a time
 
     # --- life ---
 
     def configure(self, config: Config) -> None:
-        """What the file says from now on of all revisions; their specifications are made anew."""
+        """Apply a new configuration: all specifications are made again."""
         self._config = config
         self.source.mark_all()
 
     async def start(self) -> None:
-        """Begin to watch."""
+        """Start the watches and the periodic tasks."""
         source = self.source
         self._watch_all(ACTIVATIONS, source.activation_objects)
         self._services, _ = self._watch_all(ANNOTATED_SERVICES, source.service_objects)
@@ -163,7 +166,7 @@ class ActivationsMode(ClusterMode):
         self._tasks.repeat("scaling", SCALE_TICK_S, self._scale, retry_max_s=SCALE_TICK_S)
 
     def _watch_fronts(self) -> None:
-        """Our slices of the Services of others, and those of our own Service."""
+        """Watch our slices of other programs' Services, and the slices of the activator's own Service."""
         fronts = self.fronts
         ours = ObjectHandler(fronts.slice_changed, fronts.slice_gone)
         self._front_slices, _ = self._watch_all(FRONT_SLICES, ours, f"{MANAGED_BY_LABEL}={OURS}")
@@ -173,8 +176,9 @@ class ActivationsMode(ClusterMode):
             self._watch(Selection(FRONT_SLICES, namespace, f"{SERVICE_NAME_LABEL}={name}"), own)
 
     async def stop_writing(self) -> None:
-        """Another replica may write from now on: this one drains, sees less and less of the load, and must not scale by
-        that. Pods are followed as before.
+        """Stop deciding and writing, so that another replica may.
+
+        This replica drains and sees a falling share of the load, and must not scale by it. Pods are still followed.
         """
         self._writes = False
         self.replicas.set_writes(False)
@@ -189,7 +193,7 @@ class ActivationsMode(ClusterMode):
     # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Handle the present load of a revision."""
         self.replicas.receive(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
@@ -212,11 +216,11 @@ class ActivationsMode(ClusterMode):
     # --- what metrics read ---
 
     def declared(self) -> dict[str, int]:
-        """Revisions by what can be served of them."""
+        """Count the declared revisions by state."""
         return dict(Counter(one.state for one in self.source.revisions.values() if one.declaration is not None))
 
     def contested_hosts(self) -> int:
-        """Hosts that more than one object names."""
+        """Return the number of hosts that more than one object names."""
         return self.source.hosts.contested
 
     def scaling(self, key: str) -> Shown | None:
@@ -225,18 +229,18 @@ class ActivationsMode(ClusterMode):
     # --- several replicas ---
 
     def join(self, others: OtherReplicas) -> None:
-        """This replica is one of several. To be called before `start`."""
+        """Make this replica one of several. Call it before `start`."""
         self.replicas.join(others)
 
     def owned(self) -> int:
-        """Objects that this replica writes for."""
+        """Return the number of objects that this replica writes for."""
         return sum(self._is_ours(key) for key in self.source.revisions)
 
     def _uid_of(self, key: str) -> str | None:
         return self.source.uid_of(key)
 
     def _find_service(self, key: str) -> Any:
-        """The Service of this namespace/name, as it is known; None: there is none."""
+        """Return the Service of this namespace/name as the watch shows it; None: there is none."""
         namespace, _, name = key.partition("/")
         return None if self._services is None else self._services.store.get((namespace, name))
 
@@ -247,15 +251,15 @@ class ActivationsMode(ClusterMode):
         uid = self._uid_of(key)
         return uid is not None and self.replicas.writes(uid)
 
-    def _carried(self, load: Load) -> None:
-        """Pass on what all replicas carry of a revision."""
+    def _load_changed(self, load: Load) -> None:
+        """Pass on the load of a revision, summed over all replicas."""
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
 
-    def _writers_shifted(self) -> None:
-        """Give up at once what is no longer this replica's; work out in this turn what has become this replica's."""
+    def _writers_changed(self) -> None:
+        """Give up revisions that this replica no longer owns, and schedule a pass of those that it owns now."""
         for key in self.source.revisions:
             was_ours = self._scaling.is_known_as_ours(key)
             if self._is_ours(key) != was_ours:
@@ -264,7 +268,7 @@ class ActivationsMode(ClusterMode):
                     self._give_up(key)
 
     def _give_up(self, key: str) -> None:
-        """Another replica decides on the revision and writes for it."""
+        """Stop deciding on the revision and writing for it: another replica does."""
         self._scaling.give_up(key)
         self.fronts.forget_decision(key)
         self.source.unscaled(key)
@@ -302,7 +306,7 @@ class ActivationsMode(ClusterMode):
     # --- a pass ---
 
     def _work_out(self, key: str) -> float:
-        """Submit and write what has changed of a revision. Return when it is due again though nothing changes."""
+        """Submit and write the changes of a revision. Return when it is due again without a change."""
         source = self.source
         source.workloads_known = self._are_workloads_known()
         if source.take_ended(key):
@@ -325,13 +329,13 @@ class ActivationsMode(ClusterMode):
         return due_s
 
     def _failed(self, key: str, error: Exception) -> float:
-        self.source.forget_submitted(key)  # some of it may have been worked out, and not been submitted
+        self.source.forget_submitted(key)  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._now())
-        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
         return backoff_s
 
     def _drop(self, key: str) -> None:
-        """The object of the revision was removed."""
+        """Forget the revision: its object was removed."""
         self._contested.pop(key, None)
         self.replicas.drop_revision(key)
         self._scaling.drop_revision(key)
@@ -340,7 +344,7 @@ class ActivationsMode(ClusterMode):
             self._await_pods(key, False)
 
     def _follow(self, key: str, served: Declared) -> None:
-        """Scale the revision if it is this replica's, and look for the cause if its pods do not come."""
+        """Scale the revision if this replica owns it, and list its pods if they do not start."""
         source = self.source
         uid = source.uid_of(key)
         if uid is None:
@@ -352,7 +356,7 @@ class ActivationsMode(ClusterMode):
             if self._scaling.is_known_as_ours(key):
                 self._give_up(key)  # another object of this name
             if self.replicas.is_anothers(uid):
-                self._scaling.is_anothers(key)
+                self._scaling.set_anothers(key)
         ready = source.answers.count(key)
         self._scaling.ready(key, ready)
         workload = source.workload_of(key)
@@ -372,18 +376,18 @@ class ActivationsMode(ClusterMode):
     def _reported(self, report: Report) -> None:
         revision = self.source.revisions.get(report.key)
         if revision is None or revision.declaration is None or revision.declaration.uid != report.uid:
-            return  # about an object that is gone
+            return  # about an object that was removed
         found = [note_of(component, outcome) for component, outcome in report.outcomes.items()]
         notes = tuple(note for note in found if note is not None)
         for note in notes:
-            if note.reason == CONTESTED:  # the next pass will have nothing to take
+            if note.reason == CONTESTED:  # the next pass finds nothing to take over
                 self._contested[report.key] = (note, self._now() + CONTESTED_KEPT_S)
         if not notes and report.key in self._contested:
             notes = (self._contested[report.key][0],)
         self.source.noted(report.key, notes)
 
     def _forget_contests(self) -> None:
-        """Nobody has written what is ours for a while."""
+        """Remove conditions about other writers whose time is over."""
         for key in [key for key, (_, until_s) in self._contested.items() if until_s <= self._now()]:
             del self._contested[key]
             self.source.noted(key, ())
@@ -391,13 +395,13 @@ class ActivationsMode(ClusterMode):
     def _are_workloads_known(self) -> bool:
         return all(_may_do_without(one) for one in self._workloads)
 
-    def _look_at_workloads(self) -> None:
-        """Once they are known, it is told which of the targets are missing: no event does."""
+    def _check_workloads(self) -> None:
+        """Mark all revisions once the workloads are known: no event reports a target that is missing."""
         if not self._were_workloads_known and self._are_workloads_known():
             self._were_workloads_known = True
             self.source.mark_all()
 
-    def _keep_up_with_replicas(self) -> None:
+    def _update_replicas(self) -> None:
         if not self._is_announced and self._writes and not self.pending():
             self._is_announced = True
             self.replicas.set_writes(True)
@@ -408,9 +412,9 @@ class ActivationsMode(ClusterMode):
         self.source.expire_departures()
 
     def _scale(self) -> None:
-        self._look_at_workloads()
+        self._check_workloads()
         self._forget_contests()
-        self._keep_up_with_replicas()
+        self._update_replicas()
         self._scaling.tick()
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
@@ -418,11 +422,14 @@ class ActivationsMode(ClusterMode):
 
 
 def _may_do_without(reflector: Reflector[Any]) -> bool:
-    """It is synced; or it is refused to us, or unknown here, and only some clusters have it."""
+    """True if the reflector is synced, or refused and not needed.
+
+    It is not needed if only some clusters have its kind. The own Service is needed only for mode transparent.
+    """
     if reflector.synced:
         return True
     if reflector.selection.labels.startswith(f"{SERVICE_NAME_LABEL}="):
-        return is_refused(reflector)  # our own Service: for mode transparent alone
+        return is_refused(reflector)  # the activator's own Service
     return is_refused(reflector) and reflector.selection.resource.plural in _OPTIONAL
 
 

@@ -1,4 +1,4 @@
-"""What a watch of declared revisions calls: one object at a time, since their lists need nothing beyond that."""
+"""The handler of the watches on declared revisions: it handles one object at a time; lists need no more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from activator.kubernetes.objects import Key, KubeObject
 
 
 class ObjectHandler:
-    """Of a watch; lists need nothing beyond the single calls. `moves`: by its label an object is another revision's."""
+    """The handler of one watch. `moves`: a change of its label moves an object to another revision."""
 
     def __init__(
         self,
@@ -33,15 +33,15 @@ class ObjectHandler:
         self._gone(old)
 
     def missed(self, new: Any) -> None:
-        """Events of it were lost; its current state has been delivered."""
+        """Handle an object whose events were lost; its present state has been delivered."""
         if self._missed is not None:
             self._missed(new)
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
-        """The differences have been delivered one by one."""
+        """Do nothing: the differences have been delivered one by one."""
 
 
 def owner_key(one: KubeObject) -> str:
-    """The revision that its label names; empty: none."""
+    """Return the revision that the object's label names; empty if it names none."""
     name = one.metadata.labels.get(ACTIVATION_LABEL, "")
     return f"{one.metadata.namespace}/{name}" if name else ""

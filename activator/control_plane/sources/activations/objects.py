@@ -1,7 +1,7 @@
-"""The objects that declare revisions in a cluster without Knative, and those that say why pods do not come.
+"""The objects that declare revisions in a cluster without Knative, and those that show why pods do not start.
 
-By the rules of `activator/kubernetes/objects.py`. Field meanings: Kubernetes' API reference (core/v1, apps/v1) and the
-Gateway API's (gateway.networking.k8s.io/v1).
+They follow the rules of `activator/kubernetes/objects.py`. Field meanings: Kubernetes' API reference (core/v1, apps/v1)
+and the Gateway API's (gateway.networking.k8s.io/v1).
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from activator.kubernetes.resources import Resource
 
 
 class Activation(KubeObject, frozen=True, gc=False):
-    """activator.dev/v1alpha1. The spec is read as a configuration is (`config/activation.py`). The status is ours, and
-    annotations say nothing: neither is a change.
+    """An object of activator.dev/v1alpha1.
+
+    Its spec is read like the configuration (`config/activation.py`). A change of its status, which the activator
+    writes, or of its annotations is not a change of the object.
     """
 
     annotations_count: ClassVar[bool] = False
@@ -36,7 +38,7 @@ class Activation(KubeObject, frozen=True, gc=False):
 
 
 class ServicePort(KubeStruct, frozen=True, gc=False):
-    """`target_port`: a number, or the name of a port of the pods; 0: `port`."""
+    """A port of a Service. `target_port`: a number, or the name of a port of the pods; 0: the same as `port`."""
 
     name: str = ""
     port: int = 0
@@ -46,7 +48,7 @@ class ServicePort(KubeStruct, frozen=True, gc=False):
 
 
 class ServiceSpec(KubeStruct, frozen=True, gc=False):
-    """`cluster_ip` "None": headless."""
+    """The spec of a Service. `cluster_ip` "None": headless."""
 
     type: str = ""
     cluster_ip: str = msgspec.field(name="clusterIP", default="")
@@ -58,7 +60,7 @@ class ServiceSpec(KubeStruct, frozen=True, gc=False):
 
 
 class AnnotatedService(KubeObject, frozen=True, gc=False):
-    """core/v1 Service; its annotations may declare a revision."""
+    """An object of core/v1, Service; its annotations may declare a revision."""
 
     spec: ServiceSpec = ServiceSpec()
 
@@ -67,7 +69,7 @@ class AnnotatedService(KubeObject, frozen=True, gc=False):
 
 
 class FrontEndpointRead(KubeStruct, frozen=True, gc=False):
-    """One endpoint, with what proxies read of where it is."""
+    """One endpoint, with its node and zone, which proxies use for routing."""
 
     addresses: list[str] = msgspec.field(default_factory=list)
     conditions: EndpointConditions = EndpointConditions()
@@ -91,7 +93,7 @@ class OwnedMetadata(Metadata, frozen=True, gc=False):
 
 
 class FrontSliceRead(KubeObject, frozen=True, gc=False):
-    """discovery.k8s.io/v1 EndpointSlice: one of ours, or one of the activator's own Service."""
+    """An object of discovery.k8s.io/v1, EndpointSlice: one of ours, or one of the activator's own Service."""
 
     annotations_count: ClassVar[bool] = False
 
@@ -101,7 +103,7 @@ class FrontSliceRead(KubeObject, frozen=True, gc=False):
     ports: list[FrontPortRead] | None = None
 
 
-# --- what is scaled -------------------------------------------------------------------------------------------------
+# --- workloads ------------------------------------------------------------------------------------------------------
 
 
 class Container(KubeStruct, frozen=True, gc=False):
@@ -118,14 +120,14 @@ class PodTemplate(KubeStruct, frozen=True, gc=False):
 
 
 class Selector(KubeStruct, frozen=True, gc=False):
-    """LabelSelector."""
+    """A LabelSelector."""
 
     match_labels: dict[str, str] | None = None
     match_expressions: list[dict[str, Any]] | None = None
 
 
 class WorkloadSpec(KubeStruct, frozen=True, gc=False):
-    """`replicas` None: one."""
+    """The spec of a workload. `replicas` None: one."""
 
     replicas: int | None = None
     selector: Selector = Selector()
@@ -138,7 +140,10 @@ class WorkloadStatus(KubeStruct, frozen=True, gc=False):
 
 
 class Workload(KubeObject, frozen=True, gc=False):
-    """apps/v1 Deployment or StatefulSet. Its controller stamps each rollout into an annotation: they do not count."""
+    """An object of apps/v1, Deployment or StatefulSet.
+
+    Annotations are ignored, because the controller writes each rollout into one.
+    """
 
     annotations_count: ClassVar[bool] = False
 
@@ -146,11 +151,11 @@ class Workload(KubeObject, frozen=True, gc=False):
     status: WorkloadStatus = WorkloadStatus()
 
 
-# --- hosts that routes tell -----------------------------------------------------------------------------------------
+# --- hosts that routes name -----------------------------------------------------------------------------------------
 
 
 class BackendRef(KubeStruct, frozen=True, gc=False):
-    """Empty group and kind: a Service; no namespace: that of the route."""
+    """A backend of a route. Empty group and kind: a Service; empty namespace: that of the route."""
 
     group: str = ""
     kind: str = "Service"
@@ -168,12 +173,12 @@ class RouteSpec(KubeStruct, frozen=True, gc=False):
 
 
 class HttpRoute(KubeObject, frozen=True, gc=False):
-    """gateway.networking.k8s.io/v1 HTTPRoute."""
+    """An object of gateway.networking.k8s.io/v1, HTTPRoute."""
 
     spec: RouteSpec = RouteSpec()
 
 
-# --- why pods do not come -------------------------------------------------------------------------------------------
+# --- why pods do not start ------------------------------------------------------------------------------------------
 
 
 class Waiting(KubeStruct, frozen=True, gc=False):
@@ -190,7 +195,7 @@ class Terminated(KubeStruct, frozen=True, gc=False):
 
 
 class ContainerState(KubeStruct, frozen=True, gc=False):
-    """One of them is set."""
+    """The state of a container: exactly one field is set."""
 
     waiting: Waiting | None = None
     running: dict[str, Any] | None = None
@@ -215,7 +220,7 @@ class PodStatus(KubeStruct, frozen=True, gc=False):
 
 
 class StartingPod(KubeObject, frozen=True, gc=False):
-    """core/v1 Pod, as far as it says why it does not serve."""
+    """An object of core/v1, Pod, with the fields that show why it does not serve."""
 
     status: PodStatus = PodStatus()
 

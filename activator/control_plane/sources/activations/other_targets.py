@@ -1,11 +1,11 @@
-"""Targets of kinds that are not watched: whatever has a scale subresource (a Rollout, a custom resource) is read by it.
+"""Targets whose kind is not watched: any kind with a scale subresource (a Rollout, a custom resource).
 
 Rules
   1. A target is read at once when a revision names it, then every OTHER_TARGET_INTERVAL_S, and every
-     OTHER_TARGET_HURRY_S while its revision waits for pods. One call at a time, the one that is most overdue first.
-  2. A scale says how many replicas there are and which labels the pods have. It is filed as a workload without a
-     template: whether the pods have a port of the name that the object gives is not known.
-  3. Selectors other than `label=value` cannot be those of a Service: such a target is filed without labels.
+     OTHER_TARGET_HURRY_S while its revision waits for pods. One call at a time, the most overdue first.
+  2. A scale shows the number of replicas and the labels of the pods. It is stored as a workload without a template:
+     it does not show whether the pods have a port with the name that the object gives.
+  3. A Service supports only selectors of the form `label=value`. A target with another one is stored without labels.
 
 Source: Kubernetes API reference, autoscaling/v1 Scale: `status.selector` is a label selector in its text form.
 """
@@ -59,7 +59,7 @@ class _ScaleStatus(KubeStruct, frozen=True, gc=False):
 
 
 class _Scale(KubeObject, frozen=True, gc=False):
-    """autoscaling/v1."""
+    """A Scale of autoscaling/v1."""
 
     spec: _ScaleSpec = _ScaleSpec()
     status: _ScaleStatus = _ScaleStatus()
@@ -73,7 +73,11 @@ def place_of(target: Target, namespace: str) -> Place:
 
 
 class OtherTargets:
-    """`filed(place, workload, problem)`: None: there is none of this name; `problem`: why it can never be one."""
+    """Reads the targets that are not watched.
+
+    `filed(place, workload, problem)` receives each result. `workload` None: there is no object of this name, or
+    `problem` is the reason why the object can never be scaled.
+    """
 
     def __init__(self, client: KubeClient, filed: Filed, now: Now, pause: Pause) -> None:
         self._client = client
@@ -87,19 +91,19 @@ class OtherTargets:
         self._schedule: Schedule[Place] = Schedule()
 
     def follow(self, place: Place) -> None:
-        """A revision names it."""
+        """Read the target from now on: a revision names it."""
         if place not in self._due_s:
             self._plan(place, self._now())
 
     def forget(self, place: Place) -> None:
-        """No revision does any more."""
+        """Stop reading the target: no revision names it any more."""
         self._due_s.pop(place, None)
         self._schedule.cancel(place)
         self._hurried.discard(place)
         self._unread.discard(place)
 
     def hurry(self, place: Place, waits: bool) -> None:
-        """Whether its revision waits for pods."""
+        """Set whether the target's revision waits for pods, so that the target is read more often."""
         if not waits:
             self._hurried.discard(place)
         elif place in self._due_s and place not in self._hurried:
@@ -107,7 +111,7 @@ class OtherTargets:
             self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_HURRY_S))
 
     def wake(self) -> None:
-        """The API answers again: read now what could not be read."""
+        """Read the targets whose last read failed: the API answers again."""
         for place in self._unread:
             self._plan(place, self._now())
 
@@ -115,7 +119,7 @@ class OtherTargets:
         return len(self._due_s)
 
     async def step(self) -> None:
-        """After a pause, read the target that is due, if there is one."""
+        """Wait, then read the target that is due, if any."""
         await self._pause(1.0 / OTHER_TARGETS_PER_S)
         place = self._schedule.pop(self._now())
         if place is None:
@@ -149,11 +153,11 @@ class OtherTargets:
         except (
             msgspec.DecodeError,
             ValueError,
-        ) as error:  # No Scale, such as the error page of a proxy.
+        ) as error:  # The answer is not a Scale, for example a proxy's error page.
             known = False
             self._failed(place, error)
         if place not in self._due_s:
-            return  # nobody names it any more
+            return  # no revision names it any more
         self._again(place)
         if known:
             self._filed(place, workload, problem)
@@ -164,7 +168,7 @@ class OtherTargets:
         log.warning("%s %s/%s could not be read: %s", *place, error)
 
     async def _workload(self, place: Place) -> Workload:
-        """Raises NoScaleError or KubeError."""
+        """Read the target; raise NoScaleError or KubeError."""
         kind, namespace, name = place
         version, _, kind = kind.rpartition("/")
         path = await self._kinds.scale_path(TargetReference(version, kind, name), namespace)
@@ -178,7 +182,7 @@ class OtherTargets:
 
 
 def labels_of(selector: str) -> dict[str, str]:
-    """The labels of a selector in its text form; none where it is more than equalities."""
+    """Return the labels of a selector in text form; empty if it has anything but equalities."""
     terms = [term.strip() for term in selector.split(",") if term.strip()]
     found = [_EQUALITY.fullmatch(term) for term in terms]
     return {one[1]: one[2] for one in found if one is not None} if all(found) else {}

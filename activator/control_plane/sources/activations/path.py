@@ -1,17 +1,17 @@
-"""Whether the activator is in the path of a Service's requests: a pure function of what was seen, step by step.
+"""Decides whether the activator is in the path of a Service's requests: a pure function of observations.
 
 Rules
-  1. `decide` reads no clock and does no I/O. Its steps are those between neighbours (OUT, BESIDE, ALONE), and one is
-     taken only when the watches show the position before it; the loss of the last pod alone ends any wait.
-  2. Out of the path nothing is known of the load, and connections that clients keep to pods are never seen. So pods are
-     held there, and nothing is concluded from requests that do not come before the position has been ALONE, and
+  1. `decide` reads no clock and does no I/O. A step is always to a neighbouring position (OUT, BESIDE, ALONE), and is
+     taken only when the watches show the present position. Only the loss of the last pod ends a wait early.
+  2. Out of the path the load is unknown, and connections that clients keep to pods are never seen. Therefore the number
+     of pods is not lowered there; missing requests count as no load only after the position has been ALONE, and
      settled, for the grace to zero.
-  3. It leaves the path only for a revision that is busy: requests have come for the dwell without a gap, nobody waits,
-     the capacity is ample, and no fewer pods would do. An idle one stays in the path, until it is at zero.
-  4. After a time out of the path it steps in to look, if fewer pods may be wanted.
-  5. A request that comes right after the scale to zero may be of a client that had kept its connection to a pod, or of
-     a new one: both come on a new connection. So the activator stays in the path, where connections are its own and are
-     seen, for the interval between two looks; after several such zeros in a row for longer, up to `after_mistake_s`.
+  3. The activator leaves the path only for a busy revision: requests have arrived for the dwell without a gap, none is
+     queued, the capacity is ample, and fewer pods would not do. For an idle one it stays until it is at zero.
+  4. After the look interval out of the path it steps in to measure the load, if fewer pods may be wanted.
+  5. A request directly after the scale to zero may come from a client that had kept a connection to a pod, or from a
+     new client; both arrive on a new connection. The activator therefore stays in the path, where it sees all
+     connections, for the look interval. After several such zeros in a row it stays longer, up to `after_mistake_s`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from activator.control_plane.reconcile.traffic_wanted import Position
 from activator.runtime.backoff import grown_s
 from activator.runtime.clock import NEVER
 
-ALWAYS: Final = -1  # a burst capacity
-BUSY_GAP_S: Final = 2.0  # without a request, and the revision is busy no more
-LOOK_S: Final = 1.0  # how often a revision in the path that has pods is looked at
-LISTEN_S: Final = 1.0  # until every replica of the activator listens on a port that a slice of ours shows
-DUE_MIN_S: Final = 0.02  # between two looks at a revision of which nothing is heard
-MISTAKE_MIN_S: Final = 30.0  # a request so soon after the scale to zero, at the least, may be of a kept connection
-MISTAKE_GROWTH: Final = 4  # by which the time in the path grows with each such zero in a row
-MISTAKES_MAX: Final = 16  # The limit of the count, so that the power stays small.
+ALWAYS: Final = -1  # a burst capacity: stay in the path
+BUSY_GAP_S: Final = 2.0  # A revision without a request for this time is no longer busy.
+LOOK_S: Final = 1.0  # between two decisions on a revision in the path that has pods
+LISTEN_S: Final = 1.0  # until every replica listens on a port that our slices show
+DUE_MIN_S: Final = 0.02  # the shortest time between two decisions without an event
+# A request within this time after the scale to zero, or the grace if longer, may come from a kept connection.
+MISTAKE_MIN_S: Final = 30.0
+MISTAKE_GROWTH: Final = 4  # factor of the time in the path for each such zero in a row
+MISTAKES_MAX: Final = 16  # bounds the count, and so the power
 
 
 class Reason(Enum):
-    """Why it is where it is: a word for conditions."""
+    """The reason for the position, as a condition's reason."""
 
     NO_POD = "NoPod"
     STARTING = "Starting"
@@ -46,8 +47,10 @@ class Reason(Enum):
 
 
 class PathRule(NamedTuple):
-    """`burst`: ALWAYS, or requests that have to fit beside those that are there; `limit`: of a pod, 0: none; `least`:
-    pods that are kept without load.
+    """The settings of one revision.
+
+    `burst`: ALWAYS, or the number of requests for which there must be spare capacity. `limit`: requests of one pod; 0:
+    none. `least`: pods that are kept without load.
     """
 
     burst: int
@@ -63,7 +66,7 @@ class PathRule(NamedTuple):
 
 
 class PathSeen(NamedTuple):
-    """`shown`: the position that the watches show, None: between two. `replicas`: of the target; -1: not known."""
+    """The observed state. `shown`: the position that the watches show; None: between two. `replicas` -1: unknown."""
 
     now_s: float
     shown: Position | None
@@ -76,32 +79,32 @@ class PathSeen(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """What a decision leaves for the next one."""
+    """The state that one decision passes to the next."""
 
     position: Position = Position.OUT
     reason: Reason = Reason.AMPLE
-    is_held: bool = True  # no fewer pods may be decided
-    since_s: float = NEVER  # the watches show the position since then
+    is_held: bool = True  # the number of pods must not be lowered
+    since_s: float = NEVER  # since when the watches show the position
     leaving: bool = False
     requests_total: int = 0
-    last_s: float = -NEVER  # when a request was last here
-    busy_s: float = NEVER  # since when there was no gap without one
-    fit_s: float = NEVER  # since when all that leaving requires is given
+    last_s: float = -NEVER  # when the last request was observed
+    busy_s: float = NEVER  # since when requests have arrived without a gap
+    fit_s: float = NEVER  # since when all conditions for leaving have held
     went_out: bool = True  # clients may keep connections to pods
     zero_s: float = NEVER  # since when the target has no replicas
-    listens: bool = False  # every replica of the activator does, on its port
+    listens: bool = False  # every replica listens on the Service's port
     distrust_s: float = -NEVER  # until when it stays in the path
-    mistakes: int = 0  # zeros in a row that a request has followed at once
+    mistakes: int = 0  # zeros in a row, each directly followed by a request
     due_s: float = NEVER  # when to decide again though nothing has changed
 
     @classmethod
     def begun(cls, shown: Position | None, replicas: int, requests_total: int) -> PathState:
-        """Of a Service that is found like this."""
+        """Return the first state for a Service that is found like this."""
         return cls(position=shown or Position.OUT, requests_total=requests_total, went_out=replicas != 0)
 
 
 def decide(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
-    """What is wanted from now on."""
+    """Return the next state, with the wanted position."""
     state = _with_load(rule, seen, state)
     if seen.shown is not state.position:
         state = state._replace(since_s=NEVER, fit_s=NEVER)
@@ -114,7 +117,7 @@ def decide(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
     return state._replace(is_held=_is_held(rule, seen, state), due_s=_due_s(rule, seen, state))
 
 
-# --- what was seen ---------------------------------------------------------------------------------------------------
+# --- observations ----------------------------------------------------------------------------------------------------
 
 
 def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
@@ -138,12 +141,12 @@ def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
 
 
 def _settled_s(rule: PathRule, state: PathState) -> float:
-    """From when on every proxy has the position."""
+    """Return the time from which every proxy knows the position."""
     return state.since_s + rule.settle_s
 
 
 def _fit(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
-    """Since when it may leave the path, if all stays as it is."""
+    """Update the time since which the activator may leave the path."""
     now_s = seen.now_s
     spare = seen.ready * rule.limit - seen.in_flight if rule.limit else rule.burst
     fits = (
@@ -162,18 +165,18 @@ def _fit(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
 
 
 def _is_reducible(rule: PathRule, seen: PathSeen) -> bool:
-    """Fewer pods may be wanted without load."""
+    """True if fewer pods may be wanted without load."""
     return rule.least == 0 or (not rule.zero_only and seen.replicas > rule.least)
 
 
 def _no_fewer(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
-    """No fewer pods would do for a revision that is busy, as far as that has been seen."""
+    """True if fewer pods would not do for a busy revision, as far as has been observed."""
     if rule.zero_only or seen.replicas <= max(rule.least, 1):
         return True
     return seen.now_s >= _settled_s(rule, state) + rule.stable_s and seen.wanted >= seen.replicas
 
 
-# --- what follows ----------------------------------------------------------------------------------------------------
+# --- decisions -------------------------------------------------------------------------------------------------------
 
 
 def _step(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
@@ -186,7 +189,7 @@ def _step(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
         return _moved(state, Position.BESIDE) if state.since_s != NEVER and state.listens else state
     if position is Position.ALONE:
         return _moved(state, Position.BESIDE)
-    # BESIDE: everybody has to know our endpoints before the pods go, and the pods before ours do.
+    # BESIDE: all proxies must know our endpoints before the pods' are removed, and the pods' before ours are.
     if seen.now_s < _settled_s(rule, state):
         return state
     return _moved(state, goal)
@@ -198,7 +201,7 @@ def _moved(state: PathState, to: Position) -> PathState:
 
 
 def _goal(rule: PathRule, seen: PathSeen, state: PathState) -> tuple[Position, Reason, bool]:
-    """Where it is to go in the end, why, and whether it leaves."""
+    """Return the position to move to, the reason, and True if the activator is leaving the path."""
     if rule.burst == ALWAYS:
         return Position.ALONE, Reason.LIMIT, False
     if seen.ready == 0:
@@ -237,9 +240,9 @@ def _is_held(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
 
 
 def _due_s(rule: PathRule, seen: PathSeen, state: PathState) -> float:
-    """The earliest time at which it may decide otherwise though nothing new is seen."""
+    """Return the earliest time at which the decision may change without a new observation."""
     now_s = seen.now_s
-    if state.since_s == NEVER:  # the watches will tell
+    if state.since_s == NEVER:  # the change of a watch is awaited
         return now_s + LOOK_S
     times = [now_s + LOOK_S]
     if state.position is Position.OUT:

@@ -1,4 +1,4 @@
-"""What the status of a transparent Activation says of where its requests go: the condition `InPath`."""
+"""The condition `InPath` of a transparent Activation: where its requests go."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ IN_PATH: Final = "InPath"
 
 _SENTENCES: Final = {
     Reason.NO_POD: "There is no pod: the first request starts one.",
-    Reason.STARTING: "No pod answers yet: requests wait here.",
-    Reason.LIMIT: "Requests come through the activator, since the limit of a pod holds only there.",
+    Reason.STARTING: "No pod answers yet: requests wait in the activator.",
+    Reason.LIMIT: "Requests come through the activator, because only it enforces the limit of a pod.",
     Reason.LOOKING: "Requests come through the activator, so that their number is known.",
     Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients may keep connections to pods.",
     Reason.AMPLE: "The capacity is ample: requests go to the pods directly. Their number is not known.",
@@ -21,8 +21,8 @@ _SENTENCES: Final = {
 
 
 def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
-    """`reason` None: another replica knows it."""
-    # The steps between are no news: each would be a write.
+    """Return the condition for a position. `reason` None: another replica decides."""
+    # Steps on the way to a position are not reported, because each would be a write.
     status, why = "True", reason or Reason.LOOKING
     if position is Position.OUT:
         status, why = "False", Reason.AMPLE
@@ -32,5 +32,5 @@ def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
 
 
 def refused(reason: str, message: str) -> ConditionSpec:
-    """Its Service cannot be taken."""
-    return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come here: {message}.")
+    """Return the condition for a Service that cannot be used."""
+    return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come to the activator: {message}.")

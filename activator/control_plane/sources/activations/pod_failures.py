@@ -1,15 +1,15 @@
-"""Why the pods of a workload do not come, in one line: for the requests that wait, and for the object's status.
+"""Finds out why the pods of a workload do not start, in one line, for waiting requests and for the object's status.
 
 Rules
-  1. Only while no pod of the workload answers. One pod that may still come is enough: there is no failure then.
-  2. A failure is *certain* where nothing will change without somebody's help: the image cannot be pulled, a container
-     cannot be made, or it has exited so often that Kubernetes waits before it starts it again.
-  3. Between two starts of a container that exits at once, a kubelet shows it as terminated for most of the time, and
-     says CrashLoopBackOff only now and then: one that ended soon after a restart is taken as such.
-  4. It is not certain where it may pass by itself: no node has room, a quota is used up. Then requests wait for the
-     patience of the object first.
-  5. Of several pods, a certain failure goes before one that is not; among equals the first by name, so that two looks
-     at the same pods tell the same.
+  1. A failure is reported only while no pod of the workload answers, and only if none of them may still start.
+  2. A failure is *certain* if it does not pass without intervention: the image cannot be pulled, a container cannot be
+     made, or it has exited so often that Kubernetes waits before it starts it again.
+  3. Between two starts of a container that exits at once, a kubelet mostly shows it as terminated, and only at times as
+     CrashLoopBackOff. A container that ended soon after a restart is treated as CrashLoopBackOff.
+  4. A failure is not certain if it may pass by itself: no node has room, a quota is used up. Requests then wait for the
+     object's `patience` first.
+  5. Of several pods, a certain failure takes precedence; among equals the first by name, so that the result depends on
+     the pods alone.
 
 Sources: Kubernetes' documentation, "Pod Lifecycle" (container states, conditions) and "Deployments" (conditions
 Progressing and ReplicaFailure); pkg/kubelet/images/types.go and pkg/kubelet/container/sync_result.go (reasons).
@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 from activator.control_plane.sources.activations.objects import ContainerStatus, StartingPod, Terminated
 from activator.kubernetes.objects import Condition
 
-BACK_OFF_ENDS_S: Final = 600.0  # a container that ran for so long is started again at once
-TEXT_MAX: Final = 300  # characters of another component's message that are told
+BACK_OFF_ENDS_S: Final = 600.0  # A container that ran this long is restarted at once.
+TEXT_MAX: Final = 300  # characters of another component's message
 
 _IMAGE: Final = frozenset(
     {"ErrImageNeverPull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "SignatureValidationFailed"}
 )
-_IMAGE_AT_FIRST: Final = frozenset({"ErrImagePull", "RegistryUnavailable"})  # the kubelet tries it again at once
+_IMAGE_AT_FIRST: Final = frozenset({"ErrImagePull", "RegistryUnavailable"})  # the kubelet retries at once
 _NOT_MADE: Final = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "PostStartHookError", "PreCreateHookError"}
     | {"RunContainerError"}
@@ -41,7 +41,10 @@ _INIT_CONTAINER: Final = "init container"
 
 
 class Failure(NamedTuple):
-    """`reason`: Kubernetes' word for it; `cause`: one line for clients and for the status."""
+    """A cause for which pods do not start.
+
+    `reason`: Kubernetes' reason; `cause`: one line for clients and for the status.
+    """
 
     reason: str
     cause: str
@@ -49,7 +52,10 @@ class Failure(NamedTuple):
 
 
 def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> Failure | None:
-    """`pods`: those of the workload; `conditions`: the workload's own. None: its pods may come."""
+    """Return the failure of a workload's pods; None if they may start.
+
+    `pods`: those of the workload; `conditions`: those of the workload itself.
+    """
     found: list[Failure] = []
     alive = sorted((pod for pod in pods if pod.metadata.deletion_timestamp is None), key=lambda pod: pod.metadata.name)
     for pod in alive:
@@ -85,22 +91,25 @@ def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
     waiting, ended = container.state.waiting, container.state.terminated
     name = f"its {kind} {container.name}"
     if ended is not None and container.restart_count and _is_started_again(ended, kind):
-        return _made(_EXITS, f"{name} exits again and again{_how(ended)}", ended.message, True)
+        return _made(_EXITS, f"{name} exits again and again{_exit_details(ended)}", ended.message, True)
     if waiting is None:
         return None
     if waiting.reason in _IMAGE or waiting.reason in _IMAGE_AT_FIRST:
-        said = f"the image of {name} cannot be pulled"
-        return _made(waiting.reason, said, waiting.message, waiting.reason in _IMAGE)
+        summary = f"the image of {name} cannot be pulled"
+        return _made(waiting.reason, summary, waiting.message, waiting.reason in _IMAGE)
     if waiting.reason in _NOT_MADE:
         return _made(waiting.reason, f"{name} cannot be made", waiting.message, True)
     if waiting.reason == _EXITS:
         last = container.last_state.terminated
-        return _made(_EXITS, f"{name} exits again and again{_how(last)}", last.message if last else "", True)
+        return _made(_EXITS, f"{name} exits again and again{_exit_details(last)}", last.message if last else "", True)
     return None
 
 
 def _is_started_again(ended: Terminated, kind: str) -> bool:
-    """After a pause: not an init container that has done its work, nor one that ran for long."""
+    """True if the kubelet restarts the container with a back-off.
+
+    It does not for an init container that has succeeded, nor for a container that ran for BACK_OFF_ENDS_S.
+    """
     if kind != _CONTAINER and ended.exit_code == 0:
         return False
     try:
@@ -110,7 +119,7 @@ def _is_started_again(ended: Terminated, kind: str) -> bool:
     return ran.total_seconds() < BACK_OFF_ENDS_S
 
 
-def _how(last: Terminated | None) -> str:
+def _exit_details(last: Terminated | None) -> str:
     if last is None:
         return ""
     word = f", {last.reason}" if last.reason not in ("", "Error") else ""
@@ -125,9 +134,9 @@ def _of_workload(condition: Condition) -> Failure | None:
     return None
 
 
-def _made(reason: str, said: str, message: str, is_certain: bool) -> Failure:
-    """The last lines of a container's output may be long: what is kept is the end, where the cause stands."""
+def _made(reason: str, summary: str, message: str, is_certain: bool) -> Failure:
+    """Make a failure; of a long message only the end is kept, where the cause of a container's exit stands."""
     words = " ".join("".join(one if one.isprintable() else " " for one in message).split())
     if len(words) > TEXT_MAX:
         words = "… " + words[2 - TEXT_MAX :]
-    return Failure(reason, f"{said}: {words}" if words else said, is_certain)
+    return Failure(reason, f"{summary}: {words}" if words else summary, is_certain)

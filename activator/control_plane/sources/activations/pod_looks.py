@@ -1,10 +1,10 @@
-"""Looks at the pods of revisions that have none which answers, to find out why.
+"""Lists the pods of revisions whose pods do not answer, to find out why.
 
 Rules
-  1. Only while pods are wanted and none answers: a revision that serves, or sleeps, costs no call.
-  2. At most POD_LOOKS_PER_S revisions a second, the one that waits longest first; one revision at most every
-     POD_LOOK_INTERVAL_S, and less and less often up to POD_LOOK_INTERVAL_MAX_S.
-  3. One page of POD_LOOK_PODS_MAX pods tells enough: pods of one template fail for the same reason.
+  1. Only while pods are wanted and none answers: a revision that serves, or is at zero, costs no call.
+  2. At most POD_LOOKS_PER_S revisions a second, the longest waiting first. One revision is listed at most every
+     POD_LOOK_INTERVAL_S; the interval grows to POD_LOOK_INTERVAL_MAX_S.
+  3. One page of POD_LOOK_PODS_MAX pods is enough, because pods of one template fail for the same reason.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ POD_LOOK_PODS_MAX: Final = 50
 
 log = logging.getLogger("activator.kubernetes")
 
-Looked = Callable[[str, list[StartingPod], float], None]
+Listed = Callable[[str, list[StartingPod], float], None]
 
 
 class Lists(Protocol):
-    """What it needs of `KubeClient`."""
+    """The methods of `KubeClient` that are used here."""
 
     async def list_page(self, path: str, query: Query) -> bytes:
-        """Raises KubeError."""
+        """Return one page of a list; raise KubeError on failure."""
 
 
 class _Look:
@@ -48,11 +48,11 @@ class _Look:
 
 
 class PodLooks:
-    """`looked(key, pods, now_s)` is called with what was found."""
+    """Lists pods and passes them to `listed(key, pods, now_s)`."""
 
-    def __init__(self, client: Lists, looked: Looked, now: Now, pause: Pause) -> None:
+    def __init__(self, client: Lists, listed: Listed, now: Now, pause: Pause) -> None:
         self._client = client
-        self._looked = looked
+        self._listed = listed
         self._now = now
         self._pause = pause
         self._decoding = Decoding(StartingPod)
@@ -62,7 +62,7 @@ class PodLooks:
         self.errors_total = 0
 
     def set(self, key: str, labels: Mapping[str, str] | None) -> None:
-        """Look at the pods with these labels in its namespace; None: no more."""
+        """List the pods with these labels in the revision's namespace from now on; None: stop."""
         known = self._looks.get(key)
         if labels is None:
             self._looks.pop(key, None)
@@ -71,7 +71,7 @@ class PodLooks:
             self._begin(key, labels, self._now() + POD_LOOK_INTERVAL_S)
 
     def hurry(self, key: str) -> None:
-        """Requests have come."""
+        """List the revision's pods again at the short interval: requests have arrived."""
         known = self._looks.get(key)
         if known is not None and known.intervals.failures:
             known.intervals.reset()
@@ -81,7 +81,7 @@ class PodLooks:
         return len(self._looks)
 
     async def step(self) -> None:
-        """After a pause, look at the pods of the revision that is due, if there is one."""
+        """Wait, then list the pods of the revision that is due, if any."""
         await self._pause(1.0 / POD_LOOKS_PER_S)
         key = self._due.pop(self._now())
         if key is None:
@@ -90,7 +90,7 @@ class PodLooks:
             await self._look(key)
         except Exception as error:  # a defect: of this revision only
             self.errors_total += 1
-            log.error("the pods of %s could not be looked at", key, exc_info=error)
+            log.error("the pods of %s could not be listed", key, exc_info=error)
             if key in self._looks:
                 self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
 
@@ -114,10 +114,10 @@ class PodLooks:
             pods = self._decoding.list(await self._client.list_page(STARTING_PODS.collection(namespace), query)).items
         except KubeError as error:
             self.errors_total += 1
-            log.warning("the pods of %s could not be looked at: %s", key, error)
+            log.warning("the pods of %s could not be listed: %s", key, error)
             pods = None
         if self._looks.get(key) is not look:
-            return  # it serves, or is gone, meanwhile
+            return  # it serves by now, or was removed
         self._plan(key, look, self._now() + look.intervals.next_s())
         if pods is not None:
-            self._looked(key, pods, self._now())
+            self._listed(key, pods, self._now())

@@ -1,13 +1,13 @@
-"""Several replicas of the activator in one cluster: which objects are this one's, and what all of them carry.
+"""Several replicas of the activator in one cluster: the owner of each object, and the load over all replicas.
 
 Rules
   1. One replica owns an object (`reconcile/writers.py`): it decides how many pods there are, and writes. The others
-     send it what they carry, at once; they neither decide nor write.
-  2. The load of a revision is the sum over all replicas. Totals only grow: of each replica what it has added since its
-     first report is counted, so that a new owner does not take the past of others for requests of this moment.
-  3. What a replica carried goes with it: at once when it has ended, or LOAD_EXPIRES_S after its last report of it.
-  4. Alone, a load is passed on as it is.
-  5. A peer's report counts only of revisions that are declared here, so it makes nothing grow.
+     send it their loads at once; they neither decide nor write.
+  2. The load of a revision is the sum over all replicas. Totals only grow: each replica's increase since its first
+     report is counted, so that a new owner does not count the requests of the past as present ones.
+  3. The load of a replica is removed with it: at once when it ends, or LOAD_EXPIRES_S after its last report.
+  4. A single replica passes on its loads unchanged.
+  5. A peer's report counts only if its revision is declared here, so reports cannot grow the memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from activator.messages import Load
 from activator.messages.writers import ALONE, Writers
 from activator.runtime.clock import Now
 
-LOAD_EXPIRES_S: Final = 10.0  # a replica that carries something says so every 0.1 s
+LOAD_EXPIRES_S: Final = 10.0  # a replica with requests reports them every 0.1 s
 
 
 class OtherReplicas(Protocol):
-    """The group that this replica is in (`members/shared_writing.py`)."""
+    """The group of this replica (`members/shared_writing.py`)."""
 
-    def join(self, changed: Callable[[Writers], None], heard: Callable[[int, Load], None]) -> None: ...
+    def join(self, changed: Callable[[Writers], None], received: Callable[[int, Load], None]) -> None: ...
 
     def set_writes(self, writes: bool) -> None: ...
 
@@ -35,17 +35,17 @@ class OtherReplicas(Protocol):
 
 
 class _Part:
-    """What one replica has said of a revision."""
+    """The last report of one replica about one revision."""
 
-    __slots__ = ("heard_s", "load")
+    __slots__ = ("load", "received_s")
 
-    def __init__(self, load: Load, heard_s: float) -> None:
+    def __init__(self, load: Load, received_s: float) -> None:
         self.load = load
-        self.heard_s = heard_s
+        self.received_s = received_s
 
 
 class RevisionLoads:
-    """Of one revision, by replica."""
+    """The loads of one revision, by replica."""
 
     __slots__ = ("_parts", "_request_seconds", "_requests_total")
 
@@ -61,19 +61,19 @@ class RevisionLoads:
             return
         self._requests_total += max(load.requests_total - part.load.requests_total, 0)
         self._request_seconds += max(load.request_seconds - part.load.request_seconds, 0.0)
-        part.load, part.heard_s = load, now_s
+        part.load, part.received_s = load, now_s
 
     def end(self, seats: set[int]) -> bool:
-        """These replicas carry nothing any more. Whether one of them did."""
+        """Remove the loads of these replicas; return True if one of them was not empty."""
         ended = [self._parts.pop(seat).load for seat in seats & self._parts.keys()]
-        return any(map(_carries, ended))
+        return any(map(_has_requests, ended))
 
     def expired(self, own: int, before_s: float) -> set[int]:
-        """Other replicas that carried something when they last said anything, which was before this time."""
+        """Return the other replicas whose last report, before this time, was not empty."""
         return {
             seat
             for seat, part in self._parts.items()
-            if seat != own and part.heard_s < before_s and _carries(part.load)
+            if seat != own and part.received_s < before_s and _has_requests(part.load)
         }
 
     def of(self, seat: int) -> Load | None:
@@ -98,32 +98,34 @@ class RevisionLoads:
 
 
 class Replicas:
-    """`uid_of(key)`: of what declares a revision, None where nothing does; `carried(load)`: the load of one of our
-    revisions now; `shifted()`: other objects than before may be ours.
+    """The replicas of the activator, with the owner of each object and the loads.
+
+    `uid_of(key)` returns the UID of the object that declares a revision; None: there is none. `load_changed(load)`
+    receives the present load of a revision. `writers_changed()` is called when the owners of objects may have changed.
     """
 
     def __init__(
         self,
         uid_of: Callable[[str], str | None],
-        carried: Callable[[Load], None],
-        shifted: Callable[[], None],
+        load_changed: Callable[[Load], None],
+        writers_changed: Callable[[], None],
         now: Now,
     ) -> None:
         self._uid_of = uid_of
-        self._carried = carried
-        self._shifted = shifted
+        self._load_changed = load_changed
+        self._writers_changed = writers_changed
         self._now = now
         self._others: OtherReplicas | None = None
         self._loads: dict[str, RevisionLoads] = {}
         self.writers = ALONE
 
     def join(self, others: OtherReplicas) -> None:
-        """This replica is one of several. Before anything is declared."""
+        """Make this replica one of several. Call it before anything is declared."""
         self._others = others
-        others.join(self._set_writers, self._heard)
+        others.join(self._set_writers, self._receive_report)
 
     def set_writes(self, writes: bool) -> None:
-        """Whether objects may be this replica's."""
+        """Set whether this replica may own objects."""
         if self._others is not None:
             self._others.set_writes(writes)
 
@@ -133,15 +135,15 @@ class Replicas:
         return self.writers.writes(uid)
 
     def is_anothers(self, uid: str) -> bool:
-        """Another replica decides on it."""
+        """True if another replica decides on the object."""
         return self.writers.owner(uid) not in (None, self.writers.own)
 
     # --- loads ---
 
     def receive(self, load: Load) -> None:
-        """A load of this replica."""
+        """Handle a load of this replica."""
         if self._others is None:
-            self._carried(load)
+            self._load_changed(load)
             return
         uid = self._uid_of(load.key)
         if uid is None:
@@ -150,7 +152,7 @@ class Replicas:
         self._of(load.key).put(own, load, self._now())
         owner = self.writers.owner(uid)
         if owner == own:
-            self._carried(self.sum(load.key))
+            self._load_changed(self.sum(load.key))
         elif owner is not None:
             self._others.tell(owner, load)
 
@@ -159,26 +161,26 @@ class Replicas:
         return self._others is None
 
     def sum(self, key: str) -> Load:
-        """What all replicas carry of a revision, as far as it is known here. Not where this one is alone."""
+        """Return the load of a revision over all replicas, as far as it is known. Only where there are several."""
         return self._of(key).sum(key, self._now())
 
     def drop_revision(self, key: str) -> None:
         self._loads.pop(key, None)
 
     def expire(self) -> None:
-        """To be called every second or so."""
+        """Remove expired loads; call it about once a second."""
         before_s = self._now() - LOAD_EXPIRES_S
         for key, loads in self._loads.items():
             expired = loads.expired(self.writers.own, before_s)
             if expired and loads.end(expired):
-                self._carried(loads.sum(key, self._now()))
+                self._load_changed(loads.sum(key, self._now()))
 
     # --- from the other replicas ---
 
-    def _heard(self, seat: int, load: Load) -> None:
+    def _receive_report(self, seat: int, load: Load) -> None:
         if self._uid_of(load.key) is not None and seat != self.writers.own:
             self._of(load.key).put(seat, load, self._now())
-            self._carried(self.sum(load.key))
+            self._load_changed(self.sum(load.key))
 
     def _set_writers(self, writers: Writers) -> None:
         former, self.writers = self.writers, writers
@@ -186,17 +188,17 @@ class Replicas:
         if former.present != writers.present:
             for key, loads in self._loads.items():
                 if loads.end(loads.seats - writers.present - {writers.own}):
-                    self._carried(loads.sum(key, now_s))
-        self._shifted()
+                    self._load_changed(loads.sum(key, now_s))
+        self._writers_changed()
         if former.views[:1] != writers.views[:1]:
-            self._tell_new_owners(former)
+            self._report_to_new_owners(former)
 
-    def _tell_new_owners(self, former: Writers) -> None:
-        """What is here does not wait for the next report."""
+    def _report_to_new_owners(self, former: Writers) -> None:
+        """Report the present loads of this replica to the new owners at once, before the next report is due."""
         assert self._others is not None, "it has joined"
         for key, loads in self._loads.items():
             uid, load = self._uid_of(key), loads.of(self.writers.own)
-            if uid is None or load is None or not _carries(load):
+            if uid is None or load is None or not _has_requests(load):
                 continue
             owner = self.writers.owner(uid)
             if owner not in (None, self.writers.own) and owner != former.owner(uid):
@@ -209,5 +211,5 @@ class Replicas:
         return found
 
 
-def _carries(load: Load) -> bool:
+def _has_requests(load: Load) -> bool:
     return load.in_flight + load.queued + load.concurrency > 0

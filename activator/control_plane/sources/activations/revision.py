@@ -1,15 +1,15 @@
-"""One declared revision: from what the cluster shows of it to changes for the state worker and to what is written back.
+"""One declared revision: from the cluster's objects to changes for the state worker and the desired objects.
 
 Rules
-  1. Pure but for its own memory: no clock, no I/O. `work_out` is called once per turn in which something of it changed.
-  2. What was submitted before is remembered, and only what is new is submitted; of its pods, see `declared_pods.py`.
-  3. A spec that is not valid does not end a revision that is served: the last valid one stays in force.
+  1. The class has state but reads no clock and does no I/O. `work_out` is called once per turn in which something of
+     the revision has changed.
+  2. Submitted state is kept, and only differences are submitted; for pods, see `declared_pods.py`.
+  3. An invalid spec does not end a revision that is served: the last valid one stays in force.
   4. A failure ends when a pod answers, when the pods no longer fail, with another target, and at zero: the next request
-     tries again, and what was found before says nothing about it.
-  5. What the state worker has been told and what of it may be lost are two things: a revision that it knows is ended by
-     RevisionGone, whatever was lost meanwhile.
-  6. Nothing is written back before the workloads have been listed: whether there is a target decides whether there is a
-     private Service.
+     starts pods again, and the former failure need not apply to them.
+  5. Whether the state worker knows the revision is tracked separately from the state that it may have lost: a revision
+     that it knows is ended by RevisionGone in any case.
+  6. Nothing is written back before the workloads have been listed: the private Service exists only with a target.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from activator.control_plane.reconcile.desired import (
     ScaleSeen,
     TargetReference,
 )
-from activator.control_plane.sources.activations.conditions import Situation, Taken, conditions_of
+from activator.control_plane.sources.activations.conditions import ConditionInputs, TakenHost, conditions_of
 from activator.control_plane.sources.activations.declaration import SERVICE, Declaration, names_http2
 from activator.control_plane.sources.activations.declared_pods import PORT_NAME, DeclaredPods
 from activator.control_plane.sources.activations.fronts import FrontOutcome
@@ -49,66 +49,66 @@ from activator.messages import (
 from activator.runtime.child_name import child_name
 from activator.runtime.clock import NEVER
 
-# Between a Service and an Activation of one name: what was made for the one goes before it is made for the other.
+# When an object of another kind takes over a name, the former one's objects are removed this long before new ones.
 HANDOVER_S: Final = 1.0
 WATCHED_KINDS: Final = frozenset({"apps/v1/Deployment", "apps/v1/StatefulSet"})
 
 
 def pods_service(name: str) -> str:
-    """The name of the private Service of the revision of this name."""
+    """Return the name of the private Service of a revision."""
     return child_name(name, "-pods")
 
 
 class RevisionInputs(NamedTuple):
-    """What is known of the revision beside its own object.
+    """The state of the revision beside its own object.
 
-    `workload` None: there is none of this name. `is_known`: it has been looked for. `ready`: pods that may be
-    picked. `wanted`: by the autoscaler; -1: it has not decided, or somebody else scales.
+    `workload` None: there is none of this name. `is_known`: the workload has been looked up. `ready`: pods that may be
+    picked. `wanted`: by the autoscaler; -1: it has not decided, or another component scales.
     """
 
     workload: Workload | None
     is_known: bool
     hosts: tuple[str, ...]
-    taken: tuple[Taken, ...]
+    taken: tuple[TakenHost, ...]
     ready: int
     wanted: int
     notes: tuple[ConditionSpec, ...] = ()
     unscalable: str = ""  # why the target can never be scaled
-    front: FrontOutcome | None = None  # of a transparent one
-    ports: tuple[int, ...] = ()  # that lead to it, whatever the host …
-    is_left: bool = False  # … and its clients do better without this program
+    front: FrontOutcome | None = None  # mode transparent only
+    ports: tuple[int, ...] = ()  # the ports that lead to the revision, whatever the host
+    is_left: bool = False  # its clients should leave the activator
 
 
 class Outcome(NamedTuple):
-    """`due_s`: when to look again though nothing has changed, monotonic seconds."""
+    """The result of a pass. `due_s`: when to run again without a change, monotonic seconds."""
 
     changes: list[Change]
     desired: Desired | None
     due_s: float
 
 
-# With these hosts; True: its pods speak HTTP/2; when the object was created.
+# Arguments: the declaration, its hosts, True if its pods speak HTTP/2, and the creation time of its object.
 Make = Callable[[Declared, tuple[str, ...], bool, str], RevisionSpec]
 
 
 class DeclaredRevision:
-    """Filled in by the handlers of watches; `work_out` says what follows."""
+    """The state of one revision. Handlers of watches fill it in; `work_out` derives what to submit and to write."""
 
     def __init__(self, key: str) -> None:
         self.key = key
         self.declaration: Declaration | None = None
         self.served: Declared | None = None  # the last valid declaration
-        self.failure: Failure | None = None  # of its pods, as they were last looked at
+        self.failure: Failure | None = None  # what the pods' last list shows
         self.failing_since_s = NEVER
         self.events: tuple[EventSpec, ...] = ()
         self.pods = DeclaredPods(key)
-        self._spec: RevisionSpec | None = None  # as submitted; None: it is to be submitted
-        self._is_told = False  # the state worker has been told of the revision
-        self._cause: str | None = ""  # as submitted; None: it is not known whether that arrived
+        self._spec: RevisionSpec | None = None  # as submitted; None: to be submitted
+        self._is_submitted = False  # the state worker knows the revision
+        self._cause: str | None = ""  # as submitted; None: it may have been lost
         self._ever_failed = False  # a cause was submitted
         self._desired_last: Desired | None = None
 
-    # --- what handlers file ---
+    # --- set by handlers ---
 
     def declare(self, declaration: Declaration) -> None:
         if self.declaration is None or self.declaration.uid != declaration.uid:
@@ -119,8 +119,8 @@ class DeclaredRevision:
                 self._forget_failure()
             self.served = declaration.declared
 
-    def looked(self, failure: Failure | None, now_s: float) -> None:
-        """Its pods have been looked at."""
+    def set_failure(self, failure: Failure | None, now_s: float) -> None:
+        """Record the failure that the revision's pods show; None: they may still start."""
         if failure is None:
             self.failing_since_s = NEVER
         elif self.failure is None or self.failing_since_s == NEVER:
@@ -128,14 +128,14 @@ class DeclaredRevision:
         self.failure = failure
 
     def forget_submitted(self) -> None:
-        """Some of it was lost: all of it is submitted again."""
+        """Submit everything again: some changes were lost."""
         self._spec = None
         self._cause = None if self._ever_failed else ""
         self.pods.forget_submitted()
 
     @property
     def state(self) -> str:
-        """What can be served of it, in one word, as it was last worked out."""
+        """Return the state as of the last pass: "serving", "at_zero", "starting" or "not_ready"."""
         if self._desired_last is None:
             return "not_ready"
         ready = self._desired_last.conditions[0]
@@ -143,10 +143,10 @@ class DeclaredRevision:
         return words.get(ready.reason, "not_ready") if ready.status == "True" else "not_ready"
 
     def is_empty(self) -> bool:
-        """Nothing is known of it any more."""
+        """True if the revision has neither an object nor pods."""
         return self.declaration is None and self.pods.is_empty()
 
-    # --- what follows ---
+    # --- results ---
 
     def work_out(self, inputs: RevisionInputs, make: Make, now_s: float) -> Outcome:
         declaration, served = self.declaration, self.served
@@ -160,7 +160,7 @@ class DeclaredRevision:
             spec = make(served, inputs.hosts, is_http2, declaration.created)
             spec = replace(spec, ports=inputs.ports, is_left=inputs.is_left)
             if spec != self._spec:
-                self._spec, self._is_told = spec, True
+                self._spec, self._is_submitted = spec, True
                 changes.append(RevisionSet(spec))
             cause = "" if failure is None or due_s != NEVER else failure.cause
             if cause != self._cause:
@@ -181,8 +181,8 @@ class DeclaredRevision:
             due_s = min(due_s, inputs.front.due_s)
         return Outcome(changes, desired, due_s)
 
-    def left(self, ports: tuple[int, ...], is_left: bool) -> list[Change]:
-        """Its object is gone; it is served until nobody reaches it by its Service any more."""
+    def update_departed(self, ports: tuple[int, ...], is_left: bool) -> list[Change]:
+        """Update the spec of a deleted revision, which is served while clients still reach it through its Service."""
         if self._spec is None:
             return []
         spec = replace(self._spec, ports=ports, is_left=is_left)
@@ -192,7 +192,7 @@ class DeclaredRevision:
         return [RevisionSet(spec)]
 
     def _end(self) -> list[Change]:
-        was, self._is_told = self._is_told, False
+        was, self._is_submitted = self._is_submitted, False
         self._spec, self._cause, self._ever_failed = None, "", False
         self._forget_failure()
         self.pods.end()
@@ -204,7 +204,7 @@ class DeclaredRevision:
     # --- failures ---
 
     def _failure(self, inputs: RevisionInputs, now_s: float) -> tuple[Failure | None, float]:
-        """Why it cannot start, and until when requests wait nevertheless (NEVER: they do not, or there is none)."""
+        """Return the failure, and until when requests wait nevertheless; NEVER: they do not wait, or there is none."""
         served = self.served
         if served is None or inputs.ready:
             self._forget_failure()
@@ -221,7 +221,7 @@ class DeclaredRevision:
             return self.failure, NEVER
         return self.failure, until_s
 
-    # --- what is written back ---
+    # --- the desired objects ---
 
     def _desired(
         self, declaration: Declaration, served: Declared | None, inputs: RevisionInputs, failure: Failure | None
@@ -231,7 +231,7 @@ class DeclaredRevision:
         wanted = _wanted(inputs)
         front = inputs.front
         writes = inputs.wanted >= 0 and workload is not None and (front is None or front.writes_replicas)
-        situation = Situation(
+        condition_inputs = ConditionInputs(
             declaration.problems,
             served is not None,
             inputs.hosts,
@@ -251,7 +251,7 @@ class DeclaredRevision:
             target=_target(served),
             replicas=inputs.wanted if writes else None,
             service=None if served is None else self._service(served, workload),
-            conditions=conditions_of(situation),
+            conditions=conditions_of(condition_inputs),
             wanted=wanted,
             ready=inputs.ready,
             hosts=inputs.hosts,
@@ -272,12 +272,12 @@ class DeclaredRevision:
 
 
 def _removal(last: Desired) -> Desired:
-    """What was made for the object goes; the workload stays as it is."""
+    """Return an order to remove the objects that were made for the revision; the workload stays unchanged."""
     return replace(last, present=False, replicas=None, service=None, traffic=None, events=())
 
 
 def _wanted(inputs: RevisionInputs) -> int:
-    """Pods that are to be there, whoever decides that."""
+    """Return the number of wanted pods: the autoscaler's or, if it does not decide, the workload's."""
     if inputs.wanted >= 0:
         return inputs.wanted
     return 0 if inputs.workload is None else max(replicas_of(inputs.workload), 0)
@@ -300,7 +300,7 @@ def _target(served: Declared | None) -> TargetReference:
 
 
 def _missing(served: Declared, inputs: RevisionInputs) -> Failure | None:
-    """What the object names and the cluster does not have."""
+    """Return the failure of an object that names something that the cluster does not have."""
     target = served.activation.target
     if not inputs.is_known:
         return None
@@ -311,12 +311,12 @@ def _missing(served: Declared, inputs: RevisionInputs) -> Failure | None:
     if workload is None:
         return Failure("TargetNotFound", f"its target {name} does not exist", True)
     selector = workload.spec.selector
-    has_template = bool(workload.spec.template.spec.containers)  # no: what its scale says is all that is known of it
+    has_template = bool(workload.spec.template.spec.containers)  # False: only its scale is known
     if not selector.match_labels or selector.match_expressions:
-        said = f"the selector of its target {name} has to consist of matchLabels alone"
+        message = f"the selector of its target {name} has to consist of matchLabels alone"
         if not has_template:
-            said = f"the scale of its target {name} has to tell a selector that consists of matchLabels alone"
-        return Failure("SelectorNotSupported", said, True)
+            message = f"the scale of its target {name} has to have a selector that consists of matchLabels alone"
+        return Failure("SelectorNotSupported", message, True)
     port = served.activation.port
     if isinstance(port, str) and has_template and port not in _port_names(workload):
         return Failure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
@@ -328,7 +328,7 @@ def _port_names(workload: Workload) -> set[str]:
 
 
 def _template_names_http2(served: Declared, workload: Workload | None) -> bool:
-    """Whether the port of the pods has a name that means HTTP/2."""
+    """True if the port of the pods has a name that means HTTP/2."""
     if workload is None or not isinstance(served.activation.port, int):
         return False
     return any(

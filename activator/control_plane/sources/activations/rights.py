@@ -1,7 +1,7 @@
-"""What this program may do in a cluster without Knative: the rights to read, beside the reconciler's to write.
+"""The rights of the activator in a cluster without Knative: those to read, beside the reconciler's to write.
 
 The roles of the chart are made from this table (`make chart-snapshots`). `test_e2e_activations.py` runs the program
-under exactly these rights, so a call without a row here is refused there.
+with exactly these rights, so a call without a row in the table is refused there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ READ: Final[tuple[Right, ...]] = (
     Right("gateway.networking.k8s.io/v1", "httproutes", _WATCH, "hosts of routes that lead here"),
 )
 
-# With several replicas: in the namespace of the activator itself.
+# With several replicas, in the namespace of the activator itself.
 MEMBERS: Final[tuple[Right, ...]] = (
     Right(
         "coordination.k8s.io/v1",
@@ -36,7 +36,7 @@ MEMBERS: Final[tuple[Right, ...]] = (
 )
 
 
-# Where only one namespace is looked at: in that of the activator itself.
+# Where the activator serves only one namespace, in the namespace of the activator itself.
 OWN: Final[tuple[Right, ...]] = (
     Right(
         "discovery.k8s.io/v1", "endpointslices", _WATCH, "mode transparent: which replicas of this program are ready"
@@ -45,17 +45,17 @@ OWN: Final[tuple[Right, ...]] = (
 
 
 def all_rules() -> list[dict[str, list[str]]]:
-    """The rules of a role: one for each resource, with the verbs of all who use it."""
+    """Return the rules of a role: one for each resource, with all verbs that are used on it."""
     return _merged((*READ, *RIGHTS))
 
 
 def member_rules() -> list[dict[str, list[str]]]:
-    """The rules of a role in the activator's own namespace, where there are several replicas."""
+    """Return the rules of a role in the activator's own namespace, where there are several replicas."""
     return _merged(MEMBERS)
 
 
 def own_rules() -> list[dict[str, list[str]]]:
-    """The rules of a role in the activator's own namespace, where it may look at one other namespace alone."""
+    """Return the rules of a role in the activator's own namespace, where it serves only one other namespace."""
     return _merged(OWN)
 
 

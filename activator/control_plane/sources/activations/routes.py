@@ -1,11 +1,11 @@
-"""Hosts that HTTPRoutes of the Gateway API name for a revision, so that nothing is told twice.
+"""The hosts that HTTPRoutes of the Gateway API name for a revision, so that an Activation need not repeat them.
 
 Rules
   1. A route counts if one of its backends is the activator's own Service.
-  2. It is for the revision that its annotation `activator.dev/activation` names, in its own namespace; without the
-     annotation for the revision of its own name.
+  2. A route belongs to the revision that its annotation `activator.dev/activation` names, in the route's namespace;
+     without the annotation, to the revision with the route's name.
 
-Source: gateway.networking.k8s.io/v1 HTTPRoute: an empty group and no kind of a backend mean a Service.
+Source: gateway.networking.k8s.io/v1 HTTPRoute: a backend with an empty group and no kind is a Service.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ ACTIVATION: Final = "activator.dev/activation"
 
 
 class RouteHosts:
-    """`routed_to`: the activator's Service, by namespace and name."""
+    """The hosts by revision. `routed_to`: the activator's Service, by namespace and name."""
 
     def __init__(self, routed_to: Key) -> None:
         self._routed_to = routed_to
-        self._routes: dict[Key, tuple[str, tuple[str, ...]]] = {}  # which revision, and the hosts
+        self._routes: dict[Key, tuple[str, tuple[str, ...]]] = {}  # by route: the revision, and the hosts
         self._by_revision: dict[str, dict[Key, tuple[str, ...]]] = {}
 
     def put(self, route: HttpRoute) -> set[str]:
-        """It is like this now. Returns the revisions whose hosts may be others."""
+        """Record the state of a route; return the revisions whose hosts may have changed."""
         touched = self.drop(route)
         if not self._leads_here(route):
             return touched
@@ -39,7 +39,7 @@ class RouteHosts:
         return touched | {revision}
 
     def drop(self, route: HttpRoute) -> set[str]:
-        """It is gone, or about to be replaced."""
+        """Forget a route; return the revisions whose hosts may have changed."""
         revision, _ = self._routes.pop(route.key, ("", ()))
         if not revision:
             return set()
@@ -50,7 +50,7 @@ class RouteHosts:
         return {revision}
 
     def of(self, revision: str) -> list[str]:
-        """The hosts of all routes for it; routes in the order of their names."""
+        """Return the hosts of all routes of a revision, in the order of the routes' names."""
         routes = self._by_revision.get(revision, {})
         return [host for key in sorted(routes) for host in routes[key]]
 

@@ -1,7 +1,7 @@
-"""How many pods the Activations of this replica should have.
+"""Decides how many pods the Activations of this replica should have.
 
-One replica decides on a revision and writes for it (`replicas.py`). This class has the revisions that are this
-replica's, and their autoscaler; the others' are only served.
+One replica decides on a revision and writes for it (`replicas.py`). This class has the revisions that this replica owns
+and their autoscaler; the other revisions are only served.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("activator.kubernetes")
 
 
 class ActivationScaling:
-    """`scaled(key, wanted, why)` receives each decision."""
+    """The scaling of the revisions that this replica owns. `scaled(key, wanted, why)` receives each decision."""
 
     def __init__(self, now: Now, wall_s: Now, replicas: Replicas, scaled: Callable[[str, int, str], None]) -> None:
         self.autoscaler = Autoscaler(now, wall_s, self._decided)
@@ -35,7 +35,7 @@ class ActivationScaling:
         self._floors: dict[str, int] = {}  # revisions for which no fewer pods may be decided
 
     def declare(self, key: str, declared: Declared | None) -> None:
-        """Note what a revision's object says; None: nothing that can be served."""
+        """Record the declaration of a revision; None: nothing that can be served."""
         if declared is None or declared.activation.external_scaler:
             if key in self._begun:
                 self._begun.discard(key)
@@ -44,7 +44,7 @@ class ActivationScaling:
             self._set_rule(key, declared, 0)
 
     def begin(self, key: str, declared: Declared, running: int) -> None:
-        """Decide on the revision from now on: it is this replica's, and `running` pods run. -1: not known yet."""
+        """Start deciding on a revision that this replica owns. `running`: its pods; -1: not known yet."""
         self._ours.add(key)
         if key in self._begun or running < 0 or declared.activation.external_scaler:
             return
@@ -55,15 +55,15 @@ class ActivationScaling:
             self.autoscaler.load(self._replicas.sum(key))
 
     def is_known_as_ours(self, key: str) -> bool:
-        """True if this replica wrote for the revision when it was worked out last."""
+        """True if this replica wrote for the revision in its last pass."""
         return key in self._ours
 
-    def is_anothers(self, key: str) -> None:
-        """Note that another replica writes for the revision: its initial scale is behind it."""
+    def set_anothers(self, key: str) -> None:
+        """Record that another replica writes for the revision, so its initial scale is over."""
         self._foreign.add(key)
 
     def hold(self, key: str, declared: Declared, least: int) -> None:
-        """Decide on no fewer pods than `least`; 0: on as few as the rule allows. A floor only rises until it ends."""
+        """Set the least number of pods; 0: the rule's. It only rises until it is set to 0."""
         before = self._floors.get(key, 0)
         floor = max(least, before) if least else 0
         if floor == before:
@@ -76,22 +76,22 @@ class ActivationScaling:
             self._set_rule(key, declared, 0)
 
     def ready(self, key: str, count: int) -> None:
-        """Note how many pods of the revision answer."""
+        """Record how many pods of the revision answer."""
         self.autoscaler.ready(key, count)
 
     def load(self, load: Load) -> None:
-        """Note what all replicas carry of a revision."""
+        """Record the load of a revision over all replicas."""
         self.autoscaler.load(load)
 
     def give_up(self, key: str) -> None:
-        """Decide on the revision no more: another replica does."""
+        """Stop deciding on the revision: another replica does."""
         self._ours.discard(key)
         self._begun.discard(key)
         self._floors.pop(key, None)
         self.autoscaler.drop_revision(key)
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone."""
+        """Forget the revision: it was removed."""
         self.give_up(key)
         self._foreign.discard(key)
 

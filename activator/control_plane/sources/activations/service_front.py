@@ -1,13 +1,13 @@
-"""A Service whose requests are to come to the activator: whether they can, and what our slices of it hold.
+"""Checks whether the requests of a Service can come to the activator, and builds our slices of the Service.
 
 Rules
-  1. A port of the Service is taken if it leads to the port of the Activation. A Service with other ports is refused:
-     its pods are out of its slices while the activator is alone in the path.
-  2. A Service that says itself where its requests go is refused: headless, an external name, one without a selector,
-     one whose requests stay on their node.
-  3. There is one slice for each address family of the Service, named after the Service: so whoever writes it writes
-     the same object. A Service with a family that the activator is not reached by is refused: alone in the path, it
-     would leave clients of that family without endpoints.
+  1. A port of the Service is taken if it leads to the port of the Activation. A Service with other ports is refused,
+     because its slices have no pods while the activator is alone in the path.
+  2. A Service that determines itself where its requests go is refused: a headless one, an external name, one without a
+     selector, one whose requests stay on their node.
+  3. There is one slice for each address family of the Service, named after the Service, so all replicas write the same
+     object. A Service with a family in which the activator cannot be reached is refused: alone in the path, the
+     activator would leave clients of that family without endpoints.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ FAMILIES: Final = ("IPv4", "IPv6")
 
 
 class Refused(NamedTuple):
-    """Why the requests of a Service cannot come here: one word, and one sentence."""
+    """Why the requests of a Service cannot come to the activator: a reason and a sentence."""
 
     reason: str
     message: str
 
 
 def service_of(declared: Declared, key: str) -> str:
-    """The Service of a transparent Activation, as namespace/name."""
+    """Return the Service of a transparent Activation, as namespace/name."""
     namespace, _, name = key.partition("/")
     return f"{namespace}/{declared.activation.transparent.service or name}"
 
@@ -53,7 +53,7 @@ def service_of(declared: Declared, key: str) -> str:
 def taken_ports(
     service: AnnotatedService | None, declared: Declared, workload: Workload | None, name: str
 ) -> tuple[ServicePort, ...] | Refused:
-    """The ports of the Service whose requests come here."""
+    """Return the ports of the Service whose requests come to the activator, or why none can."""
     if service is None:
         return Refused("ServiceNotFound", f"there is no Service {name}: name it in spec.transparent.service")
     spec = service.spec
@@ -72,19 +72,24 @@ def taken_ports(
         return Refused("PortNotFound", f"no port of the Service {name} leads to port {declared.activation.port}")
     other = next((port for port in ports if port not in taken), None)
     if other is not None:
-        said = f"port {other.name or other.port} of the Service {name} does not lead to port {declared.activation.port}"
-        return Refused("OtherPorts", f"{said}: give it a Service of its own")
+        problem = (
+            f"port {other.name or other.port} of the Service {name} does not lead to port {declared.activation.port}"
+        )
+        return Refused("OtherPorts", f"{problem}: give it a Service of its own")
     return taken
 
 
 def missing_family(service: AnnotatedService, families: Collection[str], name: str) -> Refused | None:
-    """`families`: those that the activator is reached by; empty: that is not known."""
+    """Return why the Service cannot be used for want of an address family; None if it can.
+
+    `families`: those in which the activator can be reached; empty: unknown.
+    """
     missing = next((one for one in families_of(service) if one not in families), None)
     if missing is None or not families:
         return None
     reached = " and ".join(sorted(families))
-    said = f"the Service {name} has {missing} addresses, and the activator is reached by {reached} only"
-    return Refused("AddressFamily", f"{said}: give the activator's Service and `listen` {missing} as well")
+    problem = f"the Service {name} has {missing} addresses, and the activator is reached by {reached} only"
+    return Refused("AddressFamily", f"{problem}: give the activator's Service and `listen` {missing} as well")
 
 
 def families_of(service: AnnotatedService) -> list[str]:
@@ -98,7 +103,7 @@ def _refused(service: AnnotatedService, name: str) -> Refused | None:
     if spec.cluster_ip == "None":
         return Refused("Headless", f"the Service {name} is headless: its clients choose pods themselves")
     if not {key for key in spec.selector or {} if key != IN_PATH_LABEL}:
-        return Refused("NoSelector", f"the Service {name} has no selector: somebody else makes its endpoints")
+        return Refused("NoSelector", f"the Service {name} has no selector: another program makes its endpoints")
     if "Local" in (spec.external_traffic_policy, spec.internal_traffic_policy):
         return Refused("NodeLocal", f"requests for the Service {name} stay on their node (a traffic policy of Local)")
     return None
@@ -117,7 +122,7 @@ def _number(port: int | str, numbers: Mapping[str, int]) -> int | str:
 
 
 def replicas_in(slices: Iterable[FrontSliceRead]) -> dict[str, tuple[FrontEndpoint, ...]]:
-    """The replicas of the activator by address family, as the slices of its own Service show them."""
+    """Return the replicas of the activator by address family, from the slices of its own Service."""
     found: dict[str, dict[str, FrontEndpoint]] = {}
     for one in slices:
         for read in one.endpoints or ():
@@ -147,7 +152,7 @@ def front_slices(
     number: int,
     replicas: Mapping[str, tuple[FrontEndpoint, ...]],
 ) -> tuple[FrontSlice, ...]:
-    """Ours of this Service, with all replicas of the activator; none where there is none of its families."""
+    """Return our slices of the Service, with all replicas of the activator; no slice for a family without replicas."""
     fronts = tuple(FrontPort(port.name, number, port.app_protocol) for port in ports)
     return tuple(
         FrontSlice(front_name(service.metadata.name, family), family, replicas[family], fronts)
@@ -161,7 +166,7 @@ def front_name(service: str, family: str) -> str:
 
 
 def slice_seen(one: FrontSliceRead) -> FrontSliceSeen:
-    """One of ours as it is."""
+    """Return one of our slices as it is in the cluster."""
     endpoints = tuple(_endpoint(read) for read in one.endpoints or ())
     ports = tuple(FrontPort(port.name, port.port or 0, port.app_protocol) for port in one.ports or ())
     owner = next((ref.uid for ref in one.metadata.owner_references or () if ref.controller), "")
@@ -172,7 +177,7 @@ def slice_seen(one: FrontSliceRead) -> FrontSliceSeen:
 def traffic_seen(
     service: AnnotatedService | None, slices: Iterable[FrontSliceRead], slices_version: str
 ) -> TrafficSeen:
-    """What the watches show of where the requests of a Service go."""
+    """Return where the requests of a Service go, as the watches show it."""
     seen = tuple(slice_seen(one) for one in slices)
     if service is None:
         return TrafficSeen("", "", False, seen, slices_version)
@@ -181,5 +186,5 @@ def traffic_seen(
 
 
 def is_labelled(service: AnnotatedService) -> bool:
-    """Its pods are out of its slices, by us."""
+    """True if the activator has changed the selector, so that the Service's slices have no pods."""
     return IN_PATH_LABEL in (service.spec.selector or {})

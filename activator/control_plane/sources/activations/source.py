@@ -1,12 +1,12 @@
 """The objects of a cluster, gathered by revision.
 
 Rules
-  1. A handler of a watch files the object and marks the revisions that it touches. Their changes are worked out
-     once per revision and turn of the loop (`mode.py`, `revision.py`). This class calls nothing above it but `mark`.
+  1. A handler of a watch stores the object and marks the revisions that it affects. Their changes are worked out once
+     per revision and turn of the loop (`mode.py`, `revision.py`). Of the mode, this class calls only `mark`.
   2. An Activation and an annotated Service of one name are one revision; the Activation takes precedence.
   3. A host belongs to one object among all (`hosts.py`); an object that gains or loses a host is marked.
-  4. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
-     long as the API is unreachable.
+  4. Readiness waits for the first lists of the kinds that routing depends on. Afterwards the last known state is served
+     for as long as the API is unreachable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, EventSpec
-from activator.control_plane.sources.activations.conditions import Taken
+from activator.control_plane.sources.activations.conditions import TakenHost
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
 from activator.control_plane.sources.activations.fronts import FrontInputs, FrontOutcome, Fronts
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
@@ -65,9 +65,11 @@ class Targets(Protocol):
 
 
 class ActivationSource:
-    """`make` resolves a specification; `routed_to` is the activator's own Service, by namespace and name; `mark(key)`
-    schedules a pass; `written_by_other(key, version, is_there)` tells whether another program wrote a private Service;
-    `writes(uid)` tells whether this replica writes for an object.
+    """The objects of the mode `activations`.
+
+    `make` resolves a specification. `routed_to` is the activator's own Service, by namespace and name. `mark(key)`
+    schedules a pass. `written_by_other(key, version, is_there)` returns True if another program wrote a private
+    Service. `writes(uid)` returns True if this replica writes for an object.
     """
 
     def __init__(
@@ -96,24 +98,24 @@ class ActivationSource:
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
         self.workloads_known = True  # the first lists of the watched kinds have been received
         self._ended: set[str] = set()  # revisions whose object was removed since their last pass
-        self._read: set[Place] = set()  # targets that are not watched, and have been looked for
+        self._read: set[Place] = set()  # targets that are not watched, and have been looked up
         self._unscalable: dict[Place, str] = {}
         self._activations: dict[str, Declaration] = {}  # by key
         self._services: dict[str, Declaration] = {}
         self._workloads: dict[Place, Workload] = {}
-        self._users: dict[Place, set[str]] = {}  # of a workload: revisions that name it as their target
+        self._users: dict[Place, set[str]] = {}  # by workload: the revisions that name it as their target
         self._target_of: dict[str, Place] = {}
         self._routes = RouteHosts(routed_to)
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
-        self._departing: dict[str, float] = {}  # deleted revisions that are still served: until when at the most
-        self._settling: dict[str, float] = {}  # departing revisions whose Service is given back: when to remove them
+        self._departing: dict[str, float] = {}  # deleted revisions that are still served, each with the latest end
+        self._settling: dict[str, float] = {}  # departing revisions with a restored Service: when to remove them
         self.activation_objects = ObjectHandler(self._activation_changed, self._activation_gone)
         self.service_objects = ObjectHandler(self._service_changed, self._service_gone)
         self.slice_objects = ObjectHandler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
         self.route_objects = ObjectHandler(self._route_changed, self._route_gone)
 
     def workload_objects(self, kind: str) -> ObjectHandler:
-        """The handler of the workloads of a kind."""
+        """Return the handler of the workloads of a kind."""
 
         def changed(one: Workload) -> None:
             self._workload(kind, one, one)
@@ -130,7 +132,7 @@ class ActivationSource:
             self.mark(key)
 
     def scaled(self, key: str, wanted: int, why: str = "") -> None:
-        """The autoscaler wants so many pods; `why`: in one sentence, to be told where it is worth it."""
+        """Record the autoscaler's decision; `why`: one sentence for an event, if it is not empty."""
         revision = self.revisions.get(key)
         if revision is None or self.wanted.get(key) == wanted:
             return
@@ -141,17 +143,17 @@ class ActivationSource:
         self.mark(key)
 
     def unscaled(self, key: str) -> None:
-        """Somebody else decides how many pods it has."""
+        """Forget the autoscaler's decision: another component scales the revision."""
         if self.wanted.pop(key, None) is not None:
             self.mark(key)
 
     def replicas_of(self, key: str) -> int:
-        """Of the target of the revision; -1: it is not known."""
+        """Return the replicas of the revision's target; -1: unknown."""
         workload = self.workload_of(key)
         return -1 if workload is None else replicas_of(workload)
 
     def noted(self, key: str, notes: tuple[ConditionSpec, ...]) -> None:
-        """What the writers have met with its objects; empty: nothing. Nobody is told of what is gone."""
+        """Record the problems that the writers had with the revision's objects; ignored if its object was removed."""
         revision = self.revisions.get(key)
         if revision is None or revision.declaration is None or self._notes.get(key, ()) == notes:
             return
@@ -161,22 +163,22 @@ class ActivationSource:
             del self._notes[key]
         self.mark(key)
 
-    def looked(self, key: str, pods: Iterable[StartingPod], now_s: float) -> None:
-        """The pods of a revision none of which answers."""
+    def pods_listed(self, key: str, pods: Iterable[StartingPod], now_s: float) -> None:
+        """Record the pods of a revision, none of which answers."""
         revision = self.revisions.get(key)
         if revision is None:
             return
         workload = self.workload_of(key)
         before = revision.failure
         found = failure_of(pods, (workload.status.conditions if workload is not None else None) or ())
-        revision.looked(found, now_s)
+        revision.set_failure(found, now_s)
         if found != before:
             if found is not None:
                 log.warning("%s: %s (%s)", key, found.cause, found.reason)
             self.mark(key)
 
     def read(self, place: Place, workload: Workload | None, problem: str) -> None:
-        """What was found of a target that is not watched (`OtherTargets`)."""
+        """Record the result of a read of a target that is not watched (`OtherTargets`)."""
         if place not in self._users:
             return
         is_news = place not in self._read or self._unscalable.get(place, "") != problem
@@ -189,16 +191,19 @@ class ActivationSource:
             self._put_workload(place, workload)
 
     def target_of(self, key: str) -> Place | None:
-        """Where the target of a revision is."""
+        """Return where the target of a revision is."""
         return self._target_of.get(key)
 
     def workload_of(self, key: str) -> Workload | None:
-        """The target of a revision."""
+        """Return the target of a revision."""
         target = self._target_of.get(key)
         return None if target is None else self._workloads.get(target)
 
     def applied(self, effect: Effect) -> None:
-        """The model is as this says. The end of a revision may be that of an earlier one of this name."""
+        """Record a change of the model.
+
+        The end of a revision may be that of an earlier one of this name.
+        """
         before = self.answers.count(effect.key)
         self.answers.applied(effect)
         if self.answers.count(effect.key) != before and effect.key in self.revisions:
@@ -220,9 +225,7 @@ class ActivationSource:
         return True
 
     def served(self, key: str) -> Declared | None:
-        """Return what is served of the revision; None: nothing, or its object is deleted and its Service not yet given
-        back.
-        """
+        """Return the declaration in force; None: there is none, or the object was deleted."""
         revision = self.revisions.get(key)
         return None if revision is None or key in self._departing else revision.served
 
@@ -245,7 +248,7 @@ class ActivationSource:
         self._leave(key)
 
     def _leave(self, key: str) -> None:
-        """One of its objects is removed. While requests arrive through its Service, the revision is still served."""
+        """Handle the removal of an object. While requests arrive through its Service, the revision is still served."""
         others = self._activations.get(key) or self._services.get(key)
         if others is not None or not self._fronts.is_in_path(key):
             self._declare(key)
@@ -287,7 +290,7 @@ class ActivationSource:
         self._declare(key)
 
     def _service_written(self, one: AnnotatedService, is_there: bool) -> None:
-        """It may be one of ours: by its label, or by its name, where somebody took the label away."""
+        """Handle a private Service of ours, recognized by its label, or by its name if the label was removed."""
         metadata = one.metadata
         for name in (metadata.labels.get(ACTIVATION_LABEL, ""), metadata.name.removesuffix("-pods")):
             key = f"{metadata.namespace}/{name}"
@@ -341,7 +344,7 @@ class ActivationSource:
     # --- within ---
 
     def _of(self, key: str) -> DeclaredRevision:
-        """The revision of this key, made where there is none, and marked."""
+        """Return the revision of this key, created if necessary, and mark it."""
         found = self.revisions.get(key)
         if found is None:
             found = self.revisions[key] = DeclaredRevision(key)
@@ -349,7 +352,7 @@ class ActivationSource:
         return found
 
     def _declare(self, key: str) -> None:
-        """Its objects are others than before."""
+        """Update the revision: its objects have changed."""
         declaration = self._activations.get(key) or self._services.get(key)
         revision = self._of(key)
         if declaration is None:
@@ -362,7 +365,7 @@ class ActivationSource:
         if revision.served is None:
             self._ended.add(key)
         if revision.served is None or revision.served.activation.external_scaler:
-            self.wanted.pop(key, None)  # whoever decided on it does so no more
+            self.wanted.pop(key, None)  # the autoscaler no longer decides on it
         self._fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
         self._target(key, revision.served)
         self._claim(key)
@@ -386,7 +389,7 @@ class ActivationSource:
                 self._targets.follow(place)
 
     def _claim(self, key: str) -> None:
-        """The hosts that it names are others than before."""
+        """Claim the hosts that the revision names: they may have changed."""
         revision = self.revisions.get(key)
         named: dict[str, str] = {}
         created = ""
@@ -398,19 +401,19 @@ class ActivationSource:
         self.mark(key)
 
     def _named(self, served: Declared, key: str) -> dict[str, str]:
-        """The hosts that it names, each with what it claims of it."""
+        """Return the hosts that the revision names, each with the claim on it."""
         hosts = [*served.revision.hosts, *self._routes.of(key)]
         part = part_of_host(served.revision, key)
         return {found: found + part for host in hosts if (found := canonical_host(host)) is not None}
 
     def work_out(self, key: str, front: FrontOutcome | None) -> Outcome:
-        """Work out what follows from all that is known of the revision."""
+        """Derive the changes to submit and the objects to write from the state of the revision."""
         revision = self.revisions.get(key)
         if revision is None:
             return Outcome([], None, NEVER)
         ports, is_left = self._fronts.entries(key)
         if key in self._departing:
-            return Outcome(revision.left(ports, is_left), None, NEVER)
+            return Outcome(revision.update_departed(ports, is_left), None, NEVER)
         hosts, taken = self._granted(revision)
         inputs = RevisionInputs(
             self.workload_of(key),
@@ -445,18 +448,18 @@ class ActivationSource:
             return self.workloads_known
         return place in self._read
 
-    def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
-        """The hosts that it has, and those that it names and another one has."""
+    def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[TakenHost, ...]]:
+        """Return the hosts that the revision has, and those that it names and another one has."""
         if revision.served is None:
             return (), ()
         named = self._named(revision.served, revision.key)
         holders = {host: self.hosts.holder(claimed) for host, claimed in named.items()}
         hosts = tuple(host for host, holder in holders.items() if holder == revision.key)
-        taken = tuple(Taken(host, holder) for host, holder in holders.items() if holder != revision.key)
+        taken = tuple(TakenHost(host, holder) for host, holder in holders.items() if holder != revision.key)
         return hosts, taken
 
     def _mark_known(self, key: str) -> None:
-        """The first pod of a revision answers, or the last one no longer does."""
+        """Mark a revision whose first pod answers, or whose last one no longer does."""
         if key in self.revisions:
             self.mark(key)
 

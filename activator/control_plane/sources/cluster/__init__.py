@@ -1,1 +1,1 @@
-"""What the sources of a cluster share: their life, passes per object, and slices put together."""
+"""The parts that the sources of a cluster share: their lifecycle, passes per object, and merged EndpointSlices."""

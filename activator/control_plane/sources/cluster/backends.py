@@ -1,11 +1,11 @@
-"""From the endpoints of a revision's private Service to its pods.
+"""Reads pods from the endpoints of a revision's private Service.
 
 Rules
-  1. EndpointSlices are preferred; Endpoints count where a Service has no slice (an old cluster, or one whose slices
-     have not been made yet).
-  2. A pod is known by its UID; an address without one is its own identity. A pod in several slices (while the slice
-     controller moves it) or of two address families is one pod, at the address of the first family of the Service.
-  3. An endpoint that does not say whether it is ready is ready; one that terminates is about to go, ready or not.
+  1. EndpointSlices are preferred; Endpoints count where a Service has no slice (an old cluster, or a Service whose
+     slices have not been made yet).
+  2. A pod is identified by its UID; an address without one is its own identity. A pod in several slices (while the
+     slice controller moves it) or of two address families is one pod, at the address of the Service's first family.
+  3. An endpoint without a readiness condition is ready. A terminating one is about to end, ready or not.
   4. Only ports of the wanted name count: `http` for HTTP/1.
 
 Sources: discovery.k8s.io/v1 EndpointConditions; knative.dev/serving pkg/activator/net/helpers.go, endpointsToDests.
@@ -30,7 +30,7 @@ class Backend(NamedTuple):
 
 
 def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
-    """The pods of one Service, each once, sorted by address."""
+    """Return the pods of one Service, each once, sorted by address."""
     found: dict[str, Backend] = {}
     for one in sorted(slices, key=by_family):
         for identity, backend in of_slice(one, port_name).items():
@@ -39,7 +39,7 @@ def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
 
 
 def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
-    """The pods of one slice by identity, in its order."""
+    """Return the pods of one slice by identity, in its order."""
     found: dict[str, Backend] = {}
     port = next((port.port for port in one.ports or [] if (port.name or "") == port_name and port.port), None)
     if port is None or one.address_type == "FQDN":
@@ -57,7 +57,7 @@ def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
 
 
 def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
-    """The same of Endpoints objects; one, but while the private Service is another."""
+    """Return the pods of Endpoints, sorted by address; there are two objects only while the Service is replaced."""
     found: dict[str, Backend] = {}
     for subset in chain.from_iterable(endpoints.subsets or [] for endpoints in objects):
         port = next((port.port for port in subset.ports or [] if (port.name or "") == port_name and port.port), None)
@@ -71,14 +71,14 @@ def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
 
 
 def agreed(known: Backend | None, other: Backend) -> Backend:
-    """Of two records of one pod: the first address; ready if one says so; going if one says so."""
+    """Merge two records of one pod: the first address; ready if one is ready; terminating if one is terminating."""
     if known is None:
         return other
     return known._replace(ready=known.ready or other.ready, terminating=known.terminating or other.terminating)
 
 
 def by_family(one: EndpointSlice) -> tuple[bool, str]:
-    """The order in which the slices of a Service are read."""
+    """Return the sort key by which the slices of a Service are read."""
     return (one.address_type != "IPv4", one.metadata.name)
 
 

@@ -1,4 +1,4 @@
-"""What the modes of a cluster share: the client, the watches, and what readiness and waiting requests need of them."""
+"""The parts that the modes of a cluster share: client, watches, readiness, and reconciliation for waiting requests."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 
-_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors: no right to it, or no such kind in this cluster
+_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors: no right, or no such kind in this cluster
 
 
 class ClusterMode(Source):
-    """A source whose revisions are objects of a cluster. Every revision is the cluster's: one that the cluster does not
-    have is gone.
+    """A source whose revisions are objects of a cluster.
+
+    Every revision is the cluster's: a revision that the cluster does not have is removed.
     """
 
     pod_label: ClassVar[str]  # the label of a pod's slices that holds the name of its revision
@@ -35,7 +36,7 @@ class ClusterMode(Source):
         self._reconcile_interval_s = float(kubernetes.reconcile_interval)
         self.client = KubeClient(Credentials(os.environ, now), "activator")
         self.watches = KubeWatches(self.client, now, rng, tasks.on_error)
-        self._pod_relisters: list[Relister[Any]] = []  # of the objects that hold pods' addresses
+        self._pod_relisters: list[Relister[Any]] = []  # for the objects that hold pods' addresses
         self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
 
     def view_age_s(self) -> float:
@@ -43,10 +44,10 @@ class ClusterMode(Source):
         return self.watches.age_s(self._now())
 
     def pending(self) -> list[str]:
-        """Return what routing depends on and has not been received yet."""
+        """Return the inputs of routing that have not been received yet."""
         waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not self._may_do_without(one)]
         if self._is_behind():
-            waiting.append("what was listed has not been submitted yet")
+            waiting.append("the listed objects have not been submitted yet")
         return waiting
 
     def declares(self, key: str) -> bool:

@@ -1,11 +1,9 @@
-"""Work that is done once per object and turn of the loop, however many events of it came in that turn.
+"""Runs a pass at most once per object and turn of the loop, however many events the object had in that turn.
 
 Rules
-  1. `mark` says that something of an object may have changed; its pass runs at the end of the turn. What is marked
-     twice is worked out once.
-  2. A pass that raises affects its object only: it is tried again after a pause, and what arrives meanwhile is tried
-     at once.
-  3. A pass may name a time at which it wants to run again though nothing has changed; the next pass takes that back.
+  1. `mark` schedules a pass of an object at the end of the turn. An object that is marked twice has one pass.
+  2. A pass that raises affects its object only: it is retried after a pause, or at once when another event arrives.
+  3. A pass may return a time at which it runs again without an event; the next pass replaces that time.
 """
 
 from __future__ import annotations
@@ -18,9 +16,11 @@ from activator.runtime.controller_counts import Controllers
 
 
 class Passes:
-    """`work(key)` is one pass; it returns when it is due again (monotonic seconds; NEVER: when something changes).
-    `failed(key, error)` receives what a pass raises and returns how long to wait, in seconds. `defer` runs a callable
-    in the loop's next turn; `later` is the loop's `call_later`.
+    """The passes of a source.
+
+    `work(key)` is one pass; it returns when it is due again (monotonic seconds; NEVER: when something changes).
+    `failed(key, error)` receives the exception of a pass and returns how long to wait, in seconds. `defer` runs a
+    callable in the loop's next turn; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class Passes:
         self._defer = defer
         self._later = later
         self._controllers = controllers
-        self._dirty: dict[str, tuple[str, float]] = {}  # by key: for which controller it was marked first, and when
-        self._again: dict[str, Timer] = {}  # by key: when it is worked out again by itself
+        self._dirty: dict[str, tuple[str, float]] = {}  # by key: the controller that marked it first, and when
+        self._again: dict[str, Timer] = {}  # by key: a pass at a later time
         self._deferred = False
 
     def mark(self, key: str, controller: str, again: bool = False) -> None:
-        """Something of it may have changed; `again`: its pass has failed before."""
+        """Schedule a pass of the object; `again`: its last pass has failed."""
         if key not in self._dirty:
             self._dirty[key] = (controller, self._controllers.now())
             self._controllers.added(controller, again)
@@ -50,17 +50,17 @@ class Passes:
             self._defer(self.flush)
 
     def is_behind(self) -> bool:
-        """Something is marked whose pass has not run."""
+        """True if a marked object's pass has not run."""
         return bool(self._dirty)
 
     def forget(self, key: str) -> None:
-        """It is not to be worked out again by itself."""
+        """Cancel the pass that is scheduled for a later time."""
         timer = self._again.pop(key, None)
         if timer is not None:
             timer.cancel()
 
     def flush(self) -> None:
-        """Run the passes of all that is marked."""
+        """Run the passes of all marked objects."""
         self._deferred = False
         dirty, self._dirty = self._dirty, {}
         for key, (controller, since_s) in dirty.items():
@@ -71,17 +71,17 @@ class Passes:
             except Exception as error:  # a defect: of this object only
                 wait_s = self._failed(key, error)
                 self.forget(key)
-                self._again[key] = self._later(wait_s, partial(self._look_again, key, controller))
+                self._again[key] = self._later(wait_s, partial(self._retry, key, controller))
             else:
                 self.forget(key)
                 if due_s != NEVER:
                     wait_s = max(due_s - self._controllers.now(), 0.0)
-                    self._again[key] = self._later(wait_s, partial(self._look_when_due, key, controller))
+                    self._again[key] = self._later(wait_s, partial(self._run_due, key, controller))
 
-    def _look_again(self, key: str, controller: str) -> None:
+    def _retry(self, key: str, controller: str) -> None:
         del self._again[key]
         self.mark(key, controller, again=True)
 
-    def _look_when_due(self, key: str, controller: str) -> None:
+    def _run_due(self, key: str, controller: str) -> None:
         del self._again[key]
         self.mark(key, controller)

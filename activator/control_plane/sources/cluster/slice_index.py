@@ -1,10 +1,10 @@
-"""The pods of a Service's EndpointSlices, read slice by slice: an event of one costs what that slice holds.
+"""The pods of a Service's EndpointSlices, read slice by slice: an event costs in proportion to the size of its slice.
 
-A Service of 10,000 pods has a hundred slices, and each pod that comes, goes or turns ready changes one: to read all
-endpoints for each such event took 19 ms.
+A Service of 10,000 pods has a hundred slices, and each pod that comes, goes or becomes ready changes one of them.
+Reading all endpoints for each such event took 19 ms.
 
-Rule: after any sequence of events the pods are those that `of_slices` reads from all of the slices, and so is the order
-among those that are new.
+Rule: after any sequence of events the pods are those that `of_slices` reads from all slices; new pods also have the
+order in which it returns them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from activator.kubernetes.objects import EndpointSlice
 
 
 class _Found(NamedTuple):
-    """What one slice says of a pod, and at which place."""
+    """A pod in one slice, with its position."""
 
     backend: Backend
     place: int
@@ -27,19 +27,19 @@ class SliceIndex:
     """The slices of one Service as they were last read, for the ports of this name."""
 
     def __init__(self, port_name: str) -> None:
-        self.pods: dict[str, Backend] = {}  # by identity; those that came in one look are sorted by address
+        self.pods: dict[str, Backend] = {}  # by identity; those of one read are sorted by address
         self._port_name = port_name
-        self._found: dict[str, dict[str, _Found]] = {}  # of each slice, by identity
-        self._ranks: dict[str, tuple[bool, str]] = {}  # of each slice, in the order in which they are read
+        self._found: dict[str, dict[str, _Found]] = {}  # by slice, then by identity
+        self._ranks: dict[str, tuple[bool, str]] = {}  # by slice: its place in the order of reading
         self._slices_of: dict[str, tuple[str, ...]] = {}  # by identity; several while a pod is moved between slices
 
     def __len__(self) -> int:
         return len(self._found)
 
     def read(self, changed: Mapping[str, EndpointSlice | None]) -> dict[str, Backend | None]:
-        """The pods that are not as they were, sorted by address; those that are gone (None) come first.
+        """Read the changed slices; return the changed pods, removed ones (None) first, then sorted by address.
 
-        `changed`: slices by name; None: it is gone.
+        `changed`: slices by name; None: the slice was removed.
         """
         touched: dict[str, None] = {}
         for name, one in changed.items():

@@ -1,1 +1,1 @@
-"""KEDA's external scaler: KEDA scales, and is told here how much is asked of each revision."""
+"""KEDA's external scaler: reports the load of each revision to KEDA, which scales."""

@@ -1,12 +1,12 @@
-"""What KEDA is told of revisions: whether one is active, and its load.
+"""The figures that KEDA receives: whether a revision is active, and its load.
 
 Rules
-  1. A revision is active from its first request until ACTIVE_S have passed without one: KEDA asks every half minute,
-     and what came and went in between must not be missed.
-  2. Its load is the greater of the averages over both windows: a rise is seen after seconds, and how fast the number of
-     pods falls is decided by KEDA and its HorizontalPodAutoscaler.
-  3. There are figures only of revisions that were asked about. A revision that is not there may be watched: whoever
-     does is woken when it comes.
+  1. A revision is active from its first request until ACTIVE_S have passed without one. KEDA asks every half minute,
+     and must not miss requests in between.
+  2. Its load is the larger of the averages over both windows, so a rise shows after seconds. KEDA and its
+     HorizontalPodAutoscaler decide how fast the number of pods falls.
+  3. Only revisions that KEDA has asked about have figures. A revision that does not exist may be watched; the watcher
+     is woken when it is added.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ACTIVE_S: Final = 60.0  # after the last request
 
 
 class _Figures:
-    """Of one revision that was asked about."""
+    """The figures of one revision that KEDA has asked about."""
 
     def __init__(self) -> None:
         self.windows: Windows | None = None  # from its first load on
@@ -34,13 +34,13 @@ class _Figures:
 
 
 class ScalerFigures:
-    """Of all revisions."""
+    """The figures of all revisions."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
-        self._concurrency: dict[str, int] = {}  # the limits of the revisions that there are
+        self._concurrency: dict[str, int] = {}  # the limits of the existing revisions
         self._figures: dict[str, _Figures] = {}
-        self._watchers: dict[str, set[asyncio.Event]] = {}  # of streams, by the revision that they are about
+        self._watchers: dict[str, set[asyncio.Event]] = {}  # the events of streams, by revision
 
     def set_revision(self, key: str, container_concurrency: int) -> None:
         is_new = key not in self._concurrency
@@ -54,7 +54,7 @@ class ScalerFigures:
         self._wake(key)
 
     def load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Record the present load of a revision."""
         figures = self._figures.get(load.key)
         if figures is None:
             return
@@ -72,7 +72,7 @@ class ScalerFigures:
                 self._wake(load.key)
 
     def ask(self, key: str) -> bool:
-        """Whether there is such a revision; from now on there are figures of it."""
+        """Keep figures of a revision from now on; return False if it does not exist."""
         return self._of(key) is not None
 
     def knows(self, key: str) -> bool:
@@ -82,7 +82,7 @@ class ScalerFigures:
         return self._concurrency.get(key, 0)
 
     def active_for_s(self, key: str) -> float:
-        """How long it will be active if no request comes; 0: it is not."""
+        """Return how long the revision stays active without a request, in seconds; 0: it is not active."""
         figures = self._of(key)
         if figures is None or figures.busy_s is None:
             return 0.0
@@ -92,19 +92,19 @@ class ScalerFigures:
         return max(figures.busy_s + ACTIVE_S - now_s, 0.0)
 
     def value(self, key: str, metric: str) -> float:
-        """The load, by this metric."""
+        """Return the load by this metric."""
         figures = self._of(key)
         if figures is None or figures.windows is None:
             return 0.0
         return max(figures.windows.averages(metric, self._now()))
 
     def waits(self, key: str) -> bool:
-        """Whether requests are in line."""
+        """True if requests are queued."""
         figures = self._figures.get(key)
         return figures is not None and figures.queued > 0
 
     def watch(self, key: str, watcher: asyncio.Event) -> None:
-        """Set this event whenever the revision comes, has requests, or goes."""
+        """Set this event whenever the revision is added, becomes active, or is removed."""
         self._watchers.setdefault(key, set()).add(watcher)
 
     def unwatch(self, key: str, watcher: asyncio.Event) -> None:
@@ -114,7 +114,7 @@ class ScalerFigures:
             self._watchers.pop(key, None)
 
     def wake_all(self) -> None:
-        """All that watch, whatever for."""
+        """Wake all watchers."""
         for key in self._watchers:
             self._wake(key)
 

@@ -1,15 +1,16 @@
-"""The gRPC service that KEDA calls, and the port that it is on.
+"""The gRPC service that KEDA calls, and its port.
 
 Rules
-  1. Which revision is meant stands in the metadata of the trigger: `revision` and `namespace` (by default those of the
-     ScaledObject), `metric` (concurrency | rps), `target` (by default the limit of the revision, or 100; rps: 200).
-  2. `StreamIsActive` tells at once what is so, and then each change; a first request is pushed without a wait. While
-     requests are in line it is said again: KEDA drops what it cannot use yet, and asks by itself each half minute only.
-  3. A revision that is not known is NOT_FOUND, metadata that make no sense are INVALID_ARGUMENT with what to change. A
-     stream waits for its revision, and ends in order with the server: after an error KEDA waits twice as long each
-     time, up to a minute, and an end in order is all that makes it forget.
-  4. There are at most SCALER_CONNECTIONS_MAX connections with SCALER_STREAMS_MAX streams each, since KEDA has one
-     connection for all objects with one address; and SCALER_REQUEST_BYTES_MAX for each request, which must come within
+  1. The metadata of the trigger name the revision: `revision` and `namespace` (by default those of the ScaledObject),
+     `metric` (concurrency | rps), `target` (by default the limit of the revision, or 100; rps: 200).
+  2. `StreamIsActive` sends the present state at once, and then each change; a first request is pushed immediately.
+     While requests are queued the state is sent repeatedly: KEDA drops a message that it cannot use yet, and asks by
+     itself only every half minute.
+  3. An unknown revision is NOT_FOUND; invalid metadata are INVALID_ARGUMENT with what to change. A stream waits for its
+     revision, and ends normally with the server: after an error KEDA doubles its pause, up to a minute, and only a
+     normal end resets it.
+  4. There are at most SCALER_CONNECTIONS_MAX connections with SCALER_STREAMS_MAX streams each, because KEDA has one
+     connection for all objects with one address. A request has at most SCALER_REQUEST_BYTES_MAX and must arrive within
      SCALER_READ_TIMEOUT_S.
 
 Source: kedacore/keda pkg/scalers/external_scaler.go, pkg/scalers/externalscaler/externalscaler.proto.
@@ -51,21 +52,21 @@ from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import pause, wait_for
 from activator.runtime.units import KIB
 
-SCALER_CONNECTIONS_MAX: Final = 64  # each KEDA has one
-SCALER_STREAMS_MAX: Final = 5_000  # of a connection: one for each ScaledObject, and the calls under way
+SCALER_CONNECTIONS_MAX: Final = 64  # each KEDA instance has one
+SCALER_STREAMS_MAX: Final = 5_000  # per connection: one for each ScaledObject, and the running calls
 SCALER_REQUEST_BYTES_MAX: Final = 64 * KIB
 SCALER_READ_TIMEOUT_S: Final = 5.0
-SCALER_CLOSE_S: Final = 1.0  # for the streams to end in order
-STREAM_LOOK_S: Final = 60.0  # a stream looks so often whether its revision is still there and active
-STREAM_AGAIN_S: Final = 5.0  # that it is active is said again after so long while requests are in line
+SCALER_CLOSE_S: Final = 1.0  # for the streams to end normally
+STREAM_LOOK_S: Final = 60.0  # between two checks of a stream's revision
+STREAM_AGAIN_S: Final = 5.0  # between two repeated messages while requests are queued
 METRIC_NAME: Final = "activator"
 
 _PATH: Final = "/externalscaler.ExternalScaler/"
 T = TypeVar("T")
 
 
-class Asked(NamedTuple):
-    """What a trigger's metadata say."""
+class Query(NamedTuple):
+    """The metadata of a trigger, resolved."""
 
     key: str
     metric: str
@@ -93,15 +94,15 @@ class ExternalScaler:
         }
 
     async def close(self) -> None:
-        """Streams end in order, those that can within SCALER_CLOSE_S."""
+        """End the streams normally, as far as possible within SCALER_CLOSE_S."""
         self._is_closing = True
         self._all_ended.clear()
         self._figures.wake_all()
         if self._streams:
             await wait_for(self._all_ended, SCALER_CLOSE_S)
 
-    def asked(self, reference: ScaledObjectRef) -> Asked:
-        """Raises GRPCError."""
+    def resolve_query(self, reference: ScaledObjectRef) -> Query:
+        """Resolve the metadata of a trigger; raise GRPCError if they are invalid."""
         metadata, key = reference.scalerMetadata, _key(reference)
         metric = metadata.get("metric") or METRIC_CONCURRENCY
         if metric not in SCALING_METRICS:
@@ -114,28 +115,28 @@ class ExternalScaler:
             target = float(self._figures.container_concurrency(key) or TARGET_CONCURRENCY)
         if "target" in metadata:
             target = _number(metadata["target"])
-        return Asked(key, metric, target)
+        return Query(key, metric, target)
 
     async def _is_active(self, reference: ScaledObjectRef) -> IsActiveResponse:
-        return IsActiveResponse(result=self._figures.active_for_s(self.asked(reference).key) > 0.0)
+        return IsActiveResponse(result=self._figures.active_for_s(self.resolve_query(reference).key) > 0.0)
 
     async def _get_metric_spec(self, reference: ScaledObjectRef) -> GetMetricSpecResponse:
-        asked = self.asked(reference)
-        name = f"{METRIC_NAME}-{asked.metric}"
-        whole = max(math.ceil(asked.target), 1)
-        spec = MetricSpec(metricName=name, targetSize=whole, targetSizeFloat=asked.target)
+        query = self.resolve_query(reference)
+        name = f"{METRIC_NAME}-{query.metric}"
+        whole = max(math.ceil(query.target), 1)
+        spec = MetricSpec(metricName=name, targetSize=whole, targetSizeFloat=query.target)
         return GetMetricSpecResponse(metricSpecs=[spec])
 
     async def _get_metrics(self, request: GetMetricsRequest) -> GetMetricsResponse:
-        asked = self.asked(request.scaledObjectRef)
-        value = self._figures.value(asked.key, asked.metric)
-        told = MetricValue(metricName=request.metricName, metricValue=math.ceil(value), metricValueFloat=value)
-        return GetMetricsResponse(metricValues=[told])
+        query = self.resolve_query(request.scaledObjectRef)
+        value = self._figures.value(query.key, query.metric)
+        found = MetricValue(metricName=request.metricName, metricValue=math.ceil(value), metricValueFloat=value)
+        return GetMetricsResponse(metricValues=[found])
 
     async def _stream_is_active(self, stream: Stream[ScaledObjectRef, IsActiveResponse]) -> None:
         key = _key(await _received(stream))
         changed = asyncio.Event()
-        told: bool | None = None
+        sent: bool | None = None
         self._figures.watch(key, changed)
         self._streams += 1
         try:
@@ -144,9 +145,9 @@ class ExternalScaler:
                 active_for_s = self._figures.active_for_s(key)
                 is_active = active_for_s > 0.0
                 if not self._figures.knows(key):
-                    told = None
-                elif is_active is not told or self._figures.waits(key):
-                    told = is_active
+                    sent = None
+                elif is_active is not sent or self._figures.waits(key):
+                    sent = is_active
                     await stream.send_message(IsActiveResponse(result=is_active))
                 look_s = self._again_s if self._figures.waits(key) else STREAM_LOOK_S
                 await wait_for(changed, min(active_for_s or look_s, look_s))
@@ -158,7 +159,7 @@ class ExternalScaler:
 
 
 class ExternalScalerServer:
-    """The port."""
+    """The server with its port."""
 
     def __init__(self, figures: ScalerFigures, again_s: float = STREAM_AGAIN_S) -> None:
         config = Configuration(
@@ -168,22 +169,22 @@ class ExternalScalerServer:
         self._server = _BoundedServer([self._service], config=config)
 
     async def start(self, address: str) -> str:
-        """The address as bound. Raises StartError."""
+        """Bind and serve; return the bound address. Raise StartError."""
         sock = bind(address)
         await self._server.start(sock=sock)
         return address_of(sock)
 
     async def close(self) -> None:
         await self._service.close()
-        self._server.close()  # which cancels what still runs
+        self._server.close()  # cancels running calls
         for transport in list(self._server.transports):
             transport.close()
         await self._server.wait_closed()
-        await pause(0.0)  # in which the transports close their sockets
+        await pause(0.0)  # lets the transports close their sockets
 
 
 class _BoundedServer(Server):
-    """Knows its connections, which grpclib's leaves open when it is closed."""
+    """A server that tracks its connections, which grpclib's leaves open when it is closed."""
 
     def __init__(self, handlers: list[ExternalScaler], config: Configuration) -> None:
         super().__init__(handlers, config=config)
@@ -195,7 +196,7 @@ class _BoundedServer(Server):
 
 
 class _BoundedProtocol(H2Protocol):
-    """grpclib has no bound of its own: neither for connections nor for the length that a request declares."""
+    """A protocol with bounds; grpclib bounds neither connections nor the declared length of a request."""
 
     def __init__(self, server: _BoundedServer, made: H2Protocol) -> None:
         super().__init__(made.handler, made.config, made.h2_config)
@@ -219,7 +220,7 @@ class _BoundedProtocol(H2Protocol):
 
 
 class _BoundedProcessor(EventsProcessor):
-    """What a request declares as its length is not believed."""
+    """A processor that bounds the received bytes of a request, whatever length it declares."""
 
     def __init__(self, handler: AbstractHandler, connection: Connection, transport: asyncio.Transport) -> None:
         super().__init__(handler, connection)
@@ -249,7 +250,7 @@ async def _received(stream: Stream[T, Any]) -> T:
         async with asyncio.timeout(SCALER_READ_TIMEOUT_S):
             message = await stream.recv_message()
     except TimeoutError as error:
-        raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not come") from error
+        raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not arrive in time") from error
     if message is None:
         raise _invalid("the request has no message")
     return message

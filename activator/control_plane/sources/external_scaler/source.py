@@ -1,4 +1,4 @@
-"""KEDA's external scaler as a source of nothing: it hears of all revisions and of their loads, and declares none."""
+"""KEDA's external scaler as a source: it receives all revisions and loads, and declares none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger("activator.scaling")
 
 
 class ExternalScalerSource(Source):
-    """`listen`: the host and port for KEDA; `again_s`: how often it is told again while requests are in line."""
+    """The source. `listen`: the host and port for KEDA; `again_s`: between two repeated messages of a stream."""
 
     def __init__(self, listen: str, now: Now, again_s: float = STREAM_AGAIN_S) -> None:
         self._listen = listen
@@ -27,7 +27,7 @@ class ExternalScalerSource(Source):
         server = ExternalScalerServer(self._figures, self._again_s)
         self.address = await server.start(self._listen)
         self._server = server
-        log.info("KEDA may ask for loads on %s", self.address)
+        log.info("the external scaler for KEDA listens on %s", self.address)
 
     async def close(self) -> None:
         if self._server is not None:

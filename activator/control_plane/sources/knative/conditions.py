@@ -1,19 +1,19 @@
-"""What the conditions of a Revision say about requests that wait for it: whether they wait in vain, and why.
+"""Reads from a Revision's conditions whether its pods can start and, if not, why.
 
 Rules
-  1. A condition is looked at only while no pod of the revision takes requests (revision_backends.py), and only where it
-     is False. One that is Unknown is being worked on.
-  2. It is *certain* where Kubernetes or Knative has given up: the image is not to be had, the pods were not ready
-     within the progress deadline, an object that is needed belongs to another owner.
-  3. A container that exits is started again, and may come up in the end. Knative leaves that condition as it was when
-     the revision is scaled to zero, so at the next start it may be about the one before. It is a failure when pods have
-     been listed for EXITS_PATIENCE_S (revision_backends.py) and it still stands.
-  4. What may end without anybody's help is none: no node has room, a quota is used up.
-  5. Clients are told the kind of failure and Knative's word for it. The message of a condition, which may hold the last
-     lines of a program's log, is for the log.
+  1. Conditions are evaluated only while no pod of the revision takes requests (revision_backends.py), and only those
+     that are False. Unknown means that the work is in progress.
+  2. A failure is *certain* where Kubernetes or Knative has given up: the image is not available, the pods were not
+     ready within the progress deadline, an object that is needed belongs to another owner.
+  3. A container that exits is restarted and may still start. Knative leaves that condition unchanged when the revision
+     is scaled to zero, so at the next start it may describe an earlier one. It is a failure if it still holds when pods
+     have been listed for EXITS_PATIENCE_S (revision_backends.py).
+  4. A condition that may pass by itself is no failure: no node has room, a quota is used up.
+  5. Clients receive the kind of failure and Knative's reason. The message of a condition, which may hold the last lines
+     of a program's log, is only logged.
 
 Sources: knative.dev/serving pkg/apis/serving/v1/revision_lifecycle.go, pkg/apis/serving/k8s_lifecycle.go,
-pkg/reconciler/revision/revision.go and reconcile_resources.go (v1.23): which reasons there are, and when they are set.
+pkg/reconciler/revision/revision.go and reconcile_resources.go (v1.23): the reasons, and when they are set.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _RESOURCES: Final = "ResourcesAvailable"
 _CONTAINER: Final = "ContainerHealthy"
 
 _IMAGE_MISSING: Final = "ContainerMissing"
-_EXIT_CODE: Final = "ExitCode"  # and the code
+_EXIT_CODE: Final = "ExitCode"  # followed by the exit code
 _NOT_OWNED: Final = "NotOwned"
 _TOO_SLOW: Final = "ProgressDeadlineExceeded"
 _PULLING: Final = frozenset(
     {"ErrImageNeverPull", "ErrImagePull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName"}
-)  # what a kubelet says of a container that waits for its image
+)  # the kubelet's reasons for a container that waits for its image
 _WAITING: Final = frozenset(
     {"", "FailedCreate", "FailedDelete", "SchedulerError", "SchedulingGated", "Unschedulable"}
-)  # of PodScheduled, and of a ReplicaSet that may not make pods now
+)  # reasons of PodScheduled, and of a ReplicaSet that cannot create pods now
 _REASON_MAX: Final = 64
 _MESSAGE_MAX: Final = 500
 
 
 class Failure(NamedTuple):
-    """`cause`: one line for clients; `message`: what Knative says of it, for the log."""
+    """Why a revision cannot start. `cause`: one line for clients; `message`: Knative's message, for the log."""
 
     cause: str
     message: str
@@ -49,14 +49,14 @@ class Failure(NamedTuple):
 
 
 def failure_of(revision: Revision) -> Failure | None:
-    """Why the revision cannot start; None: it may."""
+    """Return why the revision cannot start; None: it may."""
     failed = {one.type: one for one in revision.status.conditions or [] if one.status == "False"}
     for kind in (_CONTAINER, _RESOURCES):
         if kind in failed:
             found = _failure(failed[kind], kind == _CONTAINER)
             if found is not None:
                 return found
-    ready = failed.get(_READY)  # it has the reason of the first of the others that failed
+    ready = failed.get(_READY)  # its reason is that of the first other condition that failed
     if ready is not None and not failed.keys() & {_CONTAINER, _RESOURCES}:
         return _failure(ready, ready.reason.startswith(_EXIT_CODE))
     return None
@@ -65,10 +65,10 @@ def failure_of(revision: Revision) -> Failure | None:
 def _failure(condition: Condition, is_container: bool) -> Failure | None:
     reason = condition.reason
     if reason == _IMAGE_MISSING:
-        return _made(condition, "its image is not to be had", True)
+        return _made(condition, "its image is not available", True)
     if is_container:
-        said = "its container exits" if reason.startswith(_EXIT_CODE) else "its container is not healthy"
-        return _made(condition, said, False)
+        cause = "its container exits" if reason.startswith(_EXIT_CODE) else "its container is not healthy"
+        return _made(condition, cause, False)
     if reason in _WAITING:
         return None
     if reason in _PULLING:
@@ -80,7 +80,7 @@ def _failure(condition: Condition, is_container: bool) -> Failure | None:
     return _made(condition, "its pods cannot start", True)  # the reason of a container, after the progress deadline
 
 
-def _made(condition: Condition, said: str, is_certain: bool) -> Failure:
+def _made(condition: Condition, cause: str, is_certain: bool) -> Failure:
     reason = condition.reason[:_REASON_MAX]
     word = f" ({reason})" if reason.isascii() and reason.isalnum() else ""
-    return Failure(said + word, " ".join(condition.message[:_MESSAGE_MAX].split()), is_certain)
+    return Failure(cause + word, " ".join(condition.message[:_MESSAGE_MAX].split()), is_certain)

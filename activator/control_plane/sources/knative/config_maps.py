@@ -1,7 +1,6 @@
-"""The configuration of an activator that was started as Knative's manifest starts it: without a file.
+"""The default configuration of an activator that is started by Knative's manifest, without a file.
 
-Everything here can be said otherwise by the environment (`ACTIVATOR_SHUTDOWN__DELAY=10s`) or by a file with the key
-`kubernetes`.
+The environment (`ACTIVATOR_SHUTDOWN__DELAY=10s`) or a file with the key `kubernetes` overrides it.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from activator.runtime.units import KIB
 HTTP_PORT: Final = 8012
 H2C_PORT: Final = 8013
 
-_DRAIN_DELAY_S: Final = 45.0  # until every ingress has noticed our end (knative.dev/pkg network.DefaultDrainTimeout)
+_DRAIN_DELAY_S: Final = 45.0  # until every ingress has noticed it (knative.dev/pkg network.DefaultDrainTimeout)
 _GRACE_S: Final = 600.0  # terminationGracePeriodSeconds of Knative's manifest
-_HEADER_BYTES: Final = Size(128 * KIB)  # twice what Envoy takes by default
+_HEADER_BYTES: Final = Size(128 * KIB)  # twice Envoy's default
 _HEADERS: Final = 300
-_CLIENT_IDLE: Final = Duration(3900.0)  # longer than Envoy's hour: the side that closes first may cross a request
-_SPARE_S: Final = 15.0  # of the grace: for what comes after the last request
+_CLIENT_IDLE: Final = Duration(3900.0)  # above Envoy's hour, so that the ingress closes first
+_SPARE_S: Final = 15.0  # the part of the grace period after the last request
 
 
 def default_config(environment: KnativeEnvironment) -> Config:
-    """Both of Knative's ports, its trust in what the ingress says, its times."""
+    """Return the configuration: Knative's two ports, its trust in the ingress, and its times."""
     host = "[::]" if ":" in environment.pod_ip else "0.0.0.0"
     drain_s = Duration(_GRACE_S - _DRAIN_DELAY_S - _SPARE_S)
     return Config(

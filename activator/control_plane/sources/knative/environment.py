@@ -1,7 +1,7 @@
-"""What Knative's manifest sets in the activator's environment.
+"""The environment variables that Knative's manifest sets for the activator.
 
 Sources: knative.dev/serving cmd/activator/main.go and config/core/deployments/activator.yaml (v1.23); knative.dev/pkg
-network/tls/config.go, DefaultConfigFromEnv, for what begins with ACTIVATOR_TLS.
+network/tls/config.go, DefaultConfigFromEnv, for the variables that begin with ACTIVATOR_TLS.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOWEST_METRICS_PORT: Final = 1024
 
 
 class KnativeEnvironment(msgspec.Struct, frozen=True):
-    """Times are seconds."""
+    """The settings from the environment; times are in seconds."""
 
     pod_name: str
     pod_ip: str
@@ -44,12 +44,12 @@ class KnativeEnvironment(msgspec.Struct, frozen=True):
 
 
 def is_knative(environ: Mapping[str, str]) -> bool:
-    """Whether the program was started as Knative's manifest starts it."""
+    """True if the program was started by Knative's manifest."""
     return all(environ.get(name) for name in REQUIRED)
 
 
 def read_environment(environ: Mapping[str, str], resolv_conf: Path = _RESOLV_CONF) -> KnativeEnvironment:
-    """Raises ConfigError with a line per mistake."""
+    """Read the environment; raise ConfigError with a line per mistake."""
     reader = _Reader(environ)
     found = KnativeEnvironment(
         pod_name=reader.required("POD_NAME"),
@@ -119,7 +119,7 @@ class _Reader:
 
 
 def _domain_of(resolv_conf: Path) -> str:
-    """The cluster's domain: of the search entry that begins with `svc.`."""
+    """Return the cluster's domain: the rest of the search entry that begins with `svc.`."""
     try:
         lines = resolv_conf.read_text("utf-8", "replace").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""The pods of a revision as their endpoints describe them, and what is remembered of each.
+"""The pods of a revision from their endpoints, with their readiness history.
 
-A pod that was ready for Kubernetes and now is not has a *flip*; so has one that looks the same as before while events
-of it were lost. The number of its flips goes to the state worker as the number of its restarts.
+A pod that was ready for Kubernetes and becomes unready has a *flip*. A pod also has one if it was and is ready while
+events of it were lost. The number of its flips goes to the state worker as the number of its restarts.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _TLS_PORT: Final = 8112
 
 
 class KnownPods:
-    """By identity; with TLS another port of them is spoken to than their endpoints name."""
+    """The pods by identity. With TLS they are reached at another port than their endpoints name."""
 
     def __init__(self) -> None:
-        self.ready: dict[str, str] = {}  # for Kubernetes, and not about to go: identity → address
+        self.ready: dict[str, str] = {}  # ready for Kubernetes and not terminating: identity → address
         self._backends: dict[str, Backend] = {}
-        self._at: dict[str, tuple[str, ...]] = {}  # by address; nearly always one
+        self._at: dict[str, tuple[str, ...]] = {}  # identities by address; nearly always one
         self._flips: dict[str, int] = {}
         self._was_ready: dict[str, bool] = {}
-        self._doubted: dict[str, None] = {}  # that have had a flip which no endpoint tells
+        self._doubted: dict[str, None] = {}  # pods with a flip that no endpoint shows
 
     def __len__(self) -> int:
         return len(self._backends)
@@ -35,25 +35,25 @@ class KnownPods:
         return self._backends.get(identity)
 
     def all(self) -> list[Backend]:
-        """Sorted by address; of those at one, the one that came first comes first."""
+        """Return all pods, sorted by address; those at the same address in the order in which they came."""
         return sorted(self._backends.values(), key=by_address)
 
     def at(self, address: str) -> tuple[str, ...]:
-        """The pods there."""
+        """Return the identities of the pods at an address."""
         return self._at.get(address, ())
 
     def flips(self, identity: str) -> int:
         return self._flips[identity]
 
     def read_all(self, backends: Mapping[str, Backend], with_tls: bool) -> None:
-        """There are no others."""
+        """Replace all pods with these."""
         self._backends, self._at, self.ready, self._doubted = {}, {}, {}, {}
         for identity in [identity for identity in self._flips if identity not in backends]:
             del self._flips[identity], self._was_ready[identity]
         self.read(backends, with_tls)
 
     def read(self, backends: Mapping[str, Backend | None], with_tls: bool) -> dict[str, None]:
-        """Of these something is other than before; None: gone. Returns all of which something is."""
+        """Update these pods; None: removed. Return the identities of all pods that may have changed."""
         for identity, one in backends.items():
             before = self._backends.get(identity)
             now = one._replace(address=with_port(one.address, _TLS_PORT)) if one is not None and with_tls else one
@@ -73,7 +73,7 @@ class KnownPods:
         return dict.fromkeys(backends) | doubted
 
     def events_lost(self, backends: Iterable[Backend]) -> None:
-        """Their history is not known, only that they are so now."""
+        """Record that events of these pods were lost, and that this is their present state."""
         for one in backends:
             if one.ready and self._was_ready.get(one.identity, False):
                 self._flips[one.identity] += 1

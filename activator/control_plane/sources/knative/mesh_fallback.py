@@ -1,20 +1,21 @@
-"""Pods that cannot be reached by their own addresses, since a mesh stands before them: then their Service as a whole.
+"""The fallback to a revision's Service where a mesh keeps its pods from being reached by their own addresses.
 
 Rules
-  1. In the mode `auto` only where Kubernetes says that pods are ready, none of them has answered for as long as a probe
-     may take, none of those asked gives an answer that no mesh gives (any status but 502 and 503), and the Service's
-     own address, asked at the same time, answers as queue-proxy. So a program that has not started is no mesh.
-  2. Never for good: the pods are probed all the time, and with the first that answers requests go to pods again. But it
-     is remembered until then, also while the revision is at zero: at its next start the Service is asked at once,
-     beside the pods, and whichever answers first gets the requests.
-  3. In the mode `enabled` the Service is asked as well, and gets no request before it has answered. In the mode
-     `disabled`, and where the mesh takes addresses, pods are always addressed one by one.
-  4. What is looked at are the revisions of which something has changed, some in each turn of the loop, each at the same
-     cost however many pods it has. MESH_ASKED_AT_ONCE are asked at the same time, those that were asked least first: a
-     network that drops the packets of a thousand revisions must not delay the start of the next one.
+  1. In the mode `auto` the fallback requires all of this: Kubernetes reports ready pods; none of them has answered for
+     a probe timeout; no pod that is asked gives an answer that a mesh does not give (any status but 502 and 503); and
+     the Service's own address, asked at the same time, answers as queue-proxy. A program that has not started therefore
+     does not count as a mesh.
+  2. The fallback is not permanent: the pods are probed all the time, and from the first answer on requests go to pods
+     again. It lasts until then, also while the revision is at zero: at its next start the Service is asked at once,
+     beside the pods, and the first to answer gets the requests.
+  3. In the mode `enabled` the Service is asked too, and gets no request before it has answered. In the mode
+     `disabled`, and where the mesh accepts addresses, pods are always addressed individually.
+  4. Only revisions that have changed are checked, a bounded number in each turn of the loop, each at a cost that does
+     not depend on its number of pods. MESH_ASKED_AT_ONCE are asked at the same time, the least often asked first, so
+     that a network that drops the packets of a thousand revisions does not delay the start of the next one.
 
-Source: knative.dev/serving pkg/activator/net/revision_backends.go, checkDests and probePodIPs (v1.23), where the
-fallback is for good and the Service is asked after the pods.
+Source: knative.dev/serving pkg/activator/net/revision_backends.go, checkDests and probePodIPs (v1.23). There the
+fallback is permanent, and the Service is asked after the pods.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ from activator.runtime.backoff import grown_s
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.schedule import Schedule
 
-MESH_PODS_ASKED_MAX: Final = 3  # of a revision
+MESH_PODS_ASKED_MAX: Final = 3  # pods of one revision
 MESH_ASKED_AT_ONCE: Final = 32  # revisions
-MESH_REVISIONS_PER_TURN: Final = 500  # that are looked at before the loop is given a turn
-MESH_STEP_MIN_S: Final = 0.02  # between the first two times that a Service is asked; doubled with each time …
-MESH_STEP_MAX_S: Final = 2.0  # … up to this
+MESH_REVISIONS_PER_TURN: Final = 500  # checked in one turn of the loop
+MESH_STEP_MIN_S: Final = 0.02  # pause after the first request to a Service; doubles with each
+MESH_STEP_MAX_S: Final = 2.0  # the longest pause
 
 log = logging.getLogger("activator.knative")
 
@@ -51,13 +52,14 @@ Start = Callable[[str, Coroutine[Any, Any, None]], object]
 
 
 class StatusAsker:
-    """What one address answers to queue-proxy's probe within the time: (status, body); (0, "") is nothing."""
+    """Asks an address with queue-proxy's probe."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, address: str) -> tuple[int, str]:
+        """Return the status and the body; (0, "") without an answer within the timeout."""
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
         try:
@@ -73,19 +75,18 @@ class StatusAsker:
 
 
 class _Unanswered:
-    """A revision whose pods are ready, Kubernetes says, and of which nothing answers."""
+    """A revision with pods that are ready for Kubernetes and of which none answers."""
 
     def __init__(self, key: str, is_known: bool) -> None:
         self.key = key
-        self.is_known = is_known  # to be behind a mesh: else that is only asked when the pods' own probes have failed
-        self.asked = 0  # times
+        self.is_known = is_known  # behind a mesh; if not, the Service is asked only after `patience_s`
+        self.asked = 0  # how often the Service has been asked
 
 
 class MeshFallback:
-    """`look` has to be called when `heeded` is set, and after as many seconds as it returns.
+    """Detects meshes. Call `step` when `has_work` is set, and after as many seconds as it returns.
 
-    `patience_s`: how long pods that are ready may not answer before it is asked whether a mesh hides them. `start` runs
-    a coroutine as a task.
+    `patience_s`: how long ready pods may not answer before a mesh is suspected. `start` runs a coroutine as a task.
     """
 
     def __init__(self, source: KnativeSource, now: Now, ask: AskStatus, patience_s: float, start: Start) -> None:
@@ -95,25 +96,25 @@ class MeshFallback:
         self._ask = ask
         self._patience_s = patience_s
         self._start = start
-        self._changed: dict[str, None] = {}  # revisions to look at, in order
+        self._changed: dict[str, None] = {}  # revisions to check, in order
         self._unanswered: dict[str, _Unanswered] = {}  # by revision
-        self._later: Schedule[str] = Schedule()  # when each of them is due
-        self._due: Schedule[str] = Schedule()  # those that are due, ordered by how often they were asked, not by time
-        self._asked_now = 0  # revisions
-        self.heeded = asyncio.Event()
+        self._later: Schedule[str] = Schedule()  # when each revision is due
+        self._due: Schedule[str] = Schedule()  # due revisions, by how often they were asked
+        self._asked_now = 0  # revisions whose Service is being asked
+        self.has_work = asyncio.Event()
         self.fallbacks_total = 0
 
-    def heed(self, key: str) -> None:
-        """Something that matters here may have changed in this revision."""
+    def mark_changed(self, key: str) -> None:
+        """Schedule a check of the revision: something may have changed."""
         self._changed[key] = None
-        self.heeded.set()
+        self.has_work.set()
 
-    def look(self) -> float:
-        """One turn; seconds until the next has something to do."""
-        self.heeded.clear()
+    def step(self) -> float:
+        """Do a bounded part of the work; return the seconds until more is due."""
+        self.has_work.clear()
         for key in list(islice(self._changed, MESH_REVISIONS_PER_TURN)):
             del self._changed[key]
-            self._look_at(key)
+            self._check(key)
         now_s = self._now()
         for _ in range(MESH_REVISIONS_PER_TURN):
             due = self._later.pop(now_s)
@@ -123,12 +124,12 @@ class MeshFallback:
         self._ask_due()
         if self._changed:
             return 0.0
-        # While as many are asked as may be, the end of each sets `heeded`.
+        # While the limit of requests is reached, the end of each sets `has_work`.
         return max(self._later.next_s() - now_s, 0.0)
 
     # --- within ---
 
-    def _look_at(self, key: str) -> None:
+    def _check(self, key: str) -> None:
         backends = self._source.revisions.get(key)
         if backends is None or not self._wants_service(backends):
             self._forget(key)
@@ -146,7 +147,7 @@ class MeshFallback:
         self._due.cancel(key)
 
     def _wants_service(self, backends: RevisionBackends) -> bool:
-        """Whether the Service is to be asked; ends what is no longer so."""
+        """True if the Service must be asked; ends a fallback that no longer applies."""
         settings = self._source.settings
         if settings.mesh_mode == MESH_ENABLED:
             return backends.ready_pods > 0 and not backends.service_answers()
@@ -164,14 +165,16 @@ class MeshFallback:
             if key is None:
                 break
             self._asked_now += 1
-            self._start("mesh", self._find_out(self._unanswered[key]))
+            self._start("mesh", self._ask_service(self._unanswered[key]))
 
-    async def _find_out(self, unanswered: _Unanswered) -> None:
+    async def _ask_service(self, unanswered: _Unanswered) -> None:
         key = unanswered.key
         try:
             backends = self._source.revisions.get(key)
             address = "" if backends is None else backends.cluster_address()
-            answers = backends is not None and address and await self._is_the_way(backends, address, unanswered)
+            answers = (
+                backends is not None and address and await self._only_service_answers(backends, address, unanswered)
+            )
             is_current = self._unanswered.get(key) is unanswered and self._source.revisions.get(key) is backends
             if backends is not None and answers and is_current:
                 self._answered(backends, address)
@@ -181,10 +184,10 @@ class MeshFallback:
             unanswered.asked += 1
             if self._unanswered.get(key) is unanswered:
                 self._later.plan(key, self._now() + step_s)
-            self.heeded.set()
+            self.has_work.set()
 
-    async def _is_the_way(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
-        """Whether the Service answers, and no pod shows that it could be reached itself."""
+    async def _only_service_answers(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
+        """True if the Service answers and no pod shows that it could be reached itself."""
         pods: list[str] = []
         if not unanswered.is_known:
             pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))
@@ -196,7 +199,7 @@ class MeshFallback:
             return
         if self._source.settings.mesh_mode == MESH_AUTO and not backends.by_service:
             self.fallbacks_total += 1
-            log.warning("no pod of %s can be reached by its address, but its Service can: a mesh", backends.key)
+            log.warning("no pod of %s answers at its address, but its Service does: a mesh", backends.key)
             backends.by_service = True
         backends.answered_address = address
         self._source.mark(backends.key)

@@ -1,10 +1,11 @@
-"""The activator in place of Knative's: its sources, its reports and its probes, put together.
+"""The mode `knative`, in which this program replaces Knative's activator: connects its sources, reports and probes.
 
     watches ──► KnativeSource ──► changes ──► state worker
     loads ──► ConcurrencyReporter ──► AutoscalerStream
-    (the autoscaler away while requests wait) ──► ScaleFallback ──► the revision's Deployment
+    (the autoscaler is unreachable while requests wait) ──► ScaleFallback ──► the revision's Deployment
 
-It belongs to the control plane: it exists once, whatever the number of workers. `docs/knative.md` has the contract.
+The mode is part of the control plane: it exists once, whatever the number of workers. `docs/knative.md` has the
+contract.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from lb.registry import default_name, names
 from lb.rng import Rng
 
-CONCURRENCY_REPORT_S: Final = 1.0  # how often Knative's autoscaler is sent what revisions carry
-SCALE_LOOK_S: Final = 1.0  # how often it is looked at whether the autoscaler is away while requests wait
-MESH_LOOK_S: Final = 60.0  # the longest time in which nothing is looked at for meshes …
-MESH_REPAIR_S: Final = 1.0  # … and the time after an error of ours
+CONCURRENCY_REPORT_S: Final = 1.0  # between two reports to Knative's autoscaler
+SCALE_LOOK_S: Final = 1.0  # between two checks for an unreachable autoscaler while requests wait
+MESH_LOOK_S: Final = 60.0  # the longest time between two checks for meshes
+MESH_REPAIR_S: Final = 1.0  # the pause after an internal error in such a check
 
 log = logging.getLogger("activator.knative")
 
@@ -66,9 +67,11 @@ _TLS_PORT: Final = 8112
 
 
 class KnativeMode(ClusterMode):
-    """`submit` takes changes for the state worker; `hurry` has a revision's pods probed at once; `settled` is called
-    with new settings; `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is
-    as for the source.
+    """The source of the mode `knative`.
+
+    `submit` takes changes for the state worker. `hurry` has a revision's pods probed at once. `settled` is called with
+    new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as for
+    the source.
     """
 
     pod_label = REVISION_LABEL
@@ -96,7 +99,7 @@ class KnativeMode(ClusterMode):
         self._on_settled = settled
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
-        self._tls_at_start = False  # it was on in the first list of settings: no pod is ever connected to without it
+        self._tls_at_start = False  # on in the first list of settings: all pods are connected to over TLS
         maker = self._maker = SpecMaker(
             environment.cluster_domain,
             config.trailing_fragmentation_threshold,
@@ -139,12 +142,12 @@ class KnativeMode(ClusterMode):
     # --- life ---
 
     def configure(self, config: Config) -> None:
-        """What the file says from now on of all revisions; their specifications are made anew."""
+        """Apply a new configuration: all specifications are made again."""
         self._maker.configure(config.trailing_fragmentation_threshold, config.health)
         self.source.mark_all()
 
     async def start(self) -> None:
-        """Begin to watch and to report."""
+        """Start the watches and the reports."""
         namespace = self.environment.system_namespace
         self._settings, _ = self._watch(Selection(CONFIG_MAPS, namespace), self.source.config_objects)
         self._watch(Selection(REVISIONS), self.source.revision_objects)
@@ -153,7 +156,7 @@ class KnativeMode(ClusterMode):
         self._endpoints, self._pod_relisters = [slices[0], endpoints[0]], [slices[1], endpoints[1]]
         self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
         self._tasks.start("autoscaler", self.stream.run())
-        self._start_looks()
+        self._start_checks()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -168,14 +171,14 @@ class KnativeMode(ClusterMode):
         if self.tls is not None and self._tls_at_start:
             if not self.tls.has_certificate:
                 waiting.append(f"a certificate in the Secret {SECRET}")
-            if not self.tls.has_believed:
+            if not self.tls.had_authority:
                 waiting.append(f"an authority for pods' certificates: {AUTHORITIES}")
         return waiting
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
-        """It is synced; or refused to us, and the other of EndpointSlices and Endpoints is synced.
+        """True if the reflector is synced, or refused while the other of EndpointSlices and Endpoints is synced.
 
-        Knative's own rights do not have EndpointSlices, and newer clusters may have no Endpoints.
+        Knative's own role has no right to EndpointSlices, and newer clusters may have no Endpoints.
         """
         if reflector.synced:
             return True
@@ -187,10 +190,10 @@ class KnativeMode(ClusterMode):
     # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Handle the present load of a revision."""
         self.reporter.load(load)
         if self.source.is_failing(load.key):
-            self._hurry(load.key)  # requests have come, though they are refused
+            self._hurry(load.key)  # requests arrive, although they are refused
         if self._shares:
             self.source.requests_wait(load.key, load.queued > 0)
         waits = load.queued > 0 and not self.source.answers.has_answer(load.key)
@@ -200,7 +203,7 @@ class KnativeMode(ClusterMode):
                 self.reporter.poke(load.key)
 
     def applied(self, effects: list[Effect]) -> None:
-        """Reports of a revision that is gone are forgotten now, when no further load of it can come."""
+        """Handle effects; a dropped revision's reports are forgotten here, because no further load of it can arrive."""
         for effect in effects:
             self.source.applied(effect)
             if isinstance(effect, DropRevision):
@@ -216,7 +219,7 @@ class KnativeMode(ClusterMode):
     # --- from the source (`KnativeListener`) ---
 
     def worked_out(self, key: str) -> None:
-        self.fallback.heed(key)
+        self.fallback.mark_changed(key)
 
     def settled(self, settings: ClusterSettings) -> None:
         if settings.internal_tls and self.tls is None:
@@ -224,10 +227,10 @@ class KnativeMode(ClusterMode):
         self._on_settled(settings)
 
     def _begin_tls(self) -> None:
-        """From now on, or from the first authority on, pods are connected to over TLS; for good: others rely on it."""
+        """Connect to pods over TLS, from now on or from the first authority on. It is permanent: others rely on it."""
         self._tls_at_start = self._settings is None or not self._settings.synced
         if not self._tls_at_start:
-            log.info("system-internal-tls: pods are spoken to as before until there is an authority in %s", AUTHORITIES)
+            log.info("system-internal-tls: pods are reached without TLS until there is an authority in %s", AUTHORITIES)
         namespace = self.environment.system_namespace
         if self.environment.tls_ignored:
             log.warning("no effect: %s (docs/knative.md, What is not there)", ", ".join(self.environment.tls_ignored))
@@ -245,30 +248,30 @@ class KnativeMode(ClusterMode):
 
     def tls_of(self, namespace: str) -> PodTls | None:
         tls = self.tls
-        return tls.of(namespace) if tls is not None and (self._tls_at_start or tls.has_believed) else None
+        return tls.of(namespace) if tls is not None and (self._tls_at_start or tls.had_authority) else None
 
     def _autoscaler_back(self) -> None:
         self.reporter.connected()
 
-    def _start_looks(self) -> None:
+    def _start_checks(self) -> None:
         tasks = self._tasks
         tasks.repeat("reports", CONCURRENCY_REPORT_S, self.reporter.report, retry_max_s=CONCURRENCY_REPORT_S)
-        tasks.repeat("scale fallback", SCALE_LOOK_S, self._look_after_the_autoscaler, retry_max_s=SCALE_LOOK_S)
-        tasks.keep_running("mesh", self._look_for_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
+        tasks.repeat("scale fallback", SCALE_LOOK_S, self._check_autoscaler, retry_max_s=SCALE_LOOK_S)
+        tasks.keep_running("mesh", self._detect_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
 
-    async def _look_for_meshes(self) -> None:
-        due_s = self.fallback.look()
+    async def _detect_meshes(self) -> None:
+        due_s = self.fallback.step()
         if due_s > 0.0:
-            await wait_for(self.fallback.heeded, min(due_s, MESH_LOOK_S))
+            await wait_for(self.fallback.has_work, min(due_s, MESH_LOOK_S))
         else:
             await pause(0.0)
 
-    def _look_after_the_autoscaler(self) -> None:
-        self.scale_fallback.look(list(self._awaited))
+    def _check_autoscaler(self) -> None:
+        self.scale_fallback.check(list(self._awaited))
 
 
 def _host_of(config: Config) -> str:
-    """Where the first listener is: the others stand beside it."""
+    """Return the host of the first listener, which the other listeners use too."""
     first = config.listen[0] if isinstance(config.listen, list) else config.listen
     address = first if isinstance(first, str) else first.address
     return address.rpartition(":")[0]

@@ -1,6 +1,6 @@
-"""The handlers of Knative's objects: each files what it receives with the revision that it belongs to.
+"""The handlers of Knative's objects: each stores objects with the revision that they belong to.
 
-A private Service has the revision's pods; the public one has the pods too, or the activators that stand before them.
+A private Service has the revision's pods; the public one has the pods too, or the activators in front of them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ REVISION_LABEL: Final = "serving.knative.dev/revision"
 PRIVATE: Final = "Private"
 PUBLIC: Final = "Public"
 
-Of = Callable[[str], RevisionBackends]  # the revision of this key, made where there is none, and marked as changed
+Of = Callable[[str], RevisionBackends]  # returns the revision of this key, created if necessary, and marks it
 ByKey = Callable[[str], None]
 
 
 class _Objects:
-    """Of one kind; their lists need nothing beyond the single calls."""
+    """The handler of one kind; lists need no more than the calls for single objects."""
 
     def missed(self, new: Any) -> None:
-        """Its current state has been delivered, and for most kinds that is enough."""
+        """Do nothing: the present state has been delivered, which is enough for most kinds."""
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
-        """The differences have been delivered one by one."""
+        """Do nothing: the differences have been delivered one by one."""
 
 
 class RevisionObjects(_Objects):
@@ -53,14 +53,14 @@ class RevisionObjects(_Objects):
 
 
 class _OfServices(_Objects):
-    """What belongs to a revision's Services. `forget_if_empty`: nothing may be known of a revision any more."""
+    """The objects of a revision's Services. `forget_if_empty` drops the revision if nothing of it is left."""
 
     def __init__(self, of: Of, forget_if_empty: ByKey) -> None:
         self._of = of
         self._forget_if_empty = forget_if_empty
 
     def _side(self, one: KubeObject) -> ServiceBackends | None:
-        """Where an object with endpoints belongs; None: nowhere."""
+        """Return the Service that an object with endpoints belongs to; None: none."""
         key, kind = _side_key(one)
         if not key:
             return None
@@ -129,7 +129,7 @@ class EndpointsObjects(_OfServices):
 
 
 class ConfigObjects(_Objects):
-    """The ConfigMaps of the system namespace."""
+    """The handler of the ConfigMaps of the system namespace."""
 
     def __init__(self, configured: Callable[[str, Mapping[str, str]], None]) -> None:
         self._configured = configured
@@ -146,7 +146,7 @@ def _key(one: KubeObject) -> str:
 
 
 def _labelled_key(one: KubeObject) -> str:
-    """The revision that its label names; empty: none."""
+    """Return the revision that the object's label names; empty if it names none."""
     name = one.metadata.labels.get(REVISION_LABEL, "")
     return f"{one.metadata.namespace}/{name}" if name else ""
 

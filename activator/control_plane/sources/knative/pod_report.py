@@ -1,10 +1,10 @@
-"""What is submitted of the pods of a revision: all of them as a list, or what is new of some.
+"""Makes the changes to submit for the pods of a revision: all of them as a list, or the differences of some.
 
 Rules
-  1. A list where they are seen under other circumstances than the last time, or where it is not known what was
-     submitted; else what is new, pod by pod.
-  2. Of what is new first the pods that are gone, then those that are ours no longer, then the others, by their address:
-     so a share is not exceeded meanwhile, and those that come do so in the order in which a list has them.
+  1. A list is submitted if the context has changed or a submission may have been lost; otherwise the differences,
+     pod by pod.
+  2. Of the differences, removed pods come first, then pods that are no longer this activator's, then the others by
+     address. So a share is never exceeded, and new pods come in the order in which a list has them.
 """
 
 from __future__ import annotations
@@ -19,54 +19,58 @@ from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus
 
 SOURCE: Final = "kubernetes"
-UNLIMITED: Final = -1  # as the revision says
+UNLIMITED: Final = -1  # the revision's own limit applies
 
-# Of which pods this activator has a share.
-EVERY: Final = "every"  # it takes all of them, whoever else there is
-NONE: Final = "none"  # its place is not known yet
+# The pods of which this activator has a share.
+EVERY: Final = "every"  # all of them, whatever other activators there are
+NONE: Final = "none"  # none, because its place is not known yet
 SOME: Final = "some"
 
 
-class Circumstances(NamedTuple):
-    """What all pods are seen under. `service`: the address that stands for them; `share`: of which we have one."""
+class ReportContext(NamedTuple):
+    """The context that applies to all pods.
+
+    `trusts_queue_proxy`: as `revision_specs.trusts_queue_proxy`. `service`: the address that stands for the pods, or
+    empty. `share`: the pods of which this activator has a share.
+    """
 
     port_name: str
     with_tls: bool
     mode: str
-    believes: bool
+    trusts_queue_proxy: bool
     service: str
     share: str
-    place: tuple[int, ...]  # among how many activators that is
+    place: tuple[int, ...]  # index, and number of activators; empty unless `share` is SOME
 
 
 class PodReport:
-    """Of one revision. It remembers what was submitted."""
+    """The report of one revision's pods; it keeps the submitted pods."""
 
     def __init__(self, key: str, pods: KnownPods, shared: SharedPods) -> None:
         self._key = key
         self._pods = pods
         self._shared = shared
-        self._said: dict[str, PodSeen] | None = None  # of each pod; None: that is not known
+        self._submitted: dict[str, PodSeen] | None = None  # by identity; None: not known
 
     def forget(self) -> None:
-        """Some of it was lost."""
-        self._said = None
+        """Submit everything again: some changes were lost."""
+        self._submitted = None
 
-    def everything(self, cluster: list[PodSeen], now: Circumstances) -> list[Change]:
-        """All pods."""
+    def full_list(self, cluster: list[PodSeen], now: ReportContext) -> list[Change]:
+        """Return the change with all pods as a list; empty if nothing differs."""
         pods = list(cluster)
         if now.mode != MESH_ENABLED:
             pods += [self._seen(one, now) for one in self._pods.all()]
-        said = {one.identity: one for one in pods}
-        if said == self._said:
+        submitted = {one.identity: one for one in pods}
+        if submitted == self._submitted:
             return []
-        self._said = said
+        self._submitted = submitted
         return [Listed(self._key, SOURCE, tuple(pods))]
 
-    def differences(self, touched: Iterable[str], cluster: list[PodSeen], now: Circumstances) -> list[Change]:
-        """What is new of these pods, and of the Service in their place."""
-        said = self._said
-        assert said is not None, "everything has been said"
+    def differences(self, touched: Iterable[str], cluster: list[PodSeen], now: ReportContext) -> list[Change]:
+        """Return the changes of these pods, and of the Service in their place."""
+        submitted = self._submitted
+        assert submitted is not None, "all pods have been submitted"
         gone: list[Change] = []
         not_ours: list[Change] = []
         others: list[Change] = []
@@ -76,31 +80,31 @@ class PodReport:
                 one = self._pods.get(identity)
                 if one is not None:
                     seen.append(self._seen(one, now))
-                elif said.pop(identity, None) is not None:
+                elif submitted.pop(identity, None) is not None:
                     gone.append(PodGone(self._key, SOURCE, identity))
         for pod in seen:
-            before = said.get(pod.identity)
+            before = submitted.get(pod.identity)
             if pod != before:
-                said[pod.identity] = pod
-                # One that has moved stays in the order of the others: another pod may come to the same address.
+                submitted[pod.identity] = pod
+                # A pod that has moved keeps the order of the others: another pod may get its address.
                 is_left = before is not None and pod.limit == 0 and pod.address == before.address
                 (not_ours if is_left else others).append(pod)
         return gone + not_ours + others
 
-    def _seen(self, one: Backend, now: Circumstances) -> PodSeen:
-        status, probe = _status(one, now.mode, now.believes)
+    def _seen(self, one: Backend, now: ReportContext) -> PodSeen:
+        status, probe = _status(one, now.mode, now.trusts_queue_proxy)
         is_ours = not now.service and (now.share == EVERY or (now.share == SOME and self._shared.is_ours(one.address)))
         limit = UNLIMITED if is_ours else 0
         flips = self._pods.flips(one.identity)
         return PodSeen(self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips)
 
 
-def _status(one: Backend, mode: str, believes: bool) -> tuple[PodStatus, bool]:
-    """The status that is claimed of a pod, and whether it is to be asked."""
+def _status(one: Backend, mode: str, trusts_queue_proxy: bool) -> tuple[PodStatus, bool]:
+    """Return the status that is reported of a pod, and whether it is probed."""
     if one.terminating:
         return PodStatus.DRAINING, False
     if mode == MESH_DISABLED and one.ready:
         return PodStatus.READY, False
-    if one.ready or believes:
+    if one.ready or trusts_queue_proxy:
         return PodStatus.PENDING, True
     return PodStatus.NOT_READY, False

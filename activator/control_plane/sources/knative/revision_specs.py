@@ -1,10 +1,10 @@
-"""A Knative Revision, as the rest of the program sees a revision.
+"""Translates a Knative Revision into a specification.
 
 Rules
-  1. What the Revision does not say comes from Knative's defaults, not from ours.
-  2. All times count from a request's arrival, as Knative's do; so does the wait for a pod, which each of them bounds.
-  3. A value that cannot be read is as if it were not there: the Revision was accepted by Knative's webhook, and a
-     mistake in an annotation must not keep it from serving.
+  1. What the Revision does not set has Knative's default, not ours.
+  2. All times count from a request's arrival, as in Knative; so does the wait for a pod, which each of them bounds.
+  3. A value that cannot be parsed is treated as absent: Knative's webhook has accepted the Revision, and a mistake in
+     an annotation must not keep it from serving.
 
 Sources: knative.dev/serving pkg/apis/serving/v1/revision_types.go, pkg/apis/autoscaling/register.go (v1.23).
 """
@@ -27,19 +27,19 @@ THRESHOLD: Final = "activator.dev/trailing-fragmentation-threshold"
 SERVICE: Final = "serving.knative.dev/service"
 CONFIGURATION: Final = "serving.knative.dev/configuration"
 POLICY: Final = "activator.dev/policy"
-BUFFER_REQUEST: Final = "activator.dev/buffer-request"  # as `buffer.request` and …
-BUFFER_RESPONSE: Final = "activator.dev/buffer-response"  # … `buffer.response` in the file
+BUFFER_REQUEST: Final = "activator.dev/buffer-request"  # as `buffer.request` of the file
+BUFFER_RESPONSE: Final = "activator.dev/buffer-response"  # as `buffer.response` of the file
 
 HTTP1: Final = "http"  # the names of the private service's ports
 HTTP2: Final = "http2"
 
-_DIGITS_MAX: Final = 10  # of a 32-bit number: no scale has more
-_DEFAULT_PORT: Final = 8080  # which Knative sets as $PORT for a program that names none
+_DIGITS_MAX: Final = 10  # the digits of a 32-bit number, which bounds a scale
+_DEFAULT_PORT: Final = 8080  # the $PORT that Knative sets for a program that names none
 _TIMEOUT_S: Final = 300.0  # config-defaults' revision-timeout-seconds
 
 
 def protocol_of(revision: Revision) -> str:
-    """The name of the port that requests go to: HTTP2 where the program's first port is named h2c."""
+    """Return the name of the port that requests go to: HTTP2 if the program's first port is named h2c."""
     container = _serving_container(revision)
     ports = [] if container is None else container.ports or []
     return HTTP2 if ports and ports[0].name == "h2c" else HTTP1
@@ -51,10 +51,10 @@ def _pod_protocol(revision: Revision, tls: PodTls | None) -> str:
     return "h2c" if tls is None else "h2"
 
 
-def believes_queue_proxy(revision: Revision) -> bool:
-    """Whether queue-proxy's answer is enough for a pod that Kubernetes does not call ready yet.
+def trusts_queue_proxy(revision: Revision) -> bool:
+    """True if queue-proxy's answer is enough for a pod that is not ready yet for Kubernetes.
 
-    Not where Kubernetes asks what queue-proxy cannot: a command in the serving container, or any startup probe.
+    It is not if Kubernetes runs checks that queue-proxy cannot: a command in the serving container, or a startup probe.
     """
     serving = _serving_container(revision)
     if serving is not None and serving.readiness_probe is not None and serving.readiness_probe.exec is not None:
@@ -63,9 +63,10 @@ def believes_queue_proxy(revision: Revision) -> bool:
 
 
 class SpecMaker:
-    """`default_policy` names the policy for a container_concurrency; `policies` are the names that there are.
+    """Makes specifications.
 
-    `threshold` and `health` are those of the configuration, for all revisions.
+    `default_policy` returns the policy for a container concurrency; `policies` are the existing names. `threshold` and
+    `health` are the configuration's, for all revisions.
     """
 
     def __init__(
@@ -83,12 +84,12 @@ class SpecMaker:
         self._policies = policies
 
     def configure(self, threshold: float, health: Health) -> None:
-        """From now on, for every revision that is made."""
+        """Set the configuration of the specifications that are made from now on."""
         self._threshold = threshold
         self._health = health
 
     def make(self, revision: Revision, settings: ClusterSettings, tls: PodTls | None) -> RevisionSpec:
-        """The revision's specification under these settings; `tls`: how to connect to its pods."""
+        """Return the revision's specification under these settings; `tls`: how to connect to its pods."""
         metadata, spec = revision.metadata, revision.spec
         limit = max(spec.container_concurrency or 0, 0)
         total_s = float(spec.timeout_seconds or 0) or _TIMEOUT_S
@@ -129,7 +130,7 @@ class SpecMaker:
 
 
 def max_scale_of(annotations: Mapping[str, str], settings: ClusterSettings) -> int:
-    """The most pods that the revision may have; 0: unknown."""
+    """Return the most pods that the revision may have; 0: unknown."""
     for name in MAX_SCALE:
         text = annotations.get(name, "")
         if text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) > 0:
@@ -146,14 +147,14 @@ def _probe(revision: Revision, settings: ClusterSettings) -> ProbeSpec:
 
 
 def _program_port(revision: Revision) -> int:
-    """Where the program listens."""
+    """Return the port of the program."""
     container = _serving_container(revision)
     ports = [] if container is None else container.ports or []
     return ports[0].container_port if ports and ports[0].container_port else _DEFAULT_PORT
 
 
 def _port_suffices(revision: Revision, port: int) -> bool:
-    """Whether queue-proxy calls the program ready as soon as this port takes a connection: Knative's default."""
+    """True if queue-proxy reports the program as ready as soon as this port accepts a connection: Knative's default."""
     serving = _serving_container(revision)
     probe = None if serving is None else serving.readiness_probe
     if probe is None or probe.tcp_socket is None or probe.success_threshold > 1:
@@ -163,7 +164,7 @@ def _port_suffices(revision: Revision, port: int) -> bool:
 
 
 def _serving_container(revision: Revision) -> Container | None:
-    """The only one, or the first that has ports."""
+    """Return the only container, or the first that has ports."""
     containers = revision.spec.containers or []
     if len(containers) == 1:
         return containers[0]

@@ -1,11 +1,11 @@
-"""The pods of one Service, read again as far as its objects have changed.
+"""The pods of one Service; only its changed objects are read again.
 
 Rules
-  1. Of its EndpointSlices where there are any, else of its Endpoints (backends.py). An Endpoints object is read as a
-     whole: it has all of the pods itself.
-  2. Objects with the UID of a revision that is gone are left out: they belong to it (revision_backends.py).
-  3. Whoever reads it for the first time, for a port of another name or without the objects of another revision reads it
-     as a whole.
+  1. Pods come from its EndpointSlices if there are any, otherwise from its Endpoints (backends.py). An Endpoints object
+     is read as a whole, because it has all pods.
+  2. Objects with the UID of a removed revision are left out: they belong to it (revision_backends.py).
+  3. The first read is of the whole Service, and so is a read after a change of the port's name or of the removed
+     revisions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class ServiceBackends:
         self._slices: dict[str, EndpointSlice] = {}
         self._endpoints: dict[str, Endpoints] = {}
         self._port_name = ""
-        self._index: SliceIndex | None = None  # None: it is to be read as a whole
+        self._index: SliceIndex | None = None  # None: the whole Service must be read
         self._of_endpoints: dict[str, Backend] = {}  # by identity, where there is no slice
-        self._changed: dict[str, None] = {}  # slices that have since they were read
+        self._changed: dict[str, None] = {}  # slices that have changed since the last read
         self._endpoints_changed = False
 
     # --- objects ---
@@ -65,7 +65,7 @@ class ServiceBackends:
     # --- pods ---
 
     def read_all(self, port_name: str, former: AbstractSet[str]) -> Mapping[str, Backend]:
-        """All of the pods by identity, sorted by address, whatever was read before."""
+        """Read the whole Service; return its pods by identity, sorted by address."""
         self.forget_read()
         self._port_name = port_name
         index = SliceIndex(port_name)
@@ -76,11 +76,9 @@ class ServiceBackends:
         return index.pods if len(index) else self._of_endpoints
 
     def read(self, former: AbstractSet[str]) -> Mapping[str, Backend | None]:
-        """The pods that may not be as they were when they were read last, sorted by address; those that are gone (None)
-        come first.
-        """
+        """Return the pods that may have changed since the last read, by address; removed ones (None) come first."""
         index = self._index
-        assert index is not None, "it has been read as a whole"
+        assert index is not None, "the whole Service has been read"
         changed, self._changed = self._changed, {}
         had_slices = len(index) > 0
         before = self._of_endpoints
@@ -89,7 +87,7 @@ class ServiceBackends:
             if had_slices:
                 return news
             self._of_endpoints = {}
-            return _differences(before, index.pods)  # all of which are new to the index, so they are sorted
+            return _differences(before, index.pods)  # sorted, because all of them are new to the index
         if not had_slices and not self._endpoints_changed:
             return {}
         self._read_endpoints(former)
@@ -97,7 +95,7 @@ class ServiceBackends:
         return {**gone, **_differences(before, self._of_endpoints)}
 
     def forget_read(self) -> None:
-        """It has to be read as a whole before it is read again."""
+        """Require a read of the whole Service before the next one."""
         self._index, self._changed, self._of_endpoints = None, {}, {}
 
     # --- within ---
@@ -113,7 +111,7 @@ class ServiceBackends:
 
 
 def is_of(former: AbstractSet[str], one: KubeObject) -> bool:
-    """It says that it belongs to one of these revisions, by their UIDs."""
+    """True if the object's label has one of these UIDs of revisions."""
     return bool(former) and one.metadata.labels.get(REVISION_UID_LABEL, "") in former
 
 

@@ -1,10 +1,10 @@
-"""Which pods of a revision are shared out at the moment, and which of them are ours, kept up to date.
+"""Keeps track of which pods of a revision are shared out, and which of them belong to this activator.
 
 Rules
-  1. What is shared out, and how, says sharing.py. Here a pod that comes, leaves, answers or falls silent costs a few
-     steps: the share is a block of the sorted addresses, so one pod more moves its ends by a few places. Only the list
+  1. sharing.py defines which pods are shared out and how. A pod that comes, leaves, answers or falls silent costs a few
+     steps: the share is a block of the sorted addresses, and one more pod moves its ends by a few places. Only the list
      of addresses is moved in memory, eight bytes a pod.
-  2. After any sequence of looks the share is the one that a look at all pods gives.
+  2. After any sequence of updates the share equals that of one update with all pods.
 """
 
 from __future__ import annotations
@@ -18,61 +18,62 @@ from typing import Final
 from activator.control_plane.sources.knative.sharing import SHARE_PATIENCE_S, block_of
 from activator.runtime.clock import NEVER
 
-_SORTED_ANEW: Final = 200  # so many addresses that come and go at once, and it is cheaper to sort all of them
-_STALE_MAX: Final = 100  # entries of a line that stand for nothing any more, beyond as many as there are others
+_SORT_ALL_MIN: Final = 200  # changed addresses from which sorting all of them is cheaper
+_STALE_MAX: Final = 100  # void entries of the queue, beyond the number of the others
 
 
 class SharedPods:
-    """Pods by identity; one that has answered is `proven`."""
+    """The pods by identity. A pod that has answered is `proven`."""
 
     def __init__(self) -> None:
         self.due_s = NEVER  # when a pod will have been silent for too long
         self._share = _Share()
-        self._listed: dict[str, str] = {}  # addresses
-        self._up_since_s = NEVER  # since when one has answered
-        self._silent_since_s: dict[str, float] = {}  # those that have not
-        self._left_out: set[str] = set()  # those of them that are not shared out until they answer
-        self._patience: deque[tuple[str, float]] = deque()  # the others, the one that is silent longest first
+        self._listed: dict[str, str] = {}  # addresses by identity
+        self._up_since_s = NEVER  # since when a pod has answered
+        self._silent_since_s: dict[str, float] = {}  # pods that have not answered
+        self._left_out: set[str] = set()  # silent pods that are not shared out until they answer
+        self._patience: deque[tuple[str, float]] = deque()  # the other silent pods, the longest silent first
 
     def forget(self) -> None:
-        """There is no pod, and none has been silent."""
+        """Forget all pods."""
         self._silent_since_s = {}
         self._up_since_s = NEVER
-        self.look_at_all({}, frozenset(), 0.0, 0, 1)
+        self.update_all({}, frozenset(), 0.0, 0, 1)
 
     @property
     def leaves_out(self) -> bool:
-        """A pod that was shared out is not until it answers."""
+        """True if a listed pod is not shared out until it answers."""
         return bool(self._left_out)
 
     def is_ours(self, address: str) -> bool:
         return self._share.has(address)
 
-    def look_at_all(
+    def update_all(
         self, listed: Mapping[str, str], proven: AbstractSet[str], now_s: float, index: int, activators: int
     ) -> None:
-        """These are the pods that Kubernetes lists, with their addresses."""
+        """Replace all pods with these, which Kubernetes lists, with their addresses."""
         self._share = _Share()
         self._listed = {}
         self._left_out = set()
         self._silent_since_s = {one: since_s for one, since_s in self._silent_since_s.items() if one in listed}
         self._patience = deque(self._silent_since_s.items())
-        self.look(listed, proven, now_s, index, activators)
+        self.update(listed, proven, now_s, index, activators)
 
-    def look(
+    def update(
         self, pods: Mapping[str, str | None], proven: AbstractSet[str], now_s: float, index: int, activators: int
     ) -> set[str]:
-        """The addresses that may have become ours, or others'. `pods`: those of which something may be other than
-        before, with their address; None: it is not listed any more.
+        """Update some pods; return the addresses that may have become, or ceased to be, this activator's.
+
+        `pods`: the pods that may have changed, with their address; None: no longer listed.
         """
         for identity, address in pods.items():
-            self._heed(identity, address, identity in proven, now_s)
+            self._update_pod(identity, address, identity in proven, now_s)
         self._pass_time(now_s)
         return self._share.settle(index, activators)
 
     # --- within ---
 
-    def _heed(self, identity: str, address: str | None, is_proven: bool, now_s: float) -> None:
+    def _update_pod(self, identity: str, address: str | None, is_proven: bool, now_s: float) -> None:
         before = None if identity in self._left_out else self._listed.get(identity)
         if address is None:
             self._listed.pop(identity, None)
@@ -103,7 +104,7 @@ class SharedPods:
 
     def _pass_time(self, now_s: float) -> None:
         self.due_s = NEVER
-        if len(self._silent_since_s) == len(self._listed):  # nobody answers: all are as good
+        if len(self._silent_since_s) == len(self._listed):  # no pod answers: all are equal
             self._up_since_s = NEVER
             if self._left_out:
                 for identity in self._left_out:
@@ -125,17 +126,17 @@ class SharedPods:
 
 
 class _Share:
-    """The addresses that are shared out, and the block of them that is ours. An address may be that of several pods."""
+    """The addresses that are shared out, and this activator's block of them. Several pods may have one address."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, int] = {}  # by address: how many
+        self._pods: dict[str, int] = {}  # how many pods, by address
         self._sorted: list[str] = []
-        self._changed: dict[str, None] = {}  # addresses, since the last time
-        # Addresses of ours: the first and the last of the block, and one behind all blocks. Empty: there is none.
+        self._changed: dict[str, None] = {}  # addresses since the last `settle`
+        # This activator's addresses: the first and last of its block, and one after all blocks. Empty: none.
         self._ends = ("", "", "")
 
     def has(self, address: str) -> bool:
-        """Whether it is ours."""
+        """True if the address belongs to this activator."""
         first, last, more = self._ends
         return address in self._pods and (first <= address <= last or address == more)
 
@@ -152,7 +153,7 @@ class _Share:
         self._changed[address] = None
 
     def settle(self, index: int, activators: int) -> set[str]:
-        """The addresses that may have become ours, or others'."""
+        """Return the addresses that may have become, or ceased to be, this activator's."""
         doubtful = set(self._changed)
         self._sort()
         addresses, before = self._sorted, self._ends
@@ -170,7 +171,7 @@ class _Share:
 
     def _sort(self) -> None:
         changed, self._changed = self._changed, {}
-        if len(changed) > _SORTED_ANEW:
+        if len(changed) > _SORT_ALL_MIN:
             self._sorted = sorted(self._pods)
             return
         addresses = self._sorted

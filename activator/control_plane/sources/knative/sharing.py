@@ -1,22 +1,24 @@
-"""Which pods of a revision are this activator's, where several stand in front of it (`sharing: knative`).
+"""Computes which pods of a revision belong to this activator, where several are in front of it (`sharing: knative`).
 
 Rules
-  1. Activators know of each other by the revision's public endpoints: the ready IP addresses there, sorted as strings;
-     this one's index is its place among them. While it is not among them, what was known stays in force.
+  1. Activators find each other through the revision's public endpoints: the ready IP addresses there, sorted as
+     strings. The index of this one is its place among them. While it is not among them, the last known index stays in
+     force.
   2. Pods are sorted as strings too, but with their port: 10.0.0.10:8012 comes before 10.0.0.1:8012, though 10.0.0.1
-     comes before 10.0.0.10. Each activator takes as many whole pods as all can take alike; of those left over, the
-     first go to the first activators, one each. Where there are more activators than pods, pods are shared.
-  3. Without a limit (container_concurrency 0), or with one activator, every pod is ours.
-  4. Two activators must not hold different pods for shared out while both wake waiters: each probes on its own, and one
-     of them has an answer first. So all pods that Kubernetes lists are shared out, whether they have answered or not,
-     and a pod has its share before it is probed. One that does not answer must not starve the activator that it would
-     belong to: SHARE_PATIENCE_S after another pod has answered it is left out, until it answers (shared_pods.py).
-  5. For the same reason no pod is ours before our index is known. If requests wait, it is awaited for SHARE_PATIENCE_S;
-     an activator that is not among the public endpoints then takes every pod.
+     comes before 10.0.0.10. Each activator takes an equal number of whole pods; of the rest, the first activators take
+     one each. Where there are more activators than pods, pods are shared.
+  3. Without a limit (container_concurrency 0), or with one activator, every pod belongs to this activator.
+  4. Two activators must not differ on the set of pods that are shared out while both wake waiters, and each probes on
+     its own, so one of them gets an answer first. Therefore all pods that Kubernetes lists are shared out, whether they
+     have answered or not, and a pod has its share before it is probed. A pod that does not answer must not starve the
+     activator that it belongs to: SHARE_PATIENCE_S after another pod has answered it is left out until it answers
+     (shared_pods.py).
+  5. For the same reason this activator has no pod before its index is known. If requests wait, it waits
+     SHARE_PATIENCE_S for the index; an activator that is not among the public endpoints then takes every pod.
 
 Sources: knative.dev/serving pkg/activator/net/throttler.go, handlePubEpsUpdate, inferIndex, updateCapacity,
-assignSlice, pickIndices, and helpers.go, healthyAddresses, endpointsToDests (v1.23). Rules 4 and 5 are ours: there the
-pods that have answered are shared out, and all of them are taken while the index is not known.
+assignSlice, pickIndices, and helpers.go, healthyAddresses, endpointsToDests (v1.23). Rules 4 and 5 differ from it:
+there the pods that have answered are shared out, and an activator takes all of them while its index is not known.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ UNKNOWN: Final = -1
 
 
 def infer_index(ips: Iterable[str], own_ip: str) -> tuple[int, int]:
-    """(the place of `own_ip` among the sorted IP addresses, or UNKNOWN; how many different ones there are)."""
+    """Return the place of `own_ip` among the sorted IP addresses, or UNKNOWN, and how many different ones there are."""
     others = sorted(set(ips))
     own = _canonical(own_ip)
     place = next((number for number, ip in enumerate(others) if _canonical(ip) == own), UNKNOWN)
@@ -42,7 +44,7 @@ def infer_index(ips: Iterable[str], own_ip: str) -> tuple[int, int]:
 
 
 def pick_indices(pods: int, index: int, activators: int) -> tuple[int, int, int]:
-    """(first, end, left over) of the pods that activator `index` takes."""
+    """Return the first, the end and the number left over of the pods that activator `index` takes."""
     if activators > pods:
         first = index % pods
         return first, first + 1, 0
@@ -52,7 +54,7 @@ def pick_indices(pods: int, index: int, activators: int) -> tuple[int, int, int]
 
 
 def block_of(pods: int, index: int, activators: int) -> tuple[int, int, int]:
-    """(first, end, one more, or -1) of the sorted pods that are activator `index`'s."""
+    """Return the first, the end and one more (or -1) of the sorted pods that belong to activator `index`."""
     if index == UNKNOWN or activators <= 1 or pods <= 1:
         return 0, pods, -1
     first, end, remnants = pick_indices(pods, index, activators)
@@ -60,16 +62,16 @@ def block_of(pods: int, index: int, activators: int) -> tuple[int, int, int]:
 
 
 def assign_slice(addresses: Sequence[str], index: int, activators: int) -> list[str]:
-    """The addresses of the pods that are activator `index`'s; `addresses` (`ip:port`) in any order."""
+    """Return the addresses of the pods that belong to activator `index`; `addresses` (`ip:port`) in any order."""
     pods = sorted(addresses)
     first, end, more = block_of(len(pods), index, activators)
     return pods[first:end] if more < 0 else [*pods[first:end], pods[more]]
 
 
 def share_of(backends: int, container_concurrency: int, activators: int) -> int:
-    """The capacity of this activator where pods are not addressed one by one (a ClusterIP); 0: none, none at all.
+    """Return the capacity of this activator where pods are not addressed individually (a ClusterIP); 0: none at all.
 
-    At least one request, so that no activator is left with nothing while there is a backend.
+    It is at least one request, so that no activator is left with nothing while there is a backend.
     """
     total = backends * container_concurrency
     if total <= 0:
@@ -83,9 +85,9 @@ class PublicAddresses:
     def __init__(self, own_ip: str) -> None:
         self._own_ip = own_ip
         self._own = _canonical(own_ip)
-        self._of: dict[str, str] = {}  # by identity of the endpoint
-        self._pods: dict[str, int] = {}  # by IP address: how many there are
-        self._own_pods = 0  # those at our own
+        self._of: dict[str, str] = {}  # IP addresses by identity of the endpoint
+        self._pods: dict[str, int] = {}  # how many endpoints, by IP address
+        self._own_pods = 0  # endpoints at our own address
         self._place: tuple[int, int] | None = None  # None: something has changed
 
     def read_all(self, endpoints: Mapping[str, Backend]) -> None:
@@ -93,7 +95,7 @@ class PublicAddresses:
         self.read(endpoints)
 
     def read(self, endpoints: Mapping[str, Backend | None]) -> None:
-        """These are other than before; None: gone."""
+        """Update these endpoints; None: removed."""
         for identity, one in endpoints.items():
             ip = "" if one is None or not one.ready or one.terminating else split_address(one.address)[0]
             before = self._of.get(identity, "")
@@ -107,7 +109,7 @@ class PublicAddresses:
                 self._count(ip, 1)
 
     def place(self) -> tuple[int, int]:
-        """As `infer_index`. Where pods themselves are the public endpoints, our address is not among them."""
+        """Return the same as `infer_index`; UNKNOWN where the public endpoints are the pods themselves."""
         if self._place is None:
             known = infer_index(self._pods, self._own_ip) if self._own_pods else None
             self._place = known or (UNKNOWN, len(self._pods))
@@ -125,7 +127,7 @@ class PublicAddresses:
 
 
 def _canonical(ip: str) -> str:
-    """Of the ways in which an IPv6 address may be written, one."""
+    """Return an IPv6 address in its canonical form, any other unchanged."""
     if ":" not in ip:
         return ip
     try:

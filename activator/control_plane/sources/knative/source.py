@@ -1,13 +1,13 @@
-"""Knative's objects as they come, gathered by revision and submitted as changes.
+"""Knative's objects, gathered by revision and submitted as changes.
 
 Rules
-  1. A handler of a watch only files what it receives and marks the revision (object_handlers.py). The changes are
-     worked out once per revision at the end of the loop's turn, however many objects came in it.
-  2. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
-     long as the API is away.
-  3. Settings are hot: a changed ConfigMap is applied to every revision.
-  4. A defect while a revision is worked out affects that revision only. It is counted as a panic of its own, and the
-     work is tried again, with the backoff of the state worker's panics; what arrives meanwhile is tried at once.
+  1. A handler of a watch only stores the object and marks the revision (object_handlers.py). The changes are
+     worked out once per revision at the end of the loop's turn, however many objects arrived in it.
+  2. Readiness waits for the first lists of the kinds that routing depends on. Afterwards the last known state is served
+     for as long as the API is unreachable.
+  3. Settings are applied while running: a changed ConfigMap takes effect on every revision.
+  4. An internal error while a revision is worked out affects that revision only. It is counted as a panic, and the work
+     is retried with the backoff of the state worker's panics, or at once when another object of the revision arrives.
 
 Source: knative.dev/serving cmd/activator/main.go, pkg/activator/net (v1.23).
 """
@@ -57,25 +57,27 @@ log = logging.getLogger("activator.knative")
 _REVISION: Final = "revision"
 _ENDPOINTS: Final = "endpoints"
 
-_UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not answer, or are not to be asked
+_UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not answer, or are not probed
 
 
 class KnativeListener(Protocol):
-    """Receives what the source learns beside its changes."""
+    """Receives what the source reports beside its changes."""
 
     def settled(self, settings: ClusterSettings) -> None:
-        """The cluster has new settings."""
+        """Handle new settings of the cluster."""
 
     def worked_out(self, key: str) -> None:
-        """What is known of the revision may have changed."""
+        """Handle a pass of the revision, whose state may have changed."""
 
     def tls_of(self, namespace: str) -> PodTls | None:
         """Return how to connect to the pods of a namespace; None: without TLS."""
 
 
 class KnativeSource:
-    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `panicked(key, what, error, now_s)`
-    counts defects of ours and returns how long to wait, in seconds; `later` is the loop's `call_later`.
+    """The objects of the mode `knative`.
+
+    `submit` takes changes. `defer` runs a callable in the loop's next turn; `later` is the loop's `call_later`.
+    `panicked(key, what, error, now_s)` counts an internal error and returns how long to wait, in seconds.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class KnativeSource:
         for name in (_REVISION, _ENDPOINTS):
             controllers.register(name)
         self.settings = ClusterSettings()
-        self.answers = PodAnswers(self._turned)
+        self.answers = PodAnswers(self._answers_changed)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
         self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
@@ -110,10 +112,10 @@ class KnativeSource:
         self.service_objects = ServiceObjects(self.of, self.forget_if_empty)
         self.config_objects = ConfigObjects(self.configured)
 
-    # --- what handlers file ---
+    # --- called by handlers ---
 
     def of(self, key: str, controller: str = _ENDPOINTS) -> RevisionBackends:
-        """The revision's folder, made where there is none, and marked as something for this controller."""
+        """Return the revision's state, created if necessary, and mark it for this controller."""
         found = self.revisions.get(key)
         if found is None:
             found = self.revisions[key] = RevisionBackends(key, self._environment.pod_ip, self._shares)
@@ -121,7 +123,7 @@ class KnativeSource:
         return found
 
     def mark(self, key: str, controller: str = _ENDPOINTS) -> None:
-        """Something of this revision may have changed."""
+        """Schedule a pass: something of this revision may have changed."""
         self.passes.mark(key, controller)
 
     def mark_all(self) -> None:
@@ -129,16 +131,16 @@ class KnativeSource:
             self.mark(key, _REVISION)
 
     def is_failing(self, key: str) -> bool:
-        """The conditions of this revision say that it cannot start."""
+        """True if the conditions of this revision show that it cannot start."""
         backends = self.revisions.get(key)
         return backends is not None and backends.failing
 
     def is_behind(self) -> bool:
-        """Something was filed whose changes have not been worked out."""
+        """True if an object has been stored whose changes have not been worked out."""
         return self.passes.is_behind()
 
     def relist(self, key: str) -> None:
-        """Changes of this revision were lost: submit everything of it again."""
+        """Submit everything of this revision again: changes of it were lost."""
         backends = self.revisions.get(key)
         if backends is None or backends.revision is None:
             self._submit(RevisionGone(key))
@@ -156,32 +158,32 @@ class KnativeSource:
         self._listener.worked_out(key)
 
     def forget_if_empty(self, key: str) -> None:
-        """Nothing is known of it any more."""
+        """Drop the revision's state if nothing of it is left."""
         backends = self.revisions.get(key)
         if backends is not None and backends.is_empty():
             del self.revisions[key]
             self.passes.forget(key)
 
     def configured(self, name: str, data: Mapping[str, str]) -> None:
-        """A ConfigMap says this now."""
+        """Apply the content of a ConfigMap."""
         self._maps[name] = data
         self.configure()
 
     def configure(self) -> None:
         """Read all settings again."""
-        environment, maps, tell = self._environment, self._maps, log.warning
+        environment, maps, warn = self._environment, self._maps, log.warning
         settings = self.settings
-        settings = cluster_settings.read_network(settings, maps.get(cluster_settings.NETWORK, {}), tell)
-        settings = cluster_settings.read_autoscaler(settings, maps.get(cluster_settings.AUTOSCALER, {}), tell)
-        settings = cluster_settings.read_observability(settings, maps.get(environment.observability_config, {}), tell)
-        settings = cluster_settings.read_logging(settings, maps.get(environment.logging_config, {}), tell)
+        settings = cluster_settings.read_network(settings, maps.get(cluster_settings.NETWORK, {}), warn)
+        settings = cluster_settings.read_autoscaler(settings, maps.get(cluster_settings.AUTOSCALER, {}), warn)
+        settings = cluster_settings.read_observability(settings, maps.get(environment.observability_config, {}), warn)
+        settings = cluster_settings.read_logging(settings, maps.get(environment.logging_config, {}), warn)
         if settings != self.settings:
             self.settings = settings
             self._listener.settled(settings)
             self.mark_all()
 
     def applied(self, effect: Effect) -> None:
-        """The model is as this says."""
+        """Handle an effect: the model has changed."""
         self.answers.applied(effect)
         backends = self.revisions.get(effect.key) if self._shares else None
         if backends is None:
@@ -193,12 +195,12 @@ class KnativeSource:
         elif (type(effect) is RebuildRevision or type(effect) is RebuildPods) and effect.complete:
             backends.answers_lost()  # any effect before it may have been lost
             self.mark(effect.key)
-        # One that does not answer any more is left out in time, one that was left out is shared out again.
+        # A pod that stops answering is left out after a while; one that was left out is shared out again.
         if type(effect) is SetPod and (backends.leaves_out or effect.state in _UNPROVEN):
             self.mark(effect.key)
 
     def requests_wait(self, key: str, waits: bool) -> None:
-        """Whether requests of this revision wait for a pod."""
+        """Record whether requests of this revision wait for a pod."""
         backends = self.revisions.get(key)
         if backends is not None and backends.requests_wait(waits, self._controllers.now()):
             self.mark(key)
@@ -206,7 +208,7 @@ class KnativeSource:
     # --- changes ---
 
     def _work_out(self, key: str) -> float:
-        """Submit what has changed of this revision; when to look again by itself."""
+        """Submit the revision's changes; return when it is due again without an event."""
         backends = self.revisions.get(key)
         if backends is None:
             return NEVER
@@ -219,14 +221,14 @@ class KnativeSource:
     def _failed(self, key: str, error: Exception) -> float:
         backends = self.revisions.get(key)
         if backends is not None:
-            backends.forget_submitted()  # some of it may have been worked out, and not been submitted
+            backends.forget_submitted()  # some changes may have been made and not submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
-        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        log.error("%s: the pass failed; next attempt in %.1f s", key, backoff_s, exc_info=error)
         self._listener.worked_out(key)
         return backoff_s
 
-    def _turned(self, key: str) -> None:
-        """The first pod of a revision answers, or the last one that did no longer does."""
+    def _answers_changed(self, key: str) -> None:
+        """Handle that the first pod of a revision answers, or that none does any longer."""
         backends = self.revisions.get(key)
         if backends is not None and (self._shares or backends.failing):
             self.mark(key)

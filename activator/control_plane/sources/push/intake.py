@@ -1,10 +1,10 @@
-"""Pods' reports of themselves: each is judged, if need be checked by asking the pod, and applied.
+"""Takes pods' reports about themselves: each is judged, checked by a probe of the pod if necessary, and applied.
 
 Rules
-  1. A pod reports itself only: the address that it reports is the peer's, or in a network that the file names. A listed
-     pod cannot be moved to another address by a report.
-  2. A pod that no source lists and that says "ready" is asked before it is given a slot; a bounded number at once. The
-     result counts for the identity and the address that were asked about, and only if no newer report came meanwhile.
+  1. A pod reports only itself: the address in its report is the peer's, or in a network that the file names. A report
+     cannot move a listed pod to another address.
+  2. A pod that no source lists and that reports "ready" is probed before it gets a slot; a bounded number at once. The
+     result counts for the probed identity and address, and only if no newer report has arrived.
   3. Each report is answered with its outcome: once, within PUSH_ANSWER_S.
   4. `state/health.py` defines how long a report counts, and how long a pod may stay that only reports itself.
 """
@@ -27,8 +27,8 @@ from activator.control_plane.state.worker import Outcome
 from activator.messages import PUSH, Change, PodSeen, PodStatus
 
 PUSH_ANSWER_S: Final = 10.0  # after which a report is answered with "waiting"
-PUSH_VALIDATIONS_MAX: Final = 32  # pods that are asked at once since they say that they are ready
-PUSH_WAITING_MAX: Final = 2_000  # … or wait to be asked
+PUSH_VALIDATIONS_MAX: Final = 32  # concurrent probes of pods that report "ready"
+PUSH_WAITING_MAX: Final = 2_000  # such pods, including those that wait for a probe
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -42,32 +42,32 @@ _STATUS: Final = {
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One pod, as it reports itself."""
+    """The report of one pod about itself."""
 
     revision: str
-    pod: str  # its identity: what a source that lists it calls it
+    pod: str  # its identity, as a source lists it
     address: str  # ip:port
     state: Literal["starting", "ready", "not_ready", "draining"]
     namespace: str = "default"
 
 
 class Verdict(Enum):
-    """What became of a report."""
+    """The outcome of a report."""
 
     APPLIED = "applied"
-    SUPERSEDED = "superseded"  # something newer was said of the pod
-    REFUSED = "refused"  # it makes no sense in the state that the pod is in
+    SUPERSEDED = "superseded"  # there is a newer report about the pod
+    REFUSED = "refused"  # it is not valid in the pod's state
     UNKNOWN_REVISION = "unknown_revision"
-    UNKNOWN_POD = "unknown_pod"  # an unknown pod that goes or is not ready
+    UNKNOWN_POD = "unknown_pod"  # an unknown pod that is draining or not ready
     FOREIGN_ADDRESS = "foreign_address"  # not the peer's
     OWN_ADDRESS = "own_address"  # a port of this program
     FOREIGN_POD = "foreign_pod"  # another source lists it, and the reports have no token
     BAD_ADDRESS = "bad_address"
-    OTHER_ADDRESS = "other_address"  # the pod is listed at another one
-    NOT_VALIDATED = "not_validated"  # it says "ready" and does not answer
-    BUSY = "busy"  # too many pods are being asked
-    FAILED = "failed"  # an error of ours
-    WAITING = "waiting"  # accepted; the revision is parked after an error of ours
+    OTHER_ADDRESS = "other_address"  # the pod is listed at another address
+    NOT_VALIDATED = "not_validated"  # it reports "ready" and does not answer
+    BUSY = "busy"  # too many probes
+    FAILED = "failed"  # an internal error
+    WAITING = "waiting"  # accepted; the revision is parked after an internal error
 
 
 _VERDICTS: Final = {
@@ -80,7 +80,7 @@ _VERDICTS: Final = {
 
 
 def parse_ip(text: str) -> Address | None:
-    """The IP address, an IPv4-mapped IPv6 one as IPv4; None if it is none."""
+    """Return the IP address, an IPv4-mapped IPv6 one as IPv4; None if it is not an IP address."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -91,7 +91,7 @@ def parse_ip(text: str) -> Address | None:
 
 
 def parse_address(text: str) -> tuple[Address, str] | None:
-    """The IP address in `ip:port`, and the whole as tables have it; None if it is none."""
+    """Return the IP address of `ip:port` and the canonical text; None if it is invalid."""
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     found = parse_ip(host[1:-1] if bracketed else host)
@@ -103,7 +103,7 @@ def parse_address(text: str) -> tuple[Address, str] | None:
 
 
 class PushIntake:
-    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` asks one pod once.
+    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` probes one pod once.
 
     `takes_listed`: reports may be about pods that another source lists; `is_own`: an address is a port of this program.
     """
@@ -126,7 +126,7 @@ class PushIntake:
         self._networks = networks
         self._ask_pod = ask_pod
         self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
-        # The last report of each pod with a validation under way, and the number of these.
+        # The last report of each pod with a running validation, and the number of its validations.
         self._newest: dict[tuple[str, str], Report] = {}
         self._asking: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
@@ -162,8 +162,8 @@ class PushIntake:
             return Verdict.UNKNOWN_POD
         name = (key, report.pod)
         if name in self._newest:
-            self._newest[name] = report  # a question about the pod that is under way will see that it is out of date
-        if report.state == "ready" and _is_to_be_asked(known, address):
+            self._newest[name] = report  # a running validation of the pod then finds that it is outdated
+        if report.state == "ready" and _needs_probe(known, address):
             spec = revision.spec
             question = Question(address, spec.probe, spec.tls, report.pod)
             verdict = await self._validate(name, report, question)
@@ -177,7 +177,7 @@ class PushIntake:
         return _VERDICTS[future.result()] if done else Verdict.WAITING
 
     async def _validate(self, name: tuple[str, str], report: Report, question: Question) -> Verdict | None:
-        """Ask the pod; None: it has answered, and this is still the newest that was said of it."""
+        """Probe the pod; return None if it has answered and its report is still the newest."""
         if self._waiting >= PUSH_WAITING_MAX:
             return Verdict.BUSY
         self._waiting += 1
@@ -199,7 +199,7 @@ class PushIntake:
                 del self._asking[name], self._newest[name]
 
 
-def _is_to_be_asked(known: PodRecord | None, address: str) -> bool:
+def _needs_probe(known: PodRecord | None, address: str) -> bool:
     if known is None or known.address != address:
         return True
     return not known.is_listed() and known.claims.get(PUSH) is not PodStatus.READY

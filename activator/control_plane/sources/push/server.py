@@ -1,12 +1,12 @@
-"""`POST /pods`: where pods report themselves; a listener of its own, off unless the file names it.
+"""`POST /pods`, where pods report themselves, on its own listener, which the file must name.
 
 Rules
-  1. Off loopback a token is needed (`Authorization: Bearer …`); the configuration is refused without one. On loopback,
-     without a token, only pods that no other source lists can be reported.
-  2. No page of another site can report anything: the body must be declared as JSON, and a request with an Origin is
+  1. Except on loopback, a token is required (`Authorization: Bearer …`), and the configuration is refused without one.
+     On loopback without a token, only pods that no other source lists can be reported.
+  2. A page of another site cannot report anything: the body must be declared as JSON, and a request with an Origin is
      refused.
-  3. A body is one report or a list of them, at most PUSH_REPORTS_MAX; what cannot be read is refused whole, with what
-     is wrong in one line.
+  3. A body is one report or a list of them, at most PUSH_REPORTS_MAX. An invalid body is refused as a whole, with the
+     mistake in one line.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _STATUS: Final = {
 
 
 def read_token(push: Push) -> str:
-    """Return the token that reports must carry; empty: none. Raises StartError."""
+    """Return the token that reports must carry; empty: none. Raise StartError."""
     if push.token_file:
         return read_secret(FILE + push.token_file, "push")
     return read_secret(push.token, "push.token")
 
 
 class PushServer:
-    """aiohttp on a listener of its own."""
+    """The HTTP server, aiohttp on its own listener."""
 
     def __init__(self, intake: PushIntake, token: str) -> None:
         self._intake = intake
@@ -63,7 +63,7 @@ class PushServer:
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str) -> str:
-        """Bind and serve; the address as bound. Raises StartError."""
+        """Bind and serve; return the bound address. Raise StartError."""
         try:
             sock = bind(address)
         except StartError as error:
@@ -76,7 +76,7 @@ class PushServer:
         return address_of(sock)
 
     async def close(self) -> None:
-        """Stop at once; clients that still wait for an answer are cut off."""
+        """Stop at once; clients that wait for an answer are disconnected."""
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -100,7 +100,7 @@ class PushServer:
 
     def _refusal(self, request: web.Request) -> web.Response | None:
         if request.headers.get("Origin") is not None:
-            return _problem(403, "a browser has no business here")
+            return _problem(403, "a request with an Origin (from a browser) is refused")
         if self._authorization:
             given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
             if not hmac.compare_digest(given, self._authorization):

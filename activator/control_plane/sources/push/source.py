@@ -1,4 +1,4 @@
-"""Pods that report themselves, as a source: the port that takes reports, and what judges them."""
+"""Pods that report themselves, as a source: its port and its intake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ log = logging.getLogger("activator")
 
 
 class PushSource(Source):
-    """Nothing is resubmitted: pods repeat themselves. `submit_with_outcome` and `model` are the state worker's."""
+    """The source. Nothing is resubmitted, because pods repeat their reports.
+
+    `submit_with_outcome` and `model` are the state worker's.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,7 @@ class PushSource(Source):
         model: Model,
         is_own: Callable[[str], bool],
     ) -> None:
-        """`is_own`: an address is a port of this program."""
+        """Make the source. `is_own`: an address is a port of this program."""
         self._push = push
         networks = tuple(ipaddress.ip_network(network) for network in push.networks)
         takes_listed = bool(push.token or push.token_file)

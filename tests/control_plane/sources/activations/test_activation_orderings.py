@@ -106,7 +106,7 @@ def test_a_recovery_that_was_lost_is_told_again() -> None:
     world = declared()
     world.source.scaled(KEY, 1)
     world.turn()
-    world.source.looked(KEY, BROKEN, world.clock.now())
+    world.source.pods_listed(KEY, BROKEN, world.clock.now())
     assert [type(one) for one in world.turn()] == [RevisionFailed]
     world.answers("pod-1")
     assert world.turn() == [RevisionRecovered(KEY)]
@@ -158,7 +158,7 @@ def test_a_failure_of_an_earlier_start_is_not_told_to_the_next_one() -> None:
     world = declared()
     world.source.scaled(KEY, 1)
     world.turn()
-    world.source.looked(KEY, BROKEN, world.clock.now())
+    world.source.pods_listed(KEY, BROKEN, world.clock.now())
     assert [type(one) for one in world.turn()] == [RevisionFailed]
     world.source.scaled(KEY, 0)
     assert world.turn() == [RevisionRecovered(KEY)]
@@ -171,7 +171,7 @@ def test_a_failure_ends_at_zero_where_somebody_else_scales() -> None:
     world.deploy(workload(replicas=1))
     world.declare(activation(externalScaler=True))
     world.turn()
-    world.source.looked(KEY, BROKEN, world.clock.now())
+    world.source.pods_listed(KEY, BROKEN, world.clock.now())
     assert [type(one) for one in world.turn()] == [RevisionFailed]
     world.deploy(workload(replicas=0))
     assert world.turn() == [RevisionRecovered(KEY)]
@@ -181,7 +181,7 @@ def test_a_failure_of_one_target_is_not_the_next_ones() -> None:
     world = declared()
     world.source.scaled(KEY, 1)
     world.turn()
-    world.source.looked(KEY, BROKEN, world.clock.now())
+    world.source.pods_listed(KEY, BROKEN, world.clock.now())
     world.turn()
     world.deploy(workload("other", replicas=1))
     world.declare(activation(target={"name": "other"}))
@@ -230,7 +230,7 @@ def test_nothing_is_left_of_names_that_came_and_went() -> None:
         world.turn()
         world.source.scaled(key, 1)
         world.answers("pod-1", key)
-        world.source.looked(key, BROKEN, world.clock.now())
+        world.source.pods_listed(key, BROKEN, world.clock.now())
         world.source.noted(key, (ConditionSpec("Degraded", "True", "NotOwned", "It is."),))
         world.turn()
         world.withdraw(one)

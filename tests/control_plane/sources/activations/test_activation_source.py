@@ -362,7 +362,7 @@ def test_what_writers_have_met_is_told() -> None:
 def failing(world: World, pods: list[Any]) -> list[Change]:
     world.source.scaled(KEY, 1)
     world.turn()
-    world.source.looked(KEY, pods, world.clock.now())
+    world.source.pods_listed(KEY, pods, world.clock.now())
     return world.turn()
 
 
@@ -389,9 +389,9 @@ def test_the_patience_begins_anew_when_the_failure_has_passed() -> None:
     world = declared(patience="30s")
     failing(world, UNSCHEDULABLE)
     world.clock.pass_time(20.0)
-    world.source.looked(KEY, [pod()], world.clock.now())
+    world.source.pods_listed(KEY, [pod()], world.clock.now())
     world.turn()
-    world.source.looked(KEY, UNSCHEDULABLE, world.clock.now())
+    world.source.pods_listed(KEY, UNSCHEDULABLE, world.clock.now())
     world.turn()
     world.clock.pass_time(20.0)
     assert world.turn() == []

@@ -20,25 +20,25 @@ LABELS = {"app": "hello"}
 
 
 class World:
-    """Looks that find one pod; `breaks`: revisions of which it cannot be told."""
+    """Looks that find one pod; `breaks`: revisions whose pods cannot be listed."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.asked: list[tuple[str, str]] = []
-        self.told: list[str] = []
+        self.listed: list[str] = []
         self.breaks: set[str] = set()
-        self.looks = PodLooks(self, self._told, self.clock.now, self._pause)
+        self.looks = PodLooks(self, self._pods_listed, self.clock.now, self._pause)
         self._until_s = 0.0
 
     async def list_page(self, path: str, query: Mapping[str, str] = {}) -> bytes:
         self.asked.append((path, query["labelSelector"]))
         return b'{"metadata":{},"items":[{"metadata":{"name":"p"}}]}'
 
-    def _told(self, key: str, pods: list[StartingPod], now_s: float) -> None:
+    def _pods_listed(self, key: str, pods: list[StartingPod], now_s: float) -> None:
         assert [pod.metadata.name for pod in pods] == ["p"]
         if key in self.breaks:
             raise RuntimeError("a defect")
-        self.told.append(key)
+        self.listed.append(key)
 
     async def _pause(self, seconds: float) -> None:
         self.clock.pass_time(seconds)
@@ -55,19 +55,19 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
     world = World()
     world.looks.set("default/hello", LABELS)
     world.run(POD_LOOK_INTERVAL_S * 0.9)
-    assert world.told == []
+    assert world.listed == []
     world.run(60.0)
-    seldom = len(world.told)
+    seldom = len(world.listed)
     assert 60 / POD_LOOK_INTERVAL_MAX_S <= seldom <= 15
     assert set(world.asked) == {("/api/v1/namespaces/default/pods", "app=hello")}
     for _ in range(20):
         world.looks.hurry("default/hello")
         world.run(POD_LOOK_INTERVAL_S)
-    assert len(world.told) - seldom >= 15
+    assert len(world.listed) - seldom >= 15
     world.looks.set("default/hello", None)
-    told = len(world.told)
+    listed = len(world.listed)
     world.run(60.0)
-    assert len(world.told) == told
+    assert len(world.listed) == listed
 
 
 def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
@@ -78,7 +78,7 @@ def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
     assert len(world.looks) == 0
     world.looks.set("default/hello", LABELS)
     world.run(2.0)
-    assert world.told == ["default/hello"]
+    assert world.listed == ["default/hello"]
 
 
 def test_a_defect_in_one_look_ends_no_other() -> None:
@@ -87,7 +87,7 @@ def test_a_defect_in_one_look_ends_no_other() -> None:
     world.looks.set("default/broken", LABELS)
     world.looks.set("default/hello", LABELS)
     world.run(2.0)
-    assert (world.told, world.looks.errors_total) == (["default/hello"], 1)
+    assert (world.listed, world.looks.errors_total) == (["default/hello"], 1)
     world.breaks.clear()
     world.run(POD_LOOK_INTERVAL_MAX_S)
-    assert "default/broken" in world.told
+    assert "default/broken" in world.listed

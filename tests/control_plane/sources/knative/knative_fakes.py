@@ -166,7 +166,7 @@ class Cluster:
         self.settings.append(settings)
 
     def worked_out(self, key: str) -> None:
-        self.fallback.heed(key)
+        self.fallback.mark_changed(key)
 
     def tls_of(self, namespace: str) -> PodTls | None:
         return self.tls
@@ -212,7 +212,7 @@ class Cluster:
                 run()
             self.joined.do()
             self._answer()
-            self.fallback.look()
+            self.fallback.step()
             for key, throttler in self.joined.tables.throttlers.items():
                 self.source.requests_wait(key, throttler.queue.line.length > 0)
 

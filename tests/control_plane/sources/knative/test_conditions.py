@@ -39,7 +39,7 @@ LISTED = endpoint_slice(endpoint("10.0.0.1", ready=False))
 @pytest.mark.parametrize(
     ("conditions", "cause", "is_certain"),
     [
-        (MISSING, "its image is not to be had (ContainerMissing)", True),
+        (MISSING, "its image is not available (ContainerMissing)", True),
         (PULLING, "its image cannot be pulled (ImagePullBackOff)", True),
         (of(RESOURCES, "ErrImagePull"), "its image cannot be pulled (ErrImagePull)", True),
         (of(RESOURCES, "ProgressDeadlineExceeded"), "its pods were not ready in time (ProgressDeadlineExceeded)", True),

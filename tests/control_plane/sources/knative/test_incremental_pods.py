@@ -15,7 +15,7 @@ from activator.config.cluster_settings import MESH_ENABLED, ClusterSettings
 from activator.config.model.pods import Health, PodTls
 from activator.control_plane.sources.cluster.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
-from activator.control_plane.sources.knative.revision_specs import SpecMaker, believes_queue_proxy, protocol_of
+from activator.control_plane.sources.knative.revision_specs import SpecMaker, protocol_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.state.model import Model, commit
 from activator.control_plane.state.reduce import reduce
@@ -351,7 +351,7 @@ class PodsByEvents(RuleBasedStateMachine):
             self.limit,
             self.tls is not None,
             mode,
-            believes_queue_proxy(backends.revision),
+            trusts_queue_proxy(backends.revision),
             backends.answered_address if is_whole else "",
             self.source.answers.proven(KEY),
             self.waiting_since_s,

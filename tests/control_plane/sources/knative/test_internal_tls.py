@@ -26,8 +26,8 @@ class World:
     def has_certificate(self) -> bool:
         return self.tls.has_certificate
 
-    def has_believed(self) -> bool:
-        return self.tls.has_believed
+    def had_authority(self) -> bool:
+        return self.tls.had_authority
 
     def served(self) -> bytes:
         return Path(self.tls.listener.certificate).read_bytes()
@@ -75,11 +75,11 @@ def test_that_nobody_is_believed_any_more_is_told_once_there_was_somebody(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.tls.secret(secret(trustme.CA(), with_authority=False))
-    assert not world.has_believed() and caplog.messages == []
+    assert not world.had_authority() and caplog.messages == []
     world.tls.bundle("bundle", {"a": trustme.CA().cert_pem.bytes().decode()})
-    assert world.has_believed() and caplog.messages == []
+    assert world.had_authority() and caplog.messages == []
     world.tls.bundle("bundle", {})
-    assert world.has_believed(), "what has begun goes on: never back to plain"
+    assert world.had_authority(), "what has begun goes on: never back to plain"
     (told,) = caplog.messages
     assert "no authority is left" in told and "routing-serving-certs" in told
 

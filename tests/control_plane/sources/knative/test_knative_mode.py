@@ -149,7 +149,7 @@ def test_a_report_or_a_look_that_raises_is_counted_and_the_next_one_comes_all_th
         mode._awaited = None  # type: ignore[assignment]
         mode.fallback._changed = None  # type: ignore[assignment]
         mode.reporter._entries = None  # type: ignore[assignment]
-        mode._start_looks()
+        mode._start_checks()
         async with asyncio.timeout(60.0):
             while min(failures.count(name) for name in ("mesh", "reports", "scale fallback")) < 2:
                 await pause(0.05)
@@ -179,9 +179,9 @@ def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_m
         source.revision_objects.changed(None, revision())
         source.slice_objects.changed(None, endpoint_slice(endpoint("10.0.0.1")))
         world.settle()
-        dues = [mode.fallback.look()]
+        dues = [mode.fallback.step()]
         world.clock.pass_time(0.6)
-        dues.append(mode.fallback.look())
+        dues.append(mode.fallback.step())
         await mode.close()
         await tasks.close()
         return mode._asker.timeout_s, dues

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
-from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, max_scale_of, protocol_of
+from activator.control_plane.sources.knative.revision_specs import max_scale_of, protocol_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
 from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_INITIAL_S,
@@ -179,7 +179,7 @@ def test_the_protocol_is_that_of_the_programs_first_port() -> None:
     ],
 )
 def test_whether_queue_proxys_answer_is_enough(containers: list[dict[str, Any]], believes: bool) -> None:
-    assert believes_queue_proxy(revision(containers=containers)) is believes
+    assert trusts_queue_proxy(revision(containers=containers)) is believes
 
 
 def test_a_revision_that_goes_and_comes_again() -> None:

@@ -277,9 +277,9 @@ def test_a_start_does_not_wait_for_the_questions_of_many_silent_revisions() -> N
 def test_a_look_at_many_changed_revisions_is_done_in_turns() -> None:
     cluster = Meshed()
     for number in range(MESH_REVISIONS_PER_TURN + 1):
-        cluster.fallback.heed(f"ns/none-{number}")
-    assert cluster.fallback.look() == 0.0
-    assert cluster.fallback.look() > 0.0
+        cluster.fallback.mark_changed(f"ns/none-{number}")
+    assert cluster.fallback.step() == 0.0
+    assert cluster.fallback.step() > 0.0
 
 
 def steps_of(pods: int) -> int:
@@ -295,10 +295,10 @@ def steps_of(pods: int) -> int:
         nonlocal steps
         steps += 1
 
-    cluster.fallback.heed(KEY)
+    cluster.fallback.mark_changed(KEY)
     sys.setprofile(count)
     try:
-        cluster.fallback.look()
+        cluster.fallback.step()
         cluster.source.answers.has_answer(KEY)
     finally:
         sys.setprofile(None)

@@ -131,7 +131,7 @@ class Shared(SharedPods):
 
     def of(self, listed: dict[str, str], proven: set[str], now_s: float) -> list[str]:
         gone = dict.fromkeys([identity for identity in self._listed if identity not in listed])
-        self.look({**gone, **listed}, proven, now_s, 0, 1)
+        self.update({**gone, **listed}, proven, now_s, 0, 1)
         return [address for address in listed.values() if self.is_ours(address)]
 
 
@@ -183,9 +183,9 @@ def test_a_share_that_is_kept_is_that_of_all_pods(
         touched = {one for one in {*before, *listed} if before.get(one) != listed.get(one)} | (proven ^ proven_before)
         doubtful = {*listed.values(), *before.values()}
         if all_of_them:
-            kept.look_at_all(listed, proven, now_s, index, activators)
+            kept.update_all(listed, proven, now_s, index, activators)
         else:
-            doubtful = kept.look({one: listed.get(one) for one in touched}, proven, now_s, index, activators)
+            doubtful = kept.update({one: listed.get(one) for one in touched}, proven, now_s, index, activators)
         expected = set(assign_slice(list(set(whole.of(listed, proven, now_s))), index, activators))
         ours = {address for address in [f"10.0.0.{number}:8012" for number in range(10)] if kept.is_ours(address)}
         assert ours == expected
@@ -197,7 +197,7 @@ def test_a_share_that_is_kept_is_that_of_all_pods(
 def test_pods_that_come_and_go_while_none_answers_leave_nothing_behind() -> None:
     shared = SharedPods()
     for number in range(10_000):
-        shared.look({f"p{number}": "10.0.0.1:80", f"p{number - 1}": None}, set(), float(number), 0, 1)
+        shared.update({f"p{number}": "10.0.0.1:80", f"p{number - 1}": None}, set(), float(number), 0, 1)
     assert len(shared._patience) < 200
 
 
@@ -205,10 +205,10 @@ def test_a_block_moves_by_the_pods_that_change_hands() -> None:
     """One more of 3,000 pods, for the second of three activators: nobody else is looked at."""
     shared = SharedPods()
     listed = {f"p{number}": f"10.0.{number // 250}.{number % 250}:80" for number in range(3_000)}
-    shared.look_at_all(listed, set(), 0.0, 1, 3)
+    shared.update_all(listed, set(), 0.0, 1, 3)
     for number in range(3):
-        assert len(shared.look({f"new{number}": f"10.0.0.0:{number}"}, set(), 0.0, 1, 3)) < 10
-    assert len(shared.look({"p1500": None}, set(), 0.0, 1, 3)) < 10
+        assert len(shared.update({f"new{number}": f"10.0.0.0:{number}"}, set(), 0.0, 1, 3)) < 10
+    assert len(shared.update({"p1500": None}, set(), 0.0, 1, 3)) < 10
 
 
 ips = st.sampled_from(["10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8:0::1", "2001:db8::2"])
