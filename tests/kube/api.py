@@ -35,7 +35,7 @@ class Api:
         content_type: str = "application/json",
         query: Query = NO_QUERY,
     ) -> tuple[int, Json]:
-        library = await self.client._lane("tests")
+        library = await self.client._client("tests")
         response = await library.call_api(
             path,
             method,
@@ -55,7 +55,7 @@ class Api:
 
     async def encoding(self, path: str, accepted: str) -> str:
         """How the answer to a GET is encoded, where a client takes this."""
-        library = await self.client._lane("tests")
+        library = await self.client._client("tests")
         headers = {"Accept": "application/json", "Accept-Encoding": accepted}
         await library.update_params_for_auth(headers, [], ["BearerToken"])
         url = library.configuration.host + path

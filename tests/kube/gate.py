@@ -40,7 +40,7 @@ class Gate:
     async def start(self) -> None:
         """Opens it; again after `stop`, on the same port."""
         if self._session is None:
-            lane = await self._client._lane("gate")
+            lane = await self._client._client("gate")
             configuration = lane.configuration
             self._target = configuration.host.rstrip("/")
             context: ssl.SSLContext | bool = False
