@@ -24,10 +24,12 @@ from msgspec.structs import replace
 
 from activator.config.model.members import Members
 from activator.data_plane.ownership.view import MemberName, View
+from activator.members.contacts import GroupRules
 from activator.members.data_planes import GroupDataPlanes, GroupSide
-from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on
+from activator.members.group import Group
 from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
 from activator.members.lives import Lives
+from activator.members.local_proofs import LocalProofs
 from activator.members.mesh import Connection, Mesh, VacantError
 from activator.members.messages import (
     LOADS_PROTOCOL,
@@ -35,14 +37,13 @@ from activator.members.messages import (
     GroupMessage,
     GroupView,
     Loads,
-    Replica,
     RevisionLives,
     decode,
     encode,
 )
-from activator.members.numbers import replica_number, seat_of
+from activator.members.numbers import epoch_count, follows_on, replica_number, seat_of
 from activator.members.plane_links import PlaneLinks
-from activator.members.proof import EndOfProcesses, have_ended, this_process
+from activator.members.proof import this_process
 from activator.members.roster import Roster
 from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
@@ -53,7 +54,6 @@ from lb.rng import Rng
 
 TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
-END_SETTLE_S: Final = 0.3  # after the end of a process, until its workers have noticed it and have ended as well
 OWNED_INTERVAL_S: Final = 1.0  # between two questions to the data planes about what they grant
 UNPROVEN_LOG_S: Final = 5.0  # silence before the log asks the operator
 UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # time between two such lines
@@ -106,7 +106,6 @@ class Membership(GroupSide):
         self._data_planes = planes
         self._tasks = tasks
         self._now = now
-        self._loop = asyncio.get_running_loop()
         self.replica = replica_number(seat, rng)
         rules = GroupRules(
             float(config.silence),
@@ -114,18 +113,17 @@ class Membership(GroupSide):
             config.on_silence == "prompt",
             config.on_partition == "prompt",
         )
+        self._process: Process = process or this_process()
+        self._proofs = LocalProofs(self._process, roster.pod, self._is_linked, self._proven)
         self.group = Group(
-            self.replica, rules, self.say, self._adopt, self._allow, self._learn, self._inquire, self._died, now
+            self.replica, rules, self.say, self._adopt, self._allow, self._learn, self._proofs.inquire, self._died, now
         )
         self.writing = SharedWriting(self.group, self, now)
-        self._process: Process = process or this_process()
         self.group.set_process(self._process.machine, self._process.process, self._process.started, roster.pod)
         self._addresses: dict[int, str] = {}
         self._links: dict[int, SeatLink] = {}  # by seat
         self._dialling: set[int] = set()
         self._addresses_of: dict[int, str] = {}  # of replicas that were met
-        self._watches: dict[int, EndOfProcesses] = {}  # by replica
-        self._inquiring: set[int] = set()  # replicas that have ended, as this machine reports; END_SETTLE_S not over
         self._unproven_s: dict[int, float] = {}  # since when replicas are unproven
         self._unproven_logged_s = float("-inf")
         self._waiting_logged = ""
@@ -175,8 +173,7 @@ class Membership(GroupSide):
             link.wire.flush()
             link.wire.close()
         self._links.clear()
-        for watch in self._watches.values():
-            watch.close()
+        self._proofs.close()
         await self._roster.leave()
         self._mesh.close()
 
@@ -208,7 +205,7 @@ class Membership(GroupSide):
     def figures(self) -> MemberFigures:
         group = self.group
         states = Counter(str(one["state"]) for one in group.describe())
-        epoch = group.effective.epoch >> EPOCH_SHIFT
+        epoch = epoch_count(group.effective.epoch)
         unproven = len(group.effective.unproven)
         return MemberFigures(
             *(dict(states), unproven, epoch, self.views_total, group.may_grant, dict(self._mesh.refused_total)),
@@ -222,7 +219,7 @@ class Membership(GroupSide):
         return {
             "group": self._config.group,
             "seat": self.group.seat,
-            "epoch": view.epoch >> EPOCH_SHIFT,
+            "epoch": epoch_count(view.epoch),
             "members": [seat_of(replica.number) for replica in view.replicas],
             "unproven": sorted({seat_of(number) for number in view.unproven}),
             "grants": self.group.may_grant,
@@ -288,7 +285,7 @@ class Membership(GroupSide):
         """Take the operator's word that the silent replicas of this seat have ended. Return why not, else empty."""
         if seat == self.group.seat:
             return "that is the seat of this replica itself"
-        numbers = [number for number in self.group.silent() if seat_of(number) == seat]
+        numbers = [number for number in self.group.contacts.silent() if seat_of(number) == seat]
         for number in numbers:
             log.warning("the operator says that replica %d of seat %d has ended", number, seat)
             self.group.ended(number)
@@ -308,31 +305,6 @@ class Membership(GroupSide):
             "started again as another one"
         )
         self._displaced()
-
-    def _inquire(self, replica: Replica) -> None:
-        """Report a replica as ended if the kernel of this machine, or this pod, proves it.
-
-        The kubelet runs a container of a pod once at a time, so this process proves the end of the former one.
-        """
-        number = replica.number
-        is_former = bool(replica.pod) and replica.pod == self._roster.pod
-        is_here = bool(replica.machine) and replica.machine == self._process.machine
-        if number in self._inquiring or self._is_closing or not (is_former or is_here):
-            return
-        if not is_former:
-            processes = [Process(replica.machine, replica.process, replica.started)]
-            processes += [
-                Process(replica.machine, one.process, one.started) for one in replica.data_planes if one.process
-            ]
-            if not have_ended(processes):
-                return
-        self._inquiring.add(number)
-        self._loop.call_later(END_SETTLE_S, self._inquired, number)
-
-    def _inquired(self, number: int) -> None:
-        self._inquiring.discard(number)
-        if not self._is_closing:
-            self.group.ended(number)
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -368,12 +340,19 @@ class Membership(GroupSide):
             log.warning("no majority of the group is reached: this replica grants no slots of revisions with a limit")
         self._data_planes.allow_grants(allowed)
 
+    def _is_linked(self, seat: int, number: int) -> bool:
+        link = self._links.get(seat)
+        return link is not None and link.party.replica == number
+
+    def _proven(self, number: int) -> None:
+        self.group.ended(number)
+
     def _adopt(self, view: GroupView) -> None:
         self.views_total += 1
         seats = [seat_of(replica.number) for replica in view.replicas]
         unproven = sorted({seat_of(number) for number in view.unproven})
         shown = f"; not known to have ended: {unproven}" if unproven else ""
-        log.info("view %d of the group: members %s%s", view.epoch >> EPOCH_SHIFT, seats, shown)
+        log.info("view %d of the group: members %s%s", epoch_count(view.epoch), seats, shown)
         names = [
             MemberName(one.number, one.place, not one.drains)
             for replica in view.replicas
@@ -387,12 +366,12 @@ class Membership(GroupSide):
 
     async def _ask_about_silent(self) -> None:
         """Whether those who are not reached have ended; and give up the seats of those who have."""
-        for number in self.group.silent():
+        for number in self.group.contacts.silent():
             address = self._addresses_of.get(number, "")
             if address and await self._roster.is_gone(seat_of(number), address):
                 self.group.ended(number)
                 del self._addresses_of[number]
-        for seat in self.group.unreached():
+        for seat in self.group.contacts.unreached():
             await self._roster.is_gone(seat, self._addresses.get(seat, ""))
 
     # --- links of the group ---
@@ -431,7 +410,7 @@ class Membership(GroupSide):
             raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
         if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
-        if self.group.is_taken(seat, party.replica):
+        if self.group.contacts.is_taken(seat, party.replica):
             raise HandshakeError(
                 f"seat {seat} has another replica, which is reached: two replicas have the address {party.address}; "
                 "end one, or give it an address and a place in the peers of its own"
@@ -444,7 +423,7 @@ class Membership(GroupSide):
     def _met(self, connection: Connection) -> None:
         party = connection.party
         seat = seat_of(party.replica)
-        is_taken = self.group.is_taken(seat, party.replica)
+        is_taken = self.group.contacts.is_taken(seat, party.replica)
         if self._is_closing or self._addresses.get(seat) != party.address or is_taken:
             connection.sock.close()
         elif connection.own:
@@ -477,8 +456,7 @@ class Membership(GroupSide):
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
-        if link.party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
+        self._proofs.unlinked(seat, link.party)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
         link = self._links.get(seat)
@@ -495,7 +473,7 @@ class Membership(GroupSide):
             return
         self.group.receive(seat, message)
         self.writing.look()
-        self._watch(seat, link)
+        self._proofs.watch(link.party, self.group.contacts.processes_of(seat))
 
     def _failed(self, error: Exception) -> None:
         """A defect; counted and logged, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
@@ -509,35 +487,4 @@ class Membership(GroupSide):
             return
         del self._links[seat]
         self.group.unlinked(seat)
-        if link.party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
-
-    def _settled(self, seat: int, party: Party) -> None:
-        """Stop watching a replica whose link has been gone for a while, if it lives."""
-        link = self._links.get(seat)
-        if self._is_closing or (link is not None and link.party.replica == party.replica):
-            return
-        watch = self._watches.get(party.replica)
-        if watch is not None and watch.watches(party.process):
-            watch.close()  # it lives, and may start processes that we do not hear of
-            del self._watches[party.replica]
-
-    def _watch(self, seat: int, link: SeatLink) -> None:
-        """The processes of a replica on this machine."""
-        replica, here = link.party.replica, link.party.process
-        if not here.machine or here.machine != self._process.machine:
-            return
-        planes = self.group.processes_of(seat)
-        watch = self._watches.get(replica)
-        if watch is not None and watch.of == planes:
-            return
-        if watch is not None:
-            watch.close()
-        processes = [here, *[Process(here.machine, process, started) for process, started in planes]]
-        watch = EndOfProcesses(processes, planes, lambda: self._processes_ended(replica))
-        if watch.is_watching:
-            self._watches[replica] = watch
-
-    def _processes_ended(self, replica: int) -> None:
-        self._watches.pop(replica, None)
-        self.group.ended(replica)
+        self._proofs.unlinked(seat, link.party)

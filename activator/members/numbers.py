@@ -17,6 +17,7 @@ _LIFE_BITS: Final = 40
 _SHORT_LIFE_BITS: Final = 24
 _HALF_LIFE: Final = 1 << (_LIFE_BITS // 2)
 _WORKERS: Final = 1 << WORKER_BITS
+_EPOCH_SHIFT: Final = 32  # the low bits of an epoch name its proposer: the seat, and some bits of the life
 
 
 def replica_number(seat: int, rng: Rng) -> int:
@@ -34,11 +35,6 @@ def seat_of(replica: int) -> int:
     return replica >> _LIFE_BITS
 
 
-def short_number(replica: int) -> int:
-    """32 bits of it: the seat, and what tells one life from the next, but for one pair in 16 million."""
-    return seat_of(replica) << _SHORT_LIFE_BITS | replica & ((1 << _SHORT_LIFE_BITS) - 1)
-
-
 def worker_number(replica: int, worker: int) -> int:
     """`worker`: counts up in one replica; no two of _WORKERS in a row live at the same time."""
     return replica << WORKER_BITS | worker % _WORKERS
@@ -47,3 +43,22 @@ def worker_number(replica: int, worker: int) -> int:
 def worker_place(seat: int, place: int) -> int:
     """The place of a data plane among those of all replicas (`data_plane.ownership.view`)."""
     return seat * WORKERS_PER_SEAT + place
+
+
+def next_epoch(highest: int, proposer: int) -> int:
+    """Return the epoch of a view that this replica proposes, above the highest known epoch.
+
+    Two proposers never choose the same epoch, except for one pair of lives of a seat in 16 million.
+    """
+    short = seat_of(proposer) << _SHORT_LIFE_BITS | proposer & ((1 << _SHORT_LIFE_BITS) - 1)
+    return (epoch_count(highest) + 1) << _EPOCH_SHIFT | short
+
+
+def epoch_count(epoch: int) -> int:
+    """Return the part of an epoch that counts up by one with each proposal."""
+    return epoch >> _EPOCH_SHIFT
+
+
+def follows_on(former: int, epoch: int) -> bool:
+    """True if no replica can have been in a view between these two."""
+    return epoch_count(epoch) == epoch_count(former) + 1

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.members.group import NO_VIEW, follows_on
+from activator.members.group import NO_VIEW
 from activator.members.messages import GroupView
-from activator.members.numbers import seat_of
+from activator.members.numbers import follows_on, seat_of
 from activator.messages.writers import Doubt, Places, Writers
 from activator.runtime.clock import Now
 

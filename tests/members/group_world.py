@@ -12,7 +12,8 @@ import itertools
 import random
 from collections.abc import Callable
 
-from activator.members.group import Group, GroupRules
+from activator.members.contacts import GroupRules
+from activator.members.group import Group
 from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 
