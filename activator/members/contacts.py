@@ -1,7 +1,7 @@
-"""What one replica knows of the others: who is reachable, who may be alive, who holds a seat, and who has ended.
+"""A replica's knowledge of the others: which are reachable, may be alive, hold a seat, or have ended.
 
-Passive: `Group` (group.py) reports what it receives and asks; nothing here sends a message or calls back. The rules
-that are named here are those of group.py.
+`Group` (group.py) reports each event and queries the result; nothing here sends a message or calls back. The numbers of
+rules refer to group.py.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Contact:
         self.added_s = now_s  # when the roster got the seat
         self.vacant_s: float = float("-inf")  # when a connection to its address was last refused
         self.excluded_until_s: float = float("-inf")  # no proposal includes it before: it did not accept one in time
-        self.accepted_epoch: int = 0  # of the latest view that it reported as accepted
+        self.accepted_epoch: int = 0  # epoch of the latest view that it reported as accepted
         self.owned: int = 0  # revisions that its data planes own, by its own report
         self.held: int = 0  # those of them whose slots it cannot grant yet
 
@@ -54,7 +54,7 @@ class Contact:
         return self.replica is not None and self.replica.number in {one.number for one in view.replicas}
 
     def forget_life(self) -> None:
-        """Reset what is known of the life that has the seat."""
+        """Forget the life that has the seat."""
         self.replica = None
         self.takes_part = False
         self.accepted_epoch = 0
@@ -65,7 +65,7 @@ class Contacts:
 
     def __init__(self, number: int, rules: GroupRules, now: Now) -> None:
         self.by_seat: dict[int, Contact] = {}
-        self.introduced: dict[int, Replica] = {}  # replicas that may be alive, where more than the number is known
+        self.introduced: dict[int, Replica] = {}  # replicas that may be alive and whose processes are known
         self.ended: dict[int, None] = {}  # replicas whose end is proven; the oldest first
         self._number = number
         self._seat = seat_of(number)
@@ -76,7 +76,7 @@ class Contacts:
         self._alive: dict[int, float] = {}
         self._released: set[int] = set()  # those of them that were silent for `release_s`, where that is allowed
 
-    # --- what is reported ---
+    # --- events ---
 
     def set_roster(self, seats: set[int]) -> None:
         """Set the seats of the roster. The holder of a seat that is removed gave it up, or has provably ended."""
@@ -118,7 +118,7 @@ class Contacts:
                 self._alive.setdefault(number, self._now())
 
     def note_replicas(self, replicas: tuple[Replica, ...]) -> None:
-        """Register that these replicas may be alive, with what is given of their processes."""
+        """Register that these replicas may be alive, with the processes that are given."""
         self.note_alive(replica.number for replica in replicas)
         for replica in replicas:
             if replica.number in self._alive and (replica.machine or replica.pod):
@@ -236,7 +236,7 @@ class Contacts:
         return sorted(self._alive.keys() - reached)
 
     def alive(self) -> tuple[Replica, ...]:
-        """Return the replicas that may be alive, with what is known of their processes."""
+        """Return the replicas that may be alive, with their processes where these are known."""
         return tuple([self.introduced.get(number) or Replica(number) for number in self._alive])
 
     def may_act(self) -> set[int]:

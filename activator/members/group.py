@@ -1,25 +1,28 @@
-"""The group as one replica sees it: whom it reaches, in which view they act, and who is proven to have ended.
+"""The agreement of the replicas of a group on views, as one replica takes part in it.
 
-A small agreement on views, in the manner of Viewstamped Replication's view change (Liskov and Cowling 2012), without a
-log: what is agreed on is only who takes part. Nothing here waits or does I/O; the clock is handed in.
+A small agreement in the manner of Viewstamped Replication's view change (Liskov and Cowling 2012), without a log: the
+replicas agree only on who takes part. Nothing here waits or does I/O; the clock is injected. What this replica knows of
+the others is in contacts.py.
 
 Rules
-  1. Whoever has been heard within `silence_s` is reachable. A replica's coordinator is the lowest seat that it reaches,
-     its own included; it accepts views of nobody else.
+  1. A replica is reachable if it sent a message within `silence_s`. The coordinator of a replica is the lowest seat
+     that it reaches, its own included; it accepts views from its coordinator only.
   2. A view takes effect when all its replicas have accepted it, and they are a majority of the seats that may be in use
-     (of two halves, the one with the lowest seat): of a group that fell apart one part goes on at most.
-  3. A seat that is not in a view is named by it as unproven, unless nobody has it: its holder is proven to have ended
-     (the kernel of its machine or the cluster's API reports it, it has left, or the operator has said so), and nobody
-     listens at its address just now. Nobody is taken for ended because it is silent or because a connection has ended,
-     unless the operator allows that (`on_silence: prompt`).
-  4. A replica that reaches no majority does not grant slots of what it owns (`on_partition: strict`), until it has a
-     majority again and nobody whom it reaches is in a later view.
-  5. That nobody listens at an address holds for `silence_s`. A replica that starts takes part when it has met every
-     seat or found it vacant; or when twice that time is over, and no other one can hold the seat for vacant any more.
-  6. A later life of a seat takes no part until the end of the former one is proven: nothing but its word says that it
-     is on the same machine. If it is, its kernel knows of the former process, and the others ask it (`Suspected`).
-  7. A replica that learns of its own end stops granting, and must start again with another number: others may have
-     granted its slots.
+     (of two halves, the one with the lowest seat). So at most one part of a partitioned group continues.
+  3. A view names each seat that it does not include as unproven, unless the seat is empty: the end of its holder is
+     proven (the kernel of its machine or the cluster's API reports it, the replica has sent `Leave`, or the operator
+     has declared it), and a connection to its address was refused lately. Silence and the end of a connection prove
+     nothing, unless the operator allows that (`on_silence: prompt`).
+  4. A replica that reaches no majority grants no slots (`on_partition: strict`), until it reaches one again and no
+     reachable replica has accepted a later view.
+  5. A refused connection proves that the address is vacant for `silence_s`. A replica that starts takes part when it
+     has met the holder of every seat or found the seat vacant; at the latest after twice that time, when no other
+     replica can still take its seat for vacant.
+  6. A later life of a seat takes no part until the end of the former one is proven. Where both are on one machine, its
+     kernel knows the former process, and the others ask the later life about it (`Suspected`); that the two are on one
+     machine is only a claim of the later one.
+  7. A replica that is informed of its own end stops granting, and must start again with another number, because others
+     may have granted its slots.
 """
 
 from __future__ import annotations
@@ -51,14 +54,14 @@ from activator.members.readiness import Readiness
 from activator.runtime.clock import Now
 
 BEAT_INTERVAL_S: Final = 0.1
-SUSPECT_INTERVAL_S: Final = 0.5  # how often the machine of a silent replica is asked about its process
-KNOWN_TOLD: Final = 512  # replicas that may live, those that a replica names when it introduces itself
-ENDED_TOLD: Final = 256  # of them, those that a replica says when it introduces itself
+SUSPECT_INTERVAL_S: Final = 0.5  # interval of the questions to the machine of a silent replica about its process
+INTRODUCED_ALIVE_MAX: Final = 512  # replicas that may be alive, in one introduction
+INTRODUCED_ENDED_MAX: Final = 256  # replicas that have ended, in one introduction
 NO_VIEW: Final = GroupView()
 
 
 class Proposal:
-    """A view that this replica has proposed, and who has not accepted it yet."""
+    """A view that this replica has proposed, and the seats that have not accepted it yet."""
 
     def __init__(self, view: GroupView, waiting: set[int], at_s: float) -> None:
         self.view = view
@@ -67,9 +70,11 @@ class Proposal:
 
 
 class Group:
-    """`send(seat, message)` to a linked one; `adopt(view)`: it takes effect here; `grant(allowed)`: rule 4;
-    `learn(lives)`: of revisions, as another replica has them; `inquire(replica)`: find out if this one has ended, and
-    call `ended` if that is certain; `died()`: rule 7.
+    """One replica's part in the agreement.
+
+    It calls `send(seat, message)` for a seat with a link; `adopt(view)` when a view takes effect here; `grant(allowed)`
+    when rule 4 stops or allows grants; `learn(lives)` with the revisions of another replica; `inquire(replica)` to have
+    `ended` called if it is certain that this replica has ended; and `died()` as rule 7 requires.
     """
 
     def __init__(
@@ -93,11 +98,11 @@ class Group:
         self.accepted = NO_VIEW
         self.effective = NO_VIEW
         self.may_grant = True
-        self.has_died: bool = False  # rule 7
-        self._highest: int = 0  # of all epochs that were heard of
+        self.has_died: bool = False  # rule 7 applies
+        self._highest: int = 0  # the highest known epoch
         self._proposal: Proposal | None = None
         self._started_s = now()
-        self._majority_s = now()  # when there was one
+        self._majority_s = now()  # when this replica last reached a majority
         self._takes_part = False
         self._beat_s: float = float("-inf")
         self._ticked_s = now()
@@ -112,45 +117,45 @@ class Group:
         self._suspected_s: float = float("-inf")
         self._readiness = Readiness(self.contacts, rules, now)
 
-    # --- what there is ---
+    # --- state of this replica ---
 
     def set_roster(self, seats: set[int]) -> None:
-        """These are the seats; a seat that is gone had been given up by its holder, or its holder is proven gone."""
+        """Set the seats of the roster. The holder of a seat that is removed gave it up, or has provably ended."""
         self.contacts.set_roster(seats)
         self._reconsider()
 
     def set_data_planes(self, data_planes: tuple[DataPlaneName, ...]) -> None:
-        """Set those of this replica: what is not named any more has ended."""
-        self._be(replace(self.replica, data_planes=data_planes))
+        """Set the data planes of this replica. A data plane that is no longer named has ended."""
+        self._set_replica(replace(self.replica, data_planes=data_planes))
 
     def set_process(self, machine: str, process: int, started: int, pod: str) -> None:
-        """Set by what others can prove that this replica has ended."""
-        self._be(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
+        """Set the process and the pod by which others can prove that this replica has ended."""
+        self._set_replica(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
 
     def set_writes(self, writes: bool) -> None:
-        """Whether objects of the cluster may be its own to write, from the next view on."""
+        """Set whether this replica may write objects of the cluster, from the next view on."""
         if writes != self.replica.writes:
-            self._be(replace(self.replica, writes=writes))
+            self._set_replica(replace(self.replica, writes=writes))
 
     def set_lives(self, lives: RevisionLives) -> None:
-        """Those of this replica."""
-        news = RevisionLives(_new(lives.present, self.lives.present), _new(lives.dropped, self.lives.dropped))
+        """Set the lives of the revisions of this replica, and send the changes to the others."""
+        added = RevisionLives(_added(lives.present, self.lives.present), _added(lives.dropped, self.lives.dropped))
         self.lives = lives
-        if news.present or news.dropped:
+        if added.present or added.dropped:
             for contact in self.contacts.linked():
-                self._send(contact.seat, LivesChanged(news))
+                self._send(contact.seat, LivesChanged(added))
 
     def set_owned(self, owned: int, held: int) -> None:
         """Set how many revisions the data planes here own, and for how many they cannot grant slots yet."""
         self._readiness.own = (owned, held)
 
     def leave(self) -> None:
-        """Nothing is in flight here, and nothing will be."""
+        """Announce the end of this replica. No request may be in flight here, now or later."""
         self._is_leaving = True
         for contact in self.contacts.linked():
             self._send(contact.seat, Leave())
 
-    # --- what happens ---
+    # --- events ---
 
     def linked(self, seat: int, number: int) -> None:
         """Register a link to this life of the seat. A former life stays unproven (rule 6)."""
@@ -161,25 +166,25 @@ class Group:
             contact.forget_life()
         contact.is_linked = True
         contact.vacant_s = float("-inf")
-        self._send(seat, self._introduction())  # it is reached when it has said in which view it is
+        self._send(seat, self._introduction())  # reachable once its own introduction has arrived
 
     def unlinked(self, seat: int) -> None:
-        """The link has ended, with all that was under way."""
+        """Register that the link to this seat has ended; messages in transit are lost."""
         contact = self.contacts.by_seat.get(seat)
         if contact is not None:
             contact.is_linked = False
             if self.contacts.is_later_life(contact):
-                contact.forget_life()  # it has been in no view
+                contact.forget_life()  # it was in no view
 
-    def is_vacant(self, seat: int) -> None:
-        """Nobody listens at its address just now. To be said again and again while that is so."""
+    def refused(self, seat: int) -> None:
+        """Register that a connection to its address was refused. To be called repeatedly while that is so (rule 5)."""
         contact = self.contacts.by_seat.get(seat)
         if contact is not None:
             contact.vacant_s = self._now()
             self._reconsider()
 
     def ended(self, number: int) -> None:
-        """It is proven here that this replica has ended."""
+        """Register that the end of this replica is proven, and report it to the others."""
         if number in self.contacts.ended:
             return
         self._note_ended(number)
@@ -188,7 +193,7 @@ class Group:
         self._reconsider()
 
     def receive(self, seat: int, message: GroupMessage) -> None:
-        """Over the present link."""
+        """Process a message from the present link to this seat."""
         contact = self.contacts.by_seat.get(seat)
         if contact is None or not contact.is_linked:
             return
@@ -219,9 +224,9 @@ class Group:
         self._reconsider()
 
     def tick(self) -> None:
-        """To be called often, some ten times in `silence_s`."""
+        """Send heartbeats, and re-evaluate what depends on time. To be called some ten times in `silence_s`."""
         now_s = self._now()
-        lost_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process had no time, so it heard nobody
+        lost_s = max(now_s - self._ticked_s - BEAT_INTERVAL_S, 0.0)  # this process did not run for so long
         self._ticked_s = now_s
         self.contacts.note_pause(lost_s)
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
@@ -240,21 +245,19 @@ class Group:
         self._readiness.judge(self.accepted, self.effective, self.may_grant)
         self._reconsider()
 
-    # --- for those who ask ---
+    # --- queries ---
 
     def coordinator(self) -> int:
         """Return the seat whose replica proposes views: the lowest one that is reachable."""
         return min(self.contacts.reached())
 
-    def is_coordinator(self) -> bool:
-        """True if this replica proposes the views."""
-        return self.coordinator() == self.seat
-
     def may_write(self) -> bool:
-        """It hears a majority, by its own clock, and nobody who is in another view: in a later one than that in effect
-        here, unless this one has accepted it, or in one of another part of a group that fell apart. Whoever was stopped
-        for a while hears nobody before it has read what it was sent. What it has accepted follows on that in effect:
-        otherwise others may have acted in between, without this one.
+        """True if this replica may write objects of the cluster.
+
+        It must have had messages of a majority within `silence_s` by its own clock, and none of these replicas may be
+        in another view: in a view without this replica, or in a later one that this replica has not accepted. A
+        process that was stopped has no such messages until it has read what arrived. An accepted view must directly
+        follow the effective one; otherwise others may have acted in a view between, without this replica.
         """
         if not self.effective.epoch:
             return False
@@ -272,20 +275,17 @@ class Group:
         return self.contacts.is_majority({self.seat, *[one.seat for one in heard]})
 
     def unproven(self) -> list[int]:
-        """Return the replicas that are in no view here and are not known to have ended: what they owned waits."""
+        """Return the replicas that are not in the view and not known to have ended. Revisions that they owned wait."""
         return self.contacts.unproven(self.effective)
 
     def describe(self) -> list[dict[str, object]]:
-        """Each seat, as plain data."""
-        own: dict[str, object] = {
-            "seat": self.seat,
-            "state": "this one",
-            "data_planes": len(self.replica.data_planes),
-        }
+        """Return number, state and data planes of each seat, for the admin API."""
+        planes = len(self.replica.data_planes)
+        own: dict[str, object] = {"seat": self.seat, "state": "this one", "data_planes": planes}
         return sorted([own, *self.contacts.describe()], key=lambda one: str(one["seat"]).zfill(4))
 
     def waiting_for(self) -> str:
-        """Why nothing is granted here, in a few words; empty: it is."""
+        """Return why no slots are granted here, in a few words; empty if they are."""
         if self.has_died:
             return "others take this replica for ended: it must be started again"
         if self._is_late():
@@ -296,20 +296,20 @@ class Group:
         return self._readiness.waiting_for(self.effective, self.may_grant)
 
     def declare_vacant(self, seat: int) -> bool:
-        """Take the operator's word that nobody has a seat whose holder was not met. False: its holder is reached.
+        """Take the operator's word that no replica has a seat whose holder was not met. False if the holder was met.
 
-        It holds as long as a refused connection does, since a replica may start there. So it is for the coordinator:
-        a message could come too late.
+        This expires like a refused connection, because a replica may start there. So it must be declared at the
+        coordinator: a message to it could arrive too late.
         """
         contact = self.contacts.by_seat.get(seat)
         if contact is None or contact.replica is not None or self.contacts.is_empty(contact):
             return False
-        self.is_vacant(seat)
+        self.refused(seat)
         return True
 
-    # --- within ---
+    # --- internal ---
 
-    def _be(self, replica: Replica) -> None:
+    def _set_replica(self, replica: Replica) -> None:
         self.replica = replica
         self._introduce_to_all()
         self._reconsider()
@@ -319,7 +319,7 @@ class Group:
         return not self.effective.epoch and self.contacts.holder(self.seat) != 0
 
     def _suspect(self) -> None:
-        """Find out about silent replicas: by this machine, and by members on theirs or on their seat."""
+        """Check whether silent replicas have ended: on this machine, and by members on theirs or on their seat."""
         for number in self.contacts.silent():
             replica = self.contacts.introduced.get(number)
             if replica is None:
@@ -339,8 +339,8 @@ class Group:
         return self.contacts.are_all_known()
 
     def _introduction(self) -> Introduction:
-        ended = tuple(self.contacts.ended)[-ENDED_TOLD:]
-        known = self.contacts.alive()[-KNOWN_TOLD:]
+        ended = tuple(self.contacts.ended)[-INTRODUCED_ENDED_MAX:]
+        known = self.contacts.alive()[-INTRODUCED_ALIVE_MAX:]
         return Introduction(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
 
     def _introduce_to_all(self) -> None:
@@ -361,7 +361,7 @@ class Group:
         self._allow(False)
         self._died()
 
-    def _hear_of_view(self, view: GroupView) -> None:
+    def _note_view(self, view: GroupView) -> None:
         self._highest = max(self._highest, view.epoch)
         self.contacts.note_alive(view.unproven)
         self.contacts.note_replicas(view.replicas)
@@ -372,7 +372,7 @@ class Group:
         number = message.replica.number
         if number in self.contacts.ended:  # its own end is in our introduction
             return
-        self._hear_of_view(message.accepted)
+        self._note_view(message.accepted)
         self.contacts.note_replicas(message.known)
         self.contacts.note_introduction(contact, message.replica)
         contact.takes_part = message.takes_part
@@ -381,14 +381,15 @@ class Group:
         if self.contacts.is_later_life(contact):
             self._suspect()
 
-    def _wanted(self) -> tuple[tuple[Replica, ...], tuple[int, ...]]:
+    def _next_view(self) -> tuple[tuple[Replica, ...], tuple[int, ...]]:
+        """Return the replicas that a view should have now, and the unproven ones."""
         replicas = [self.replica, *self.contacts.candidates()]
         replicas.sort(key=lambda one: one.number)
         numbers = {replica.number for replica in replicas}
         return tuple(replicas), tuple(sorted(self.contacts.may_act() - numbers))
 
     def _reconsider(self) -> None:
-        """Propose a view, if this is the coordinator and the last one does not fit any more."""
+        """Propose a view, if this is the coordinator and the last view is outdated."""
         cannot = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
         if cannot or self.coordinator() != self.seat:
             self._proposal = None
@@ -399,14 +400,13 @@ class Group:
                 if seat in self.contacts.by_seat:
                     self.contacts.by_seat[seat].excluded_until_s = self._now() + self.rules.silence_s
             self._proposal = proposal = None
-        replicas, unproven = self._wanted()
-        if not self.rules.grants_alone and not self.contacts.is_majority(
-            {seat_of(replica.number) for replica in replicas}
-        ):
+        replicas, unproven = self._next_view()
+        seats = {seat_of(replica.number) for replica in replicas}
+        if not self.rules.grants_alone and not self.contacts.is_majority(seats):
             return
         present = self.accepted if proposal is None else proposal.view
         fits = (present.replicas, present.unproven) == (replicas, unproven)
-        is_late = self._highest > present.epoch  # somebody has accepted a later one, and would not accept this
+        is_late = self._highest > present.epoch  # a replica has accepted a later view, and would not accept this one
         if fits and not is_late and (proposal is not None or present is self.effective):
             return
         self._propose(replicas, unproven)
@@ -424,8 +424,8 @@ class Group:
         self._commit_if_accepted()
 
     def _consider(self, contact: Contact, view: GroupView) -> None:
-        """A proposal."""
-        self._hear_of_view(view)
+        """Accept a proposed view, if it comes from the coordinator and is no older than the last one."""
+        self._note_view(view)
         if self.coordinator() != contact.seat or view.epoch < self.accepted.epoch or self.has_died:
             return
         if all(replica.number != self.number for replica in view.replicas):
@@ -444,7 +444,7 @@ class Group:
         if proposal is None or proposal.view.epoch != message.epoch:
             return
         if self.contacts.may_act() - {*proposal.view.unproven, *[one.number for one in proposal.view.replicas]}:
-            return  # it has told of others: another proposal names them
+            return  # it has reported others: the next proposal names them
         proposal.waiting.discard(contact.seat)
         self._commit_if_accepted()
 
@@ -467,7 +467,7 @@ class Group:
                 self._allow(True)
 
     def _repair(self, contact: Contact, beat: Beat) -> None:
-        """It has lost what it was sent with a link."""
+        """Send a view again that the contact has not received, because a link ended."""
         proposal = self._proposal
         if proposal is not None:
             if contact.seat in proposal.waiting and beat.accepted < proposal.view.epoch:
@@ -495,6 +495,6 @@ class Group:
             self._grant(allowed)
 
 
-def _new(lives: dict[str, int], former: dict[str, int]) -> dict[str, int]:
-    """What is in the one and not in the other."""
+def _added(lives: dict[str, int], former: dict[str, int]) -> dict[str, int]:
+    """Return the entries of `lives` that are not in `former`."""
     return dict(lives.items() - former.items())

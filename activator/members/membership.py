@@ -248,7 +248,7 @@ class Membership(GroupSide):
 
     async def _watch_silent(self) -> None:
         """Run as a task of its own: an answer may take long, and the other members must hear from this one."""
-        await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
+        await pause(GONE_INTERVAL_S if self.group.coordinator() == self.group.seat else GONE_INTERVAL_OTHERS_S)
         await self._ask_about_silent()
 
     def _turn_failed(self, error: Exception) -> float:
@@ -386,7 +386,7 @@ class Membership(GroupSide):
         try:
             self._met(await self._mesh.dial(self._addresses.get(seat, ""), 0, 0))
         except VacantError:
-            self.group.is_vacant(seat)
+            self.group.refused(seat)
             await pause(REDIAL_S)
         except (HandshakeError, OSError, TimeoutError) as error:
             log.debug("seat %d at %s is not reached: %s", seat, self._addresses.get(seat), error)

@@ -1,7 +1,7 @@
-"""Numbers of replicas and of their data planes, which no two lives of a process share.
+"""Numbers of replicas and of their data planes, unique for each life of a process; and the epochs of views.
 
-A replica's number is its seat (the index in the roster) and its life (drawn at its start, never 0); the number of one
-of its data planes is the replica's and that of the worker. Life 0 stands for all lives of a seat that nobody has met.
+A replica's number has its seat (the index in the roster) and its life (drawn at its start, never 0); the number of one
+of its data planes has the replica's number and that of the worker. Life 0 stands for all unknown lives of a seat.
 """
 
 from __future__ import annotations
@@ -21,27 +21,31 @@ _EPOCH_SHIFT: Final = 32  # the low bits of an epoch name its proposer: the seat
 
 
 def replica_number(seat: int, rng: Rng) -> int:
-    """Of a process that starts."""
+    """Return a new number for a replica that starts at this seat."""
     life = rng.below(_HALF_LIFE) * _HALF_LIFE + rng.below(_HALF_LIFE - 1) + 1
     return seat << _LIFE_BITS | life
 
 
 def unmet(seat: int) -> int:
-    """Whoever may have this seat."""
+    """Return the number that stands for an unknown holder of this seat."""
     return seat << _LIFE_BITS
 
 
 def seat_of(replica: int) -> int:
+    """Return the seat of a replica."""
     return replica >> _LIFE_BITS
 
 
 def worker_number(replica: int, worker: int) -> int:
-    """`worker`: counts up in one replica; no two of _WORKERS in a row live at the same time."""
+    """Return the number of a data plane.
+
+    `worker` counts up in one replica, and is taken modulo _WORKERS: that many in a row are not alive at the same time.
+    """
     return replica << WORKER_BITS | worker % _WORKERS
 
 
 def worker_place(seat: int, place: int) -> int:
-    """The place of a data plane among those of all replicas (`data_plane.ownership.view`)."""
+    """Return the place of a data plane among those of all replicas (`data_plane.ownership.view`)."""
     return seat * WORKERS_PER_SEAT + place
 
 

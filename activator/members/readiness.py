@@ -1,4 +1,4 @@
-"""Whether the group grants slots, as one replica sees it, and if not, for which reason."""
+"""The readiness of a group as one replica sees it: does it grant slots, and if not, why."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class WorkerMembers:
     def __init__(self, send_all: Callable[[Members], None]) -> None:
         self._send_all = send_all
         self._group: GroupSide | None = None
-        self._epoch = 0  # of the last view, outside of a group
+        self._epoch = 0  # epoch of the last view, outside of a group
         self._loop = asyncio.get_running_loop()
 
     def join(self, group: GroupSide) -> None:
@@ -72,6 +72,6 @@ def _name_of(worker: WorkerProcess, replica: int) -> DataPlaneName:
     place = worker_place(seat_of(replica), worker.place)
     try:
         started = started_at(worker.process)
-    except OSError:  # it has just ended, or the kernel does not say: other replicas cannot prove its end
+    except OSError:  # it has just ended, or the kernel hides its start: other replicas cannot prove its end
         started = 0
     return DataPlaneName(worker.member, place, worker.process, started)

@@ -219,7 +219,7 @@ class GroupWorld:
         if self.time_s < process.stopped_until_s:
             return
         if other is None or other.is_dead:
-            process.group.is_vacant(seat)
+            process.group.refused(seat)
             return
         if self.time_s < other.stopped_until_s:
             return  # who is stopped does not greet

@@ -179,7 +179,7 @@ class WholeNode(Node):
 
         def failed(is_vacant: bool) -> None:
             if is_vacant:
-                self.group.is_vacant(seat)
+                self.group.refused(seat)
             self.later(REDIAL_S, lambda: self.dialling.discard(seat))
 
         dial.met, dial.failed = met, failed
