@@ -101,7 +101,7 @@ class WholeNode(Node):
 
     def begin(self) -> None:
         self.group.set_roster(set(range(self.world.seats)))
-        self.group.set_lives(self.lives.told())
+        self.group.set_lives(self.lives.announced())
         self.group.set_process(f"machine {self.seat}", self.number, 1, "")
         self.group.set_data_planes((DataPlaneName(self.plane, self.name.place),))
         self._tick_group()
@@ -125,7 +125,7 @@ class WholeNode(Node):
         self.is_loaded = True
         for node in self.world.whole():
             if self.world.loads_formed:  # whoever knows has been met before, in these storms
-                self.lives.learn(node.lives.told())
+                self.lives.learn(node.lives.announced())
         for key in self.world.revisions:
             if key not in self.world.absent:
                 self.set_key(key)
@@ -154,7 +154,7 @@ class WholeNode(Node):
             self._lives_changed()
 
     def _lives_changed(self) -> None:
-        self.group.set_lives(self.lives.told())
+        self.group.set_lives(self.lives.announced())
 
     def _learn(self, lives: RevisionLives) -> None:
         self.lives.learn(lives)
