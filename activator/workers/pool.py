@@ -1,14 +1,11 @@
-"""The parent's side of its workers: they are started, watched, replaced, and ended as one.
+"""All workers as one data plane: the parent's side.
 
 Rules
-  1. A worker has a place (0 … n - 1), and a number that no other one has or had. Its place has the listening sockets;
-     the worker that comes after it in the place serves what waits there.
-  2. A worker has ended when the kernel says so of its process (pidfd): then it has no descriptor any more, so no
-     connection to any pod, and what it had may be given to others.
-  3. One that says nothing for `limits.worker_stall` is ended. One that ends is replaced at once; of a place whose
-     workers end again and again, the next one waits, and its sockets are served by another worker meanwhile.
-  4. Everything that is sent to a worker is sent in order, and bounded (runtime/wire.py): one that does not read is
-     ended.
+  1. A worker has a place (0 … n - 1), and a number that no other worker has or had. The place has listening sockets;
+     the next worker of the place serves the connections that are waiting in them.
+  2. A worker that has ended (lifecycle.py) has no connection to any pod, so its slots may be granted to others.
+  3. While a place has no worker because the next one is delayed, another worker serves its sockets.
+  4. Messages to a worker are sent in order, and bounded (runtime/wire.py): a worker that does not read is killed.
 """
 
 from __future__ import annotations
@@ -40,6 +37,7 @@ from activator.workers.lifecycle import WORKER_START_S, WORKER_WATCH_S, WorkerLi
 from activator.workers.messages import (
     Alive,
     AllowGrants,
+    Answer,
     AskSnapshot,
     AskStatistics,
     AskTasks,
@@ -56,7 +54,6 @@ from activator.workers.messages import (
     Snapshot,
     Statistics,
     TakeProfile,
-    Told,
     ToWorker,
     Unlinked,
     Unserved,
@@ -72,17 +69,19 @@ from activator.workers.worker_process import Place, WorkerProcess
 from activator.workers.workers import ListenerPlan, Workers
 from lb.rng import Rng
 
-STATISTICS_INTERVAL_S: Final = 1.0  # how often workers report what they have counted: what a crash can lose
-GATHER_S: Final = 1.0  # how long a scrape waits for workers
-PROFILE_SLACK_S: Final = 5.0  # beyond its own length
-RELISTEN_S: Final = 2.0  # after which a socket is given again to a worker that could not read its certificate
+STATISTICS_INTERVAL_S: Final = 1.0  # interval of the workers' reports; a crash loses at most so much
+GATHER_S: Final = 1.0  # time that a scrape waits for the workers' answers
+PROFILE_SLACK_S: Final = 5.0  # time for the answer after the length of the profile
+RELISTEN_S: Final = 2.0  # delay before a worker that could not read a certificate gets the socket again
 
 log = logging.getLogger("activator")
 
 
 class WorkerPool(Workers, WorkerListener):
-    """`receive` is the control plane's end of the messages; `tables` says what a worker that comes must know;
-    `environment` of the workers' processes, and what they are forked from, where it is there already.
+    """The workers of one parent.
+
+    `receive` gets their reports, for the control plane. `tables` yields the revisions that a worker that joins must be
+    sent. `environment` and `template`: as in `Forking`.
     """
 
     def __init__(
@@ -128,7 +127,7 @@ class WorkerPool(Workers, WorkerListener):
         self._is_serving = True
         self._assignment.assign()
         until_s = self._now() + WORKER_START_S
-        for place in self._lifecycle.places:  # whoever has the place by then
+        for place in self._lifecycle.places:  # a worker may be replaced during the wait
             while place.worker is None or not place.worker.listening.is_set():
                 if self._now() >= until_s:
                     raise StartError(f"worker {place.index} does not listen after {WORKER_START_S:g} s")
@@ -156,7 +155,7 @@ class WorkerPool(Workers, WorkerListener):
             self._fan_out.drain_begins()
 
     def write_out(self) -> None:
-        pass  # nothing is written here
+        pass  # the parent has no client connections
 
     def _send_to(self, number: int, messages: list[Effect | Command]) -> None:
         worker = self._lifecycle.by_number[number]
@@ -179,14 +178,14 @@ class WorkerPool(Workers, WorkerListener):
             if worker.member == own:
                 worker.send(Link(other, keys), [sock.detach()])
                 return
-        sock.close()  # it has ended meanwhile
+        sock.close()  # the worker has ended
 
     def allow_grants(self, allowed: bool) -> None:
         self._may_grant = allowed
         self._send_to_all(AllowGrants(allowed))
 
     def ownership(self) -> tuple[int, int]:
-        """As of the last reports of the workers, at most STATISTICS_INTERVAL_S old."""
+        """Return the sums of the last reports of the workers, at most STATISTICS_INTERVAL_S old."""
         return self._figures.ownership()
 
     # --- configuration ---
@@ -265,12 +264,12 @@ class WorkerPool(Workers, WorkerListener):
         return await self._answer_of(place, lambda number: TakeProfile(number, seconds), seconds + PROFILE_SLACK_S)
 
     async def _answer_of(self, place: int, make: Callable[[int], ToWorker], limit_s: float) -> Any:
-        told = await self._questions.ask(self._at(place), make, limit_s)
-        if told is None:
+        answer = await self._questions.ask(self._at(place), make, limit_s)
+        if answer is None:
             raise NoWorkerError(f"worker {place} does not answer")
-        if told.problem:
-            raise ProfilerBusyError(told.problem)
-        return told.data
+        if answer.problem:
+            raise ProfilerBusyError(answer.problem)
+        return answer.data
 
     def _at(self, place: int) -> WorkerProcess:
         worker = self._lifecycle.places[place].worker if 0 <= place < len(self._lifecycle.places) else None
@@ -328,7 +327,7 @@ class WorkerPool(Workers, WorkerListener):
         self._questions.worker_ended(worker.number)
         if worker.begun.is_set():
             self._members.publish(self._lifecycle.taking_part())
-            self._fan_out.left(worker.number)
+            self._fan_out.ended(worker.number)
             self._figures.worker_ended(worker.number)
             self._requests.worker_ended(worker.number)
 
@@ -356,7 +355,7 @@ class WorkerPool(Workers, WorkerListener):
                 self._questions.answered(message.question, worker.number)
         elif isinstance(message, RequestsCounted):
             self._requests.received(worker.number, message.series)
-        elif isinstance(message, Told):
+        elif isinstance(message, Answer):
             self._questions.answered(message.question, worker.number, message)
         elif isinstance(message, Snapshot):
             worker.snapshot = message.revisions
