@@ -314,7 +314,7 @@ class Membership(GroupSide):
         self.group.set_roster(set(addresses))
 
     def can_take_loads(self, seat: int) -> bool:
-        """True if there is a link whose other end supports `Loads`, and reads what it is sent."""
+        """True if there is a link whose other end supports `Loads` and has not fallen behind."""
         link = self._links.get(seat)
         return (
             link is not None and link.version >= LOADS_PROTOCOL and link.wire.backlog_bytes <= LOADS_BACKLOG_BYTES_MAX

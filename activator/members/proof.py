@@ -18,7 +18,7 @@ from activator.runtime.process_stat import STARTED, stat_fields
 
 
 def this_process() -> Process:
-    """Return the identity of this process. If the kernel hides what it needs, the result matches no machine."""
+    """Return the identity of this process. If the kernel hides a part of it, the result matches no machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
