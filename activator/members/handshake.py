@@ -186,7 +186,7 @@ class Dialer:
         if not OLDEST_PROTOCOL <= challenge.version <= self._newest:
             raise HandshakeError(_other_version(challenge.version))
         if len(challenge.nonce) != NONCE_BYTES:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         self.version = challenge.version
         self._transcript.add(frame)
         proof = _ENCODER.encode(Proof(self._transcript.code(b"dialer")))
@@ -241,7 +241,7 @@ class Listener:
         if self.version < max(opening.oldest, OLDEST_PROTOCOL):
             raise HandshakeError(_other_version(opening.version))
         if len(opening.nonce) != NONCE_BYTES:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         self._transcript.add(frame)
         challenge = _ENCODER.encode(Challenge(self.version, nonce))
         self._transcript.add(challenge)
@@ -306,7 +306,7 @@ def _refused(refusal: Refusal) -> HandshakeError:
     if not OLDEST_PROTOCOL <= refusal.version <= PROTOCOL:
         return HandshakeError(_other_version(refusal.version))
     if refusal.reason == WITHOUT_KEY:
-        return HandshakeError("it says that we do not have the key of its group: is the key the same for all?")
+        return HandshakeError("it reports that we do not have the key of its group: is the key the same for all?")
     return NotWantedError(refusal.reason)
 
 
@@ -321,4 +321,4 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HandshakeError("not what a member says") from error
+        raise HandshakeError("malformed frame") from error

@@ -47,7 +47,7 @@ async def join(
     except ForbiddenError as error:
         if not may_be_alone:
             raise StartError(f"{error}; without them several replicas would write for the same objects") from error
-        log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
+        log.warning("%s; this replica continues alone, and limits hold for each replica by itself", error)
         return None
     membership = Membership(config, key, roster, address, seat, planes, tasks, displaced, now, rng)
     try:

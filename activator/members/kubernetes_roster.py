@@ -134,7 +134,7 @@ class KubernetesRoster(Roster):
             if self._current.get(seat) == address:
                 await self._roster.evict(holder)
         except MembershipForbiddenError as error:
-            log.warning("whether the pod of seat %d has ended cannot be asked: %s", seat, error)
+            log.warning("the API cannot be asked whether the pod of seat %d has ended: %s", seat, error)
             return False
         return True
 
@@ -183,9 +183,7 @@ class KubernetesRoster(Roster):
             self._displaced()
             return
         if index != self._own:
-            log.error(
-                "the Lease of seat %d was deleted, and another replica has it: this one must start anew", self._own
-            )
+            log.error("the Lease of seat %d was deleted, and another replica has it: this one must restart", self._own)
             self._displaced()
 
 

@@ -288,11 +288,11 @@ class Membership(GroupSide):
             return "that is the seat of this replica itself"
         numbers = [number for number in self.group.contacts.silent() if seat_of(number) == seat]
         for number in numbers:
-            log.warning("the operator says that replica %d of seat %d has ended", number, seat)
+            log.warning("the operator has declared that replica %d of seat %d has ended", number, seat)
             self.group.ended(number)
         is_vacant = self.group.declare_vacant(seat)
         if is_vacant:
-            log.warning("the operator says that nobody has seat %d", seat)
+            log.warning("the operator has declared that seat %d is vacant", seat)
         if not numbers and not is_vacant:
             return "no replica of this seat is silent"
         coordinator = self.group.coordinator()
@@ -302,8 +302,8 @@ class Membership(GroupSide):
 
     def _died(self) -> None:
         log.error(
-            "the other members take this replica for ended, and may have granted its slots to others: it ends, to be "
-            "started again as another one"
+            "the other members take this replica for ended, and may have granted its slots to others: it exits, and "
+            "must be started again"
         )
         self._displaced()
 
@@ -329,8 +329,8 @@ class Membership(GroupSide):
     def _learn(self, lives: RevisionLives) -> None:
         for key in self.lives.learn(lives):
             log.error(
-                "revision %s was dropped and came back at other members, and not here: until this replica is started "
-                "anew, its requests to it are limited apart from those of the others",
+                "revision %s was dropped and set again at other members, but not here: until this replica is "
+                "restarted, it does not share the limit of this revision with them",
                 key,
             )
 
@@ -408,7 +408,9 @@ class Membership(GroupSide):
         if seat == self.group.seat:
             raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
         if known != party.address:
-            raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
+            raise HandshakeError(
+                f"seat {seat} has {known or 'no address'} here, not {party.address}: are the peers the same?"
+            )
         if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
         if self.group.contacts.is_taken(seat, party.replica):

@@ -253,7 +253,7 @@ class Mesh:
     async def _read(self, sock: socket.socket) -> bytes:
         length = _LENGTH.unpack(await self._exactly(sock, _LENGTH.size))[0]
         if not 0 < length <= GREETING_BYTES_MAX:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         return await self._exactly(sock, length)
 
     async def _exactly(self, sock: socket.socket, size: int) -> bytes:

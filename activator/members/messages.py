@@ -1,7 +1,7 @@
 """The messages between replicas about their group: plain data.
 
 Rules
-  1. A link delivers in order, or ends and loses the messages in transit. Each side of a new link introduces itself first.
+  1. A link delivers in order, or ends and loses the messages in transit. Both sides of a new link introduce themselves.
   2. An epoch has one view, because it names its proposer.
 """
 

@@ -16,6 +16,7 @@ from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Templa
 
 log = logging.getLogger("activator")
 
+RETRY_S: Final = 1.0  # delay before the fork server is started again after a failed start
 GROUP_CHECK_S: Final = 5.0  # interval of the check for workers of a template that has ended
 
 
@@ -129,8 +130,8 @@ class Forking:
         try:
             self.start()
         except OSError as error:
-            log.error("it cannot be started, and is tried again: %s", error)
-            self._loop.call_later(1.0, self._start_again)
+            log.error("the process that starts workers cannot be started, again in %g s: %s", RETRY_S, error)
+            self._loop.call_later(RETRY_S, self._start_again)
         self._listener.forks_lost()
 
     def _check_group(self, template: Template) -> None:
@@ -143,8 +144,8 @@ class Forking:
             try:
                 self.start()
             except OSError as error:
-                log.error("it cannot be started, and is tried again: %s", error)
-                self._loop.call_later(1.0, self._start_again)
+                log.error("the process that starts workers cannot be started, again in %g s: %s", RETRY_S, error)
+                self._loop.call_later(RETRY_S, self._start_again)
 
 
 def how_it_ended(status: int) -> str:

@@ -98,12 +98,12 @@ class WorkerLifecycle(ForkListener):
             self._start(place)
         first = [place.worker for place in self.places if place.worker is not None]
         if len(first) < len(self.places):
-            raise StartError("the workers cannot be started; the reason stands above")
+            raise StartError("the workers cannot be started: see the errors above")
         until_s = self._now() + WORKER_START_S
         for worker in first:
             while not worker.begun.is_set():
                 if worker.ended.is_set():
-                    raise StartError(f"worker {worker.place} could not start; its reason stands above")
+                    raise StartError(f"worker {worker.place} could not start: see its error above")
                 if self._now() >= until_s:
                     raise StartError(f"worker {worker.place} did not start in {WORKER_START_S:g} s")
                 await pause(0.005)
@@ -142,7 +142,7 @@ class WorkerLifecycle(ForkListener):
             worker.heard_s += lost_s
             limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
             if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
-                log.error("worker %d has said nothing for %.1f s and is ended", worker.place, limit_s)
+                log.error("worker %d has sent nothing for %.1f s and is killed", worker.place, limit_s)
                 worker.kill()
                 if worker.pidfd < 0:
                     self._forking.restart()  # it was never forked

@@ -305,7 +305,7 @@ class WorkerPool(Workers, WorkerListener):
                 self.failed(worker, error)
 
     def failed(self, worker: WorkerProcess, error: Exception) -> None:
-        log.error("a message of worker %d could not be dealt with", worker.place, exc_info=error)
+        log.error("a message of worker %d could not be processed", worker.place, exc_info=error)
 
     def begun(self, worker: WorkerProcess) -> None:
         workers = self._lifecycle.taking_part()
