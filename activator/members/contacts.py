@@ -40,8 +40,8 @@ class Contact:
         self.is_linked: bool = False
         self.takes_part: bool = False
         self.is_released: bool = False  # silent for longer than `release_s`, where the operator allows that
-        self.heard_s: float = float("-inf")  # time of its last message, plus the pauses of this process since then
-        self.spoken_s: float = float("-inf")  # time of its last message
+        self.silent_since_s: float = float("-inf")  # time of its last message, plus later pauses of this process
+        self.message_s: float = float("-inf")  # time of its last message
         self.added_s = now_s  # when the roster got the seat
         self.vacant_s: float = float("-inf")  # when a connection to its address was last refused
         self.excluded_until_s: float = float("-inf")  # no proposal includes it before: it did not accept one in time
@@ -90,7 +90,7 @@ class Contacts:
     def note_message(self, contact: Contact) -> None:
         """Register that a message of this contact has arrived."""
         now_s = self._now()
-        contact.heard_s = contact.spoken_s = now_s
+        contact.silent_since_s = contact.message_s = now_s
         contact.is_released = False
         if contact.replica is not None and contact.replica.number in self._alive:
             self._alive[contact.replica.number] = now_s
@@ -99,9 +99,9 @@ class Contacts:
     def note_pause(self, seconds: float) -> None:
         """Extend all deadlines by a time in which this process did not run, and could not receive a message."""
         for contact in self.by_seat.values():
-            contact.heard_s += seconds
+            contact.silent_since_s += seconds
         if seconds:
-            self._alive = {number: heard_s + seconds for number, heard_s in self._alive.items()}
+            self._alive = {number: since_s + seconds for number, since_s in self._alive.items()}
 
     def note_introduction(self, contact: Contact, replica: Replica) -> None:
         """Register the life that is at the other end of the link to this seat."""
@@ -148,10 +148,10 @@ class Contacts:
         """Take replicas and seats that were silent for `release_s` for ended, until a message of them arrives."""
         now_s = self._now()
         for contact in self.by_seat.values():
-            if now_s - max(contact.heard_s, contact.added_s) > self._rules.release_s:
+            if now_s - max(contact.silent_since_s, contact.added_s) > self._rules.release_s:
                 contact.is_released = True
-        for number, heard_s in self._alive.items():
-            if now_s - heard_s > self._rules.release_s:
+        for number, since_s in self._alive.items():
+            if now_s - since_s > self._rules.release_s:
                 self._released.add(number)
 
     # --- one seat ---
@@ -180,7 +180,7 @@ class Contacts:
 
     def reaches(self, contact: Contact) -> bool:
         """True if its holder is reachable: it sent a message within `silence_s` (rule 1), and is no later life."""
-        if contact.replica is None or self._now() - contact.heard_s > self._rules.silence_s:
+        if contact.replica is None or self._now() - contact.silent_since_s > self._rules.silence_s:
             return False
         return not self.is_later_life(contact)
 
@@ -212,10 +212,10 @@ class Contacts:
         """Return the reachable seats, the own one included."""
         return {self._seat, *[contact.seat for contact in self.reachable()]}
 
-    def heard_lately(self) -> list[Contact]:
+    def recent(self) -> list[Contact]:
         """Return the contacts whose last message is at most `silence_s` old, pauses of this process included."""
         silence_s = self._rules.silence_s
-        return [one for one in self.by_seat.values() if one.replica and self._now() - one.spoken_s <= silence_s]
+        return [one for one in self.by_seat.values() if one.replica and self._now() - one.message_s <= silence_s]
 
     def candidates(self) -> list[Replica]:
         """Return the other replicas that a proposed view would have: reachable, and ready to take part."""

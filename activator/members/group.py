@@ -266,13 +266,13 @@ class Group:
         effective, accepted = self.effective.epoch, self.accepted.epoch
         if accepted != effective and not follows_on(effective, accepted):
             return False
-        heard = self.contacts.heard_lately()
-        for one in heard:
+        recent = self.contacts.recent()
+        for one in recent:
             is_elsewhere = one.accepted_epoch > 0 and not one.is_in(self.effective)
             is_later = one.accepted_epoch > self.effective.epoch and one.accepted_epoch != self.accepted.epoch
             if is_elsewhere or is_later:
                 return False
-        return self.contacts.is_majority({self.seat, *[one.seat for one in heard]})
+        return self.contacts.is_majority({self.seat, *[one.seat for one in recent]})
 
     def unproven(self) -> list[int]:
         """Return the replicas that are not in the view and not known to have ended. Revisions that they owned wait."""
@@ -296,7 +296,7 @@ class Group:
         return self._readiness.waiting_for(self.effective, self.may_grant)
 
     def declare_vacant(self, seat: int) -> bool:
-        """Take the operator's word that no replica has a seat whose holder was not met. False if the holder was met.
+        """Take the operator's word that no replica has a seat whose holder was not met. False if that changes nothing.
 
         This expires like a refused connection, because a replica may start there. So it must be declared at the
         coordinator: a message to it could arrive too late.
@@ -315,7 +315,7 @@ class Group:
         self._reconsider()
 
     def _is_late(self) -> bool:
-        """True if this replica itself is such a later life."""
+        """True if this replica itself is a later life (rule 6)."""
         return not self.effective.epoch and self.contacts.holder(self.seat) != 0
 
     def _suspect(self) -> None:

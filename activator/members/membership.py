@@ -3,7 +3,7 @@
 Rules
   1. Each pair of replicas has one link for the group itself; each pair of their data planes has one for slots. For the
      first kind both sides dial (the link of the higher number stays), for the second the higher number.
-  2. The port is bound first, and closed last: a refused connection means that this replica has ended.
+  2. The port is bound first, and closed last, because others take a refused connection as a sign of a vacant seat.
   3. A replica has ended when the kernel of its machine reports the end of its processes, when the roster reports it,
      when it has sent `Leave` (in a frame signed with the keys of the link), or when the operator declares it. The end
      of a connection proves nothing, however it came about: anyone on the path can cause one.

@@ -39,9 +39,7 @@ class Life:
     def __init__(self, number: int) -> None:
         self.number = number
         self.of_workers: dict[int, RevisionStatistics] = {}
-        self.ended: RevisionStatistics | None = (
-            None  # totals of the workers that have ended, or have no request of it any more
-        )
+        self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
         self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
 
     def sum(self) -> RevisionStatistics | None:

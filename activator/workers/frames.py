@@ -44,9 +44,7 @@ DecodeError = msgspec.DecodeError
 _ABOUT: Final = 0  # the messages that follow; their epoch: 1; the next of the names: their key
 _WANT: Final = 1  # an ordinary one; the request: 1; the next of the times: how long it has waited
 _QUEUED: Final = 2  # the request, its number: 2
-_GRANTED: Final = (
-    3  # the request, its number, the slot, _LENDS and _TRIAL: 4; two names: the pod's identity and address
-)
+_GRANTED: Final = 3  # the request, its number, the slot, flags: 4; two names: identity and address of the pod
 _RELEASED: Final = 4  # by a request that went well; the slot: 1; the next of the times: the latency
 _FAILED: Final = 5  # the same by one that did not
 _OTHER: Final = 6  # the next of the others: 0

@@ -139,9 +139,9 @@ class WorkerLifecycle(ForkListener):
         lost_s = max(now_s - self._watched_s - 2.0 * WORKER_WATCH_S, 0.0)
         self._watched_s = now_s
         for worker in list(self.by_number.values()):
-            worker.heard_s += lost_s
+            worker.silent_since_s += lost_s
             limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
-            if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
+            if limit_s > 0.0 and now_s - worker.silent_since_s > limit_s and not worker.is_killed:
                 log.error("worker %d has sent nothing for %.1f s and is killed", worker.place, limit_s)
                 worker.kill()
                 if worker.pidfd < 0:
@@ -210,7 +210,7 @@ class WorkerLifecycle(ForkListener):
         worker.send(Begin(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, first))
 
     def _received(self, worker: WorkerProcess, data: memoryview) -> None:
-        worker.heard_s = self._now()
+        worker.silent_since_s = self._now()
         self._listener.received(worker, data)
 
     def _take_in(self, worker: WorkerProcess) -> None:

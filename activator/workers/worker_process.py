@@ -20,7 +20,7 @@ class WorkerProcess:
         self.member = member
         self.place = place
         self.started_s = started_s
-        self.heard_s = started_s
+        self.silent_since_s = started_s
         self.process = 0  # PID
         self.pidfd = -1  # -1: not forked yet, or ended
         self.wire: Wire | None = None
