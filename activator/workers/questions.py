@@ -10,8 +10,8 @@ from activator.workers.messages import Answer, ToWorker
 from activator.workers.worker_process import WorkerProcess
 
 
-class _Asked:
-    """A question to several workers, and the workers that have not answered."""
+class _Question:
+    """A question to several workers, with those that have not answered yet."""
 
     def __init__(self, workers: Iterable[int]) -> None:
         self.open = set(workers)
@@ -29,7 +29,7 @@ class Questions:
     """The open questions."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _Question] = {}
         self._last = 0
 
     async def ask_all(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> bool:
@@ -54,10 +54,10 @@ class Questions:
         for asked in self._asked.values():
             asked.answer(worker)
 
-    async def _ask(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> _Asked:
+    async def _ask(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> _Question:
         self._last += 1
         question = self._last
-        asked = self._asked[question] = _Asked(worker.number for worker in workers)
+        asked = self._asked[question] = _Question(worker.number for worker in workers)
         for worker in workers:
             worker.send(make(question))
         try:
