@@ -1,1 +1,1 @@
-"""Replicas of one group: who they are, which of them live, and what they say to each other."""
+"""Replicas of one group: their seats, the links between them, and the views that they agree on."""

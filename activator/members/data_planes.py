@@ -1,4 +1,4 @@
-"""What the group and the data planes of its replica say to each other."""
+"""The interfaces between a group and the data planes of its replica."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from activator.members.messages import DataPlaneName
 
 
 class GroupSide(ABC):
-    """The group. `replica`: the number of this one; names are as the group has them (numbers.py)."""
+    """The group, for its data planes. `replica` is the number of this replica (numbers.py)."""
 
     replica: int
     lives: Lives
 
     @abstractmethod
     def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
-        """Those of this replica; what is not named any more has ended."""
+        """Set the data planes of this replica. A data plane that is no longer named has ended."""
 
     @abstractmethod
     def lives_changed(self) -> None:
-        """Effects have been applied."""
+        """Note that effects have been applied, which may have changed `lives`."""
 
     @abstractmethod
     def unlinked(self, own: int, other: int) -> None:
-        """A link of a data plane has ended."""
+        """Note that the link between these two data planes has ended."""
 
 
 class GroupDataPlanes(ABC):
@@ -35,19 +35,19 @@ class GroupDataPlanes(ABC):
 
     @abstractmethod
     def join(self, group: GroupSide) -> None:
-        """They are members of it. To be called before anything is applied."""
+        """Make them members of this group. To be called before any effect is applied."""
 
     @abstractmethod
     def adopt_view(self, view: View) -> None:
-        """The members are these from now on."""
+        """Replace the view."""
 
     @abstractmethod
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
-        """There is a link between this data plane and one of another replica; the socket is given."""
+        """Give the data plane `own` a link to one of another replica. It owns the socket from then on."""
 
     @abstractmethod
     def allow_grants(self, allowed: bool) -> None:
-        """Whether slots are granted of what they own."""
+        """Allow or forbid that they grant slots of the revisions that they own."""
 
     @abstractmethod
     def ownership(self) -> tuple[int, int]:

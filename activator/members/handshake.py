@@ -1,17 +1,17 @@
-"""How two members make sure of each other before anything else is said on a connection, and how they sign what follows.
+"""The authentication of two members at the start of a connection, and the codes that sign all later frames.
 
 Rules
-  1. Both prove that they have the group's key, over fresh random numbers of both and everything that was sent. Nothing
-     that is received before is acted on, or is longer than GREETING_BYTES_MAX.
-  2. The dialer proves first, and names itself last: Opening (dialer: a random number), Challenge (listener: a random
-     number), Proof (dialer), Answer (listener: who it is, with its proof), Greeting (dialer: who it is), Welcome. Each
-     is one frame. So whoever connects without the key gets a random number and a refusal. Whoever listens without the
-     key gets one code to guess keys against, which the stretched key (key.py) makes expensive, and no name.
-  3. Each frame after that carries a code (BLAKE2b, keyed; RFC 7693) of its bytes and its place in the order: nobody on
-     the way can change, repeat, or leave out one. What is sent is not encrypted: it has names of revisions and
-     addresses of pods.
-  4. The two speak the newest version of the protocol that both know. Where there is none, each side gets the version
-     of the other, and the connection ends.
+  1. Both prove that they have the group's key, over fresh random numbers of both and everything that was sent. Before
+     that, no received data has an effect, and no frame may be longer than GREETING_BYTES_MAX.
+  2. The dialer proves first, and identifies itself last: Opening (dialer: a random number), Challenge (listener: a
+     random number), Proof (dialer), Answer (listener: its identity, with its proof), Greeting (dialer: its identity),
+     Welcome. Each is one frame. So a dialer without the key gets a random number and a refusal. A listener without the
+     key gets one code to guess keys against, which the stretched key (key.py) makes expensive, and no identity.
+  3. Each later frame carries a code (BLAKE2b, keyed; RFC 7693) of its bytes and its position: a frame that was changed,
+     repeated or left out in transit is detected. Frames are not encrypted; they have names of revisions and addresses
+     of pods.
+  4. The two use the newest version of the protocol that both know. If there is none, each side gets the version of the
+     other, and the connection ends.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from msgspec.structs import replace
 
 _T = TypeVar("_T")
 
-PROTOCOL: Final = 3  # goes up where two versions could misunderstand each other
-OLDEST_PROTOCOL: Final = 3  # versions 1 and 2 name themselves to strangers, and take the end of a link for a death
+PROTOCOL: Final = 3  # to be increased when two versions could misunderstand each other
+OLDEST_PROTOCOL: Final = (
+    3  # versions 1 and 2 identify themselves before any proof, and take the end of a link for that of a replica
+)
 MAGIC: Final = "activator-members"
 NONCE_BYTES: Final = 32
 CODE_BYTES: Final = 16
@@ -35,35 +37,35 @@ KEY_BYTES_MIN: Final = 16
 
 
 class HandshakeError(Exception):
-    """The other side is not a member of this group, or cannot be spoken with; says why."""
+    """The other side is not a member of this group, or speaks another protocol. The text is the reason."""
 
 
 class NotWantedError(HandshakeError):
-    """One of the two sides does not want this connection just now, which may be as it should be."""
+    """One side does not want this connection now, which is no fault: for instance, there is one already."""
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
-    """A process as its machine knows it: enough to see whether it has ended (proof.py)."""
+    """The identity of a process on its machine, by which its end can be proven (proof.py)."""
 
-    machine: str  # the boot and the namespace of processes
+    machine: str  # the boot ID, and the inode of the PID namespace
     process: int
     started: int  # in clock ticks since the boot
 
 
 class Party(msgspec.Struct, frozen=True, array_like=True):
-    """One end. `data_plane`: 0 for the replica as a whole, else the number of one of its data planes."""
+    """The identity of one end. `data_plane` is the number of a data plane, or 0 for the replica as a whole."""
 
     group: str
     replica: int
     data_plane: int
-    address: str  # where it listens
+    address: str  # its listening address
     process: Process
 
 
 class Opening(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
-    """The first frame. Members of versions 1 and 2 can read it, and refuse it with their version.
+    """The first frame. Members of versions 1 and 2 can decode it, and refuse it with their version.
 
-    `party` and `wanted` are empty: they were part of those versions.
+    `party` and `wanted` are empty; only those versions use them.
     """
 
     magic: str
@@ -75,28 +77,29 @@ class Opening(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, tag="challenge", array_like=True):
-    """The second one, of the listener. `version`: the one that is spoken from here on."""
+    """The second frame, of the listener. `version` is used from this frame on."""
 
     version: int
     nonce: bytes
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", array_like=True):
-    """The third one: the dialer has the key."""
+    """The third frame: proves that the dialer has the key."""
 
     proof: bytes
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
-    """The fourth one: the listener has the key, and is this party."""
+    """The fourth frame: proves that the listener has the key and is this party."""
 
     party: Party
     proof: bytes
 
 
 class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):
-    """The fifth one: who the dialer is. `wanted`: the data plane that is to be spoken with, 0 for the replica as a
-    whole.
+    """The fifth frame: the identity of the dialer.
+
+    `wanted` is the data plane of the listener that the connection is for, or 0 for the replica as a whole.
     """
 
     party: Party
@@ -105,13 +108,13 @@ class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome", array_like=True):
-    """The last one: the listener wants the connection."""
+    """The last frame: the listener accepts the connection."""
 
     proof: bytes
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", array_like=True):
-    """In place of a frame of the listener, which ends the connection."""
+    """Sent instead of any frame of the listener; the connection ends."""
 
     version: int
     reason: str
@@ -129,14 +132,14 @@ WITHOUT_KEY: Final = "it does not have the key of this group"
 
 
 class SessionKeys(msgspec.Struct, frozen=True, array_like=True):
-    """Of one connection: what its two ends sign with. `sends`, `receives` are as this end does."""
+    """The signing keys of one connection: for the frames that this end sends, and for those that it receives."""
 
     sends: bytes
     receives: bytes
 
 
 class _Transcript:
-    """What both sides have sent, and codes over it with the group's key."""
+    """The frames that both sides have sent, and codes over them with the group's key."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -146,7 +149,7 @@ class _Transcript:
         self._sent.update(len(frame).to_bytes(4, "big") + frame)
 
     def code(self, purpose: bytes, *more: bytes) -> bytes:
-        """Return the code of what was sent, and of this."""
+        """Return the code of all frames so far, and of `more`."""
         return hmac.digest(self._key, b"\0".join([purpose, self._sent.digest(), *more]), "sha256")
 
     def check(self, code: bytes, purpose: bytes, *more: bytes) -> None:
@@ -156,10 +159,10 @@ class _Transcript:
 
 
 class Dialer:
-    """The side that has connected. `expected`: the replica that must answer, 0 for whoever has the address.
+    """The side that has connected. `expected` is the replica that must answer, or 0 for any.
 
-    The calls in order: `opening`, `take_challenge`, `take_answer`, `take_welcome`. `version`: that is spoken, once
-    there is a challenge.
+    To be used in the order `opening`, `take_challenge`, `take_answer`, `take_welcome`. `version` is the protocol in
+    use, valid after `take_challenge`.
     """
 
     def __init__(
@@ -183,7 +186,7 @@ class Dialer:
         if not OLDEST_PROTOCOL <= challenge.version <= self._newest:
             raise HandshakeError(_other_version(challenge.version))
         if len(challenge.nonce) != NONCE_BYTES:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         self.version = challenge.version
         self._transcript.add(frame)
         proof = _ENCODER.encode(Proof(self._transcript.code(b"dialer")))
@@ -208,7 +211,7 @@ class Dialer:
         return greeting
 
     def take_welcome(self, frame: bytes) -> tuple[Party, SessionKeys]:
-        """Return who the other side is, and the keys. Raises HandshakeError."""
+        """Return the identity of the other side, and the keys. Raises HandshakeError."""
         welcome = _decoded(_WELCOME, frame)
         if isinstance(welcome, Refusal):
             raise _refused(welcome)
@@ -220,8 +223,8 @@ class Dialer:
 class Listener:
     """The side that was connected to.
 
-    The calls in order: `take_opening`, `take_proof`, `take_greeting`, `welcome`. `version`: that is spoken, once there
-    is an opening.
+    To be called in the order `take_opening`, `take_proof`, `take_greeting`, `welcome`. `version` is the protocol in
+    use, valid after `take_opening`.
     """
 
     def __init__(self, key: bytes, group: str) -> None:
@@ -230,7 +233,7 @@ class Listener:
         self.version = PROTOCOL
 
     def take_opening(self, frame: bytes, nonce: bytes) -> bytes:
-        """Return the challenge to send. Raises HandshakeError, whose words may be sent to a stranger."""
+        """Return the challenge to send. Raises HandshakeError, whose text may be sent to an unknown peer."""
         opening = _decoded(_OPENING, frame)
         if opening.magic != MAGIC:
             raise HandshakeError("not a member")
@@ -238,14 +241,14 @@ class Listener:
         if self.version < max(opening.oldest, OLDEST_PROTOCOL):
             raise HandshakeError(_other_version(opening.version))
         if len(opening.nonce) != NONCE_BYTES:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         self._transcript.add(frame)
         challenge = _ENCODER.encode(Challenge(self.version, nonce))
         self._transcript.add(challenge)
         return challenge
 
     def take_proof(self, frame: bytes, party: Party) -> bytes:
-        """Return the answer to send, which names this side. Raises HandshakeError, whose words may be sent."""
+        """Return the answer to send, which identifies this side. Raises HandshakeError, whose text may be sent."""
         self._transcript.check(_decoded(_PROOF, frame).proof, b"dialer")
         self._transcript.add(frame)
         answer = _ENCODER.encode(Answer(party, self._transcript.code(b"listener", _ENCODER.encode(party))))
@@ -253,7 +256,7 @@ class Listener:
         return answer
 
     def take_greeting(self, frame: bytes) -> Greeting:
-        """Return who the dialer is, and what it wants. Raises HandshakeError, whose words may be sent."""
+        """Return the greeting, with the dialer's identity. Raises HandshakeError, whose text may be sent."""
         greeting = _decoded(_GREETING, frame)
         named = _ENCODER.encode(greeting.party)
         self._transcript.check(greeting.proof, b"party", named, str(greeting.wanted).encode())
@@ -269,7 +272,7 @@ class Listener:
 
 
 class Seal:
-    """Signs the frames of one connection, and checks those that come."""
+    """The codes of the frames of one connection, in both directions."""
 
     def __init__(self, keys: SessionKeys) -> None:
         self._keys = keys
@@ -277,17 +280,18 @@ class Seal:
         self._received = 0
 
     def code(self, data: bytes) -> bytes:
-        """Of the next frame to be sent. Some 1.2 us for 100 bytes."""
+        """Return the code of the next frame to send. Takes some 1.2 us for 100 bytes."""
         self._sent += 1
         return _frame_code(self._keys.sends, self._sent, data)
 
     def fits(self, data: memoryview, code: memoryview) -> bool:
-        """Whether this is the next frame of the other side."""
+        """True if this is the code of the next frame of the other side."""
         self._received += 1
         return hmac.compare_digest(_frame_code(self._keys.receives, self._received, data), code)
 
 
 def refusal(reason: str) -> bytes:
+    """Return a frame that refuses the connection."""
     return _ENCODER.encode(Refusal(PROTOCOL, reason))
 
 
@@ -298,11 +302,11 @@ def _frame_code(key: bytes, number: int, data: bytes | memoryview) -> bytes:
 
 
 def _refused(refusal: Refusal) -> HandshakeError:
-    """Return the error of a refusal: a lasting one where the other side speaks another version or has another key."""
+    """Return the error of a refusal; NotWantedError unless the version or the key is the reason."""
     if not OLDEST_PROTOCOL <= refusal.version <= PROTOCOL:
         return HandshakeError(_other_version(refusal.version))
     if refusal.reason == WITHOUT_KEY:
-        return HandshakeError("it says that we do not have the key of its group: is the key the same for all?")
+        return HandshakeError("it reports that we do not have the key of its group: is the key the same for all?")
     return NotWantedError(refusal.reason)
 
 
@@ -317,4 +321,4 @@ def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
     try:
         return decoder.decode(frame)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise HandshakeError("not what a member says") from error
+        raise HandshakeError("malformed frame") from error

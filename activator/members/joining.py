@@ -1,6 +1,6 @@
-"""How a replica becomes a member at its start: the key, the way the others are found, the port.
+"""The start of a replica as a member: it reads the key, finds the others, and binds its port.
 
-A cluster's client is imported only where it is used: it takes 50 MB.
+The client of a cluster is imported only where it is used, because it takes 50 MB.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ async def join(
     tasks: TaskGroupOwner,
     may_be_alone: bool = True,
 ) -> Membership | None:
-    """None without the right to use Leases: the replica goes on as one of several that know nothing of each other. That
-    is an error where they write into the cluster (`may_be_alone`): each of them would.
+    """Join the group, and return the membership; None if the program may not use Leases.
 
-    `displaced` is called if another replica gets this one's seat, or the others take this one for ended. Raises
+    Without a membership, the replica continues without coordination with the others. `may_be_alone` is false where
+    replicas write into the cluster: each of them would write, so the missing right is a StartError.
+
+    `displaced` is called if another replica gets this one's seat, or if the others take this one for ended. Raises
     StartError.
     """
     key = stretched(read_key(config.key_file), config.group)
@@ -45,7 +47,7 @@ async def join(
     except ForbiddenError as error:
         if not may_be_alone:
             raise StartError(f"{error}; without them several replicas would write for the same objects") from error
-        log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
+        log.warning("%s; this replica continues alone, and limits hold for each replica by itself", error)
         return None
     membership = Membership(config, key, roster, address, seat, planes, tasks, displaced, now, rng)
     try:
@@ -60,7 +62,7 @@ async def join(
 def _roster(
     config: Members, displaced: Callable[[], None], now: Now, rng: Rng, tasks: TaskGroupOwner
 ) -> tuple[Roster, str]:
-    """How the members are found, and where they find this one."""
+    """Return the roster, and the address of this replica for the others."""
     if config.peers:
         fixed = StaticRoster(config.peers, config.listen, config.address)
         return fixed, fixed.own_address

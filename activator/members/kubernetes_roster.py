@@ -1,11 +1,11 @@
 """The seats of a group in a cluster: Leases named by index (claims/), and pods, whose end the API proves.
 
 Rules
-  1. Who was seen to hold a seat is remembered, by its address: also whether a former holder has ended is asked of the
-     API, by its pod's name and UID.
-  2. The Lease of a holder whose pod is gone is deleted by whoever notices; nothing else of others is written.
-  3. A Lease of this replica that was deleted by somebody else is claimed again. If its index is gone meanwhile, the
-     program must start anew: `displaced` is called.
+  1. Each holder of a seat that was seen is remembered with its address, so that the API can be asked whether a former
+     holder has ended, by the name and UID of its pod.
+  2. Any replica that finds that a holder's pod no longer exists deletes its Lease. It writes nothing else of others.
+  3. If another client has deleted the Lease of this replica, the replica claims it again. If its index has been taken
+     by then, the program must restart: `displaced` is called.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
 
-HOLDERS_MAX: Final = 4096  # former holders of seats that are remembered; of more the oldest are forgotten
-WATCH_RETRY_S: Final = 1.0  # after which the list of seats is asked for again, while the API is away at the start
+HOLDERS_MAX: Final = 4096  # remembered holders; beyond that, the oldest is forgotten
+WATCH_RETRY_S: Final = 1.0  # delay before the next try to list the seats, if the API is unreachable at the start
 NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 log = logging.getLogger("activator.members")
 
 
 class PodIdentity:
-    """This pod, from its environment. Raises StartError."""
+    """The identity of this pod, from its environment. Raises StartError."""
 
     def __init__(self, environ: Mapping[str, str], namespace_file: Path = NAMESPACE_FILE) -> None:
         missing = [name for name in ("POD_NAME", "POD_UID", "POD_IP") if not environ.get(name)]
@@ -54,14 +54,14 @@ class PodIdentity:
         self.namespace = environ.get("POD_NAMESPACE") or environ.get("SYSTEM_NAMESPACE") or _namespace(namespace_file)
 
     def address(self, listen: str) -> str:
-        """Where the other members reach it."""
+        """Return the address at which the other members reach this pod."""
         host = f"[{self.ip}]" if ":" in self.ip else self.ip
         return f"{host}:{split(listen)[1]}"
 
 
 @final
 class KubernetesRoster(Roster):
-    """`displaced`: this replica's seat is somebody else's."""
+    """The roster of a cluster. `displaced` is called when another replica has this one's seat."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class KubernetesRoster(Roster):
         self._now = now
         self._rng = rng
         self._tasks = tasks
-        self._holders: dict[tuple[int, str], Seat] = {}  # by index and address: as last seen
+        self._holders: dict[tuple[int, str], Seat] = {}  # by index and address, as last seen
         self._current: dict[int, str] = {}
         self._changed: Changed | None = None
         self._roster: LeaseRoster | None = None
@@ -89,7 +89,7 @@ class KubernetesRoster(Roster):
         self._own = -1
 
     async def join(self, address: str) -> int:
-        """Raises ForbiddenError where the program may not use Leases, StartError."""
+        """Claim a seat, and return it. Raises ForbiddenError if the program may not use Leases, or StartError."""
         holder = Holder(self._pod.name, self._pod.uid, address)
         origin = f"{self._pod.namespace}/{self._group}"
         self._starter = LeaseStarter(self._client, self._pod.namespace, self._group, holder, self._rng, origin=origin)
@@ -134,7 +134,7 @@ class KubernetesRoster(Roster):
             if self._current.get(seat) == address:
                 await self._roster.evict(holder)
         except MembershipForbiddenError as error:
-            log.warning("whether the pod of seat %d has ended cannot be asked: %s", seat, error)
+            log.warning("the API cannot be asked whether the pod of seat %d has ended: %s", seat, error)
             return False
         return True
 
@@ -144,11 +144,11 @@ class KubernetesRoster(Roster):
         if self._starter is not None:
             try:
                 await self._starter.release()
-            except MembershipError as error:  # others find that the pod is gone
+            except MembershipError as error:  # the others notice that the pod has ended
                 log.warning("the seat could not be given up: %s", error)
         await self._client.close()
 
-    # --- within ---
+    # --- internal ---
 
     async def _watch(self) -> None:
         assert self._roster is not None, "it has joined"
@@ -183,9 +183,7 @@ class KubernetesRoster(Roster):
             self._displaced()
             return
         if index != self._own:
-            log.error(
-                "the Lease of seat %d was deleted, and another replica has it: this one must start anew", self._own
-            )
+            log.error("the Lease of seat %d was deleted, and another replica has it: this one must restart", self._own)
             self._displaced()
 
 

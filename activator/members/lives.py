@@ -1,9 +1,9 @@
-"""Which revision of a name is meant: one that is dropped and comes back under its name is another one.
+"""Numbers of the revisions of one name: a revision that is dropped and set again under its name is another revision.
 
 Rules
-  1. Of a name the first revision has the number 0; one that comes after a drop has the next number.
-  2. Replicas of a group tell each other the numbers of what they have, and of what they have dropped, so that one that
-     starts later, or between a drop and the return, counts on from there.
+  1. The first revision of a name has the number 0; one that is set after a drop has the next number.
+  2. Replicas of a group exchange the numbers of the revisions that they have, and of those that they have dropped, so
+     that a replica that starts later, or between a drop and the return, continues from there.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from msgspec.structs import replace
 from activator.members.messages import RevisionLives
 from activator.messages import DropRevision, Effect, RebuildRevision, SetRevision
 
-DROPPED_MAX: Final = 10_000  # names that are remembered after a drop; of more the oldest are forgotten
+DROPPED_MAX: Final = 10_000  # dropped names that are remembered; beyond that, the oldest is forgotten
 
 
 class Lives:
-    """Of one program. `changes`: how often that has changed what is told."""
+    """The numbers of one program. `changes` counts the changes of what `announced` returns."""
 
     def __init__(self) -> None:
         self.changes: int = 0
         self._present: dict[str, int] = {}
-        self._next: dict[str, int] = {}  # of names that were dropped, or that others have
+        self._next: dict[str, int] = {}  # next numbers of names that were dropped, or that others have
 
     def with_life(self, effect: Effect) -> Effect:
-        """The effect with the number of its revision, where it makes one."""
+        """Return the effect, with the number of its revision if it sets one."""
         if type(effect) is DropRevision:
             life = self._present.pop(effect.key, None)
             if life is not None:
@@ -41,14 +41,17 @@ class Lives:
         return effect
 
     def learn(self, others: RevisionLives) -> list[str]:
-        """What another replica has. The names that are here with a lower number: the two are not the same revision."""
+        """Take over the numbers of another replica.
+
+        Return the names that have a lower number here: there, the name stands for another revision.
+        """
         for key, life in [*others.present.items(), *others.dropped.items()]:
             if key not in self._present and life > self._next.get(key, 0):
                 self._remember(key, life)
         return [key for key, life in others.present.items() if self._present.get(key, life) < life]
 
-    def told(self) -> RevisionLives:
-        """What other replicas need to know: the numbers above 0."""
+    def announced(self) -> RevisionLives:
+        """Return the numbers that other replicas need: those above 0."""
         return RevisionLives({key: life for key, life in self._present.items() if life}, dict(self._next))
 
     def _remember(self, key: str, life: int) -> None:

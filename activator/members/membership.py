@@ -1,14 +1,13 @@
-"""This replica as a member of its group: its seat, its links to the others, and what they agree on.
+"""The membership of this replica in its group: its seat, its links to the others, and the views that it adopts.
 
 Rules
   1. Each pair of replicas has one link for the group itself; each pair of their data planes has one for slots. For the
      first kind both sides dial (the link of the higher number stays), for the second the higher number.
-  2. The port is bound before anything else is done, and closed after everything else has ended: whoever finds nobody
-     there takes this replica for gone.
-  3. A replica has ended when the kernel of its machine reports that its processes have, when the roster says so, when
-     it has said goodbye (`Leave`, in a frame signed with the keys of the link), or when the operator says so. The end
-     of a connection proves nothing, in whatever way it came: anyone on the way can end one.
-  4. Members that do not share a machine with a silent replica ask one that does, for instance its successor.
+  2. The port is bound first, and closed last, because others take a refused connection as a sign of a vacant seat.
+  3. A replica has ended when the kernel of its machine reports the end of its processes, when the roster reports it,
+     when it has sent `Leave` (in a frame signed with the keys of the link), or when the operator declares it. The end
+     of a connection proves nothing, however it came about: anyone on the path can cause one.
+  4. Members that are not on the machine of a silent replica ask one that is, for instance its successor.
 """
 
 from __future__ import annotations
@@ -24,10 +23,12 @@ from msgspec.structs import replace
 
 from activator.config.model.members import Members
 from activator.data_plane.ownership.view import MemberName, View
+from activator.members.contacts import GroupRules
 from activator.members.data_planes import GroupDataPlanes, GroupSide
-from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on
+from activator.members.group import Group
 from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
 from activator.members.lives import Lives
+from activator.members.local_proofs import LocalProofs
 from activator.members.mesh import Connection, Mesh, VacantError
 from activator.members.messages import (
     LOADS_PROTOCOL,
@@ -35,14 +36,13 @@ from activator.members.messages import (
     GroupMessage,
     GroupView,
     Loads,
-    Replica,
     RevisionLives,
     decode,
     encode,
 )
-from activator.members.numbers import replica_number, seat_of
+from activator.members.numbers import epoch_count, follows_on, replica_number, seat_of
 from activator.members.plane_links import PlaneLinks
-from activator.members.proof import EndOfProcesses, have_ended, this_process
+from activator.members.proof import this_process
 from activator.members.roster import Roster
 from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
@@ -52,16 +52,15 @@ from activator.telemetry.metrics.member_families import MemberFigures
 from lb.rng import Rng
 
 TICK_S: Final = 0.05
-REDIAL_S: Final = 0.2  # where nobody answered
-END_SETTLE_S: Final = 0.3  # after the end of a process, until its workers have noticed it and have ended as well
-OWNED_INTERVAL_S: Final = 1.0  # between two questions to the data planes about what they grant
-UNPROVEN_LOG_S: Final = 5.0  # silence before the log asks the operator
+REDIAL_S: Final = 0.2  # delay after a dial that failed
+OWNED_INTERVAL_S: Final = 1.0  # interval at which `ownership` of the data planes is read
+UNPROVEN_LOG_S: Final = 5.0  # silence after which the log asks the operator
 UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # time between two such lines
-FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
-ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
-FAILED_INTERVAL_S: Final = 1.0
-GONE_INTERVAL_S: Final = 1.0  # how often the coordinator asks the roster about who is silent …
-GONE_INTERVAL_OTHERS_S: Final = 5.0  # … and every other replica: the coordinator may not reach the API
+FORM_SLACK_S: Final = 1.0  # in addition to the longest time that a group needs to agree on its first view
+ADDRESSES_MAX: Final = 4096  # remembered addresses of replicas; beyond that, the oldest is forgotten
+FAILED_INTERVAL_S: Final = 1.0  # between two reports of defects
+GONE_INTERVAL_S: Final = 1.0  # interval at which the coordinator asks the roster about silent replicas
+GONE_INTERVAL_OTHERS_S: Final = 5.0  # the same at other replicas, in case the coordinator cannot reach the API
 
 log = logging.getLogger("activator.members")
 
@@ -77,10 +76,10 @@ class SeatLink:
 
 
 class Membership(GroupSide):
-    """The membership of one run of the program. `seat`: as `roster.join` has given it.
+    """The membership of one run of the program. `seat` is the result of `roster.join`.
 
-    `displaced` is called when this replica must end and start again, with another number. `process`: by what other
-    members can prove that it has ended; this process, if it is not given.
+    `displaced` is called when this replica must end and start again with another number. `process` identifies the
+    process by which other members can prove the end of this replica; by default this one.
     """
 
     def __init__(
@@ -102,11 +101,10 @@ class Membership(GroupSide):
         self._roster = roster
         self._address = address
         self.lives = Lives()
-        self._lives_told = 0  # as `Lives.changes` was then
+        self._lives_announced = 0  # the value of `Lives.changes` at the last announcement
         self._data_planes = planes
         self._tasks = tasks
         self._now = now
-        self._loop = asyncio.get_running_loop()
         self.replica = replica_number(seat, rng)
         rules = GroupRules(
             float(config.silence),
@@ -114,19 +112,18 @@ class Membership(GroupSide):
             config.on_silence == "prompt",
             config.on_partition == "prompt",
         )
+        self._process: Process = process or this_process()
+        self._proofs = LocalProofs(self._process, roster.pod, self._is_linked, self._proven)
         self.group = Group(
-            self.replica, rules, self.say, self._adopt, self._allow, self._learn, self._inquire, self._died, now
+            self.replica, rules, self.send, self._adopt, self._allow, self._learn, self._proofs.inquire, self._died, now
         )
         self.writing = SharedWriting(self.group, self, now)
-        self._process: Process = process or this_process()
         self.group.set_process(self._process.machine, self._process.process, self._process.started, roster.pod)
         self._addresses: dict[int, str] = {}
         self._links: dict[int, SeatLink] = {}  # by seat
         self._dialling: set[int] = set()
-        self._addresses_of: dict[int, str] = {}  # of replicas that were met
-        self._watches: dict[int, EndOfProcesses] = {}  # by replica
-        self._inquiring: set[int] = set()  # replicas that have ended, as this machine reports; END_SETTLE_S not over
-        self._unproven_s: dict[int, float] = {}  # since when replicas are unproven
+        self._addresses_of: dict[int, str] = {}  # by replica, also of replicas that are no longer linked
+        self._unproven_s: dict[int, float] = {}  # by replica, when it became unproven
         self._unproven_logged_s = float("-inf")
         self._waiting_logged = ""
         self._is_closing = False
@@ -138,21 +135,21 @@ class Membership(GroupSide):
         self._plane_links = PlaneLinks(
             self.replica, planes, self._mesh, lambda seat: self._addresses.get(seat, ""), self._met, tasks, now
         )
-        self._epoch = 0  # of the present view
+        self._epoch = 0  # epoch of the present view
         self._failed_s = float("-inf")
-        self._owned_s = float("-inf")  # when the data planes were last asked what they grant
+        self._owned_s = float("-inf")  # when `ownership` of the data planes was last read
         self.views_total = 0
 
     # --- life ---
 
     def listen(self) -> None:
-        """Raises StartError."""
+        """Bind the port. Raises StartError."""
         self._mesh.listen(self._config.listen)
 
     async def start(self) -> None:
-        """Meet the others; for so long as that takes if they are there, and no longer."""
+        """Join the others, and wait for the first view, for the longest time that it can need if they are running."""
         self._roster.watch(self._set_addresses)
-        self.group.set_lives(self.lives.told())
+        self.group.set_lives(self.lives.announced())
         self._running = [
             self._tasks.start("group", keep_running(self._turn, self._turn_failed)),
             self._tasks.start("silent members", keep_running(self._watch_silent, self._watch_failed)),
@@ -165,7 +162,7 @@ class Membership(GroupSide):
             log.warning("%s; requests to revisions with a limit wait until then", self.group.waiting_for())
 
     async def close(self) -> None:
-        """All requests here have ended."""
+        """Leave the group. To be called when all requests here have ended."""
         self._is_closing = True
         for task in self._running:
             task.cancel()
@@ -175,40 +172,41 @@ class Membership(GroupSide):
             link.wire.flush()
             link.wire.close()
         self._links.clear()
-        for watch in self._watches.values():
-            watch.close()
+        self._proofs.close()
         await self._roster.leave()
         self._mesh.close()
 
-    # --- what data planes say ---
+    # --- reports of the data planes ---
 
     def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
-        """Those of this replica; what is not named any more has ended."""
+        """Set the data planes of this replica. A data plane that is no longer named has ended."""
         self._plane_links.own = {name.number for name in names}
         self._names = names
         self.group.set_data_planes(tuple([replace(name, drains=self._is_draining) for name in names]))
 
     def drain_begins(self) -> None:
-        """From the next view on others own what this replica owns; it goes on as a borrower, until its end."""
+        """Own no revision from the next view on. This replica continues as a borrower until its end."""
         self._is_draining = True
         self.writing.set_writes(False)
         self.set_data_planes(self._names)
 
     def lives_changed(self) -> None:
-        if self.lives.changes != self._lives_told:
-            self._lives_told = self.lives.changes
-            self.group.set_lives(self.lives.told())
+        """Announce the lives of revisions, if they have changed."""
+        if self.lives.changes != self._lives_announced:
+            self._lives_announced = self.lives.changes
+            self.group.set_lives(self.lives.announced())
 
     def unlinked(self, own: int, other: int) -> None:
-        """A link of a data plane has ended."""
+        """Make a new link between these two data planes, if they are to have one."""
         self._plane_links.unlinked(own, other)
 
-    # --- for people ---
+    # --- figures and descriptions ---
 
     def figures(self) -> MemberFigures:
+        """Return the figures of the metrics."""
         group = self.group
         states = Counter(str(one["state"]) for one in group.describe())
-        epoch = group.effective.epoch >> EPOCH_SHIFT
+        epoch = epoch_count(group.effective.epoch)
         unproven = len(group.effective.unproven)
         return MemberFigures(
             *(dict(states), unproven, epoch, self.views_total, group.may_grant, dict(self._mesh.refused_total)),
@@ -216,13 +214,13 @@ class Membership(GroupSide):
         )
 
     def describe(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the state of the group, for the admin API."""
         view = self.group.effective
         seats = [{**one, "address": self._addresses.get(int(str(one["seat"])), "")} for one in self.group.describe()]
         return {
             "group": self._config.group,
             "seat": self.group.seat,
-            "epoch": view.epoch >> EPOCH_SHIFT,
+            "epoch": epoch_count(view.epoch),
             "members": [seat_of(replica.number) for replica in view.replicas],
             "unproven": sorted({seat_of(number) for number in view.unproven}),
             "grants": self.group.may_grant,
@@ -233,7 +231,7 @@ class Membership(GroupSide):
         }
 
     def waiting_for(self) -> str:
-        """Why this replica cannot serve revisions with a limit; empty: it can."""
+        """Return why this replica cannot serve revisions with a limit; empty if it can."""
         reason = self.group.waiting_for()
         return f"members: {reason}" if reason else ""
 
@@ -245,25 +243,25 @@ class Membership(GroupSide):
             self._owned_s = self._now()
             self.group.set_owned(*self._data_planes.ownership())
         self.group.tick()
-        self.writing.look()
+        self.writing.update()
         self._redial()
         self._log_waiting()
 
     async def _watch_silent(self) -> None:
-        """Run as a task of its own: an answer may take long, and the other members must hear from this one."""
-        await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
+        """Run in a task of its own: an answer may take long, and must not delay the heartbeats to the other members."""
+        await pause(GONE_INTERVAL_S if self.group.coordinator() == self.group.seat else GONE_INTERVAL_OTHERS_S)
         await self._ask_about_silent()
 
     def _turn_failed(self, error: Exception) -> float:
         self._failed(error)
-        return 0.0  # A turn begins with its pause; a replica that says nothing more would hold up all others.
+        return 0.0  # A turn begins with its pause; without heartbeats, this replica would hold up all others.
 
     def _watch_failed(self, error: Exception) -> float:
         self._failed(error)
         return TICK_S
 
     def _log_waiting(self) -> None:
-        """Log why requests wait, and what to do: once for each reason, and for unproven members now and then."""
+        """Log why requests wait, and what to do: each reason once; unproven members in intervals."""
         reason = self.group.waiting_for() if self.group.effective.epoch else ""
         if reason != self._waiting_logged:
             self._waiting_logged = reason
@@ -285,16 +283,16 @@ class Membership(GroupSide):
             )
 
     def end_seat(self, seat: int) -> str:
-        """Take the operator's word that the silent replicas of this seat have ended. Return why not, else empty."""
+        """Take the operator's word that the silent replicas of this seat have ended. Return an error, or empty."""
         if seat == self.group.seat:
             return "that is the seat of this replica itself"
-        numbers = [number for number in self.group.silent() if seat_of(number) == seat]
+        numbers = [number for number in self.group.contacts.silent() if seat_of(number) == seat]
         for number in numbers:
-            log.warning("the operator says that replica %d of seat %d has ended", number, seat)
+            log.warning("the operator has declared that replica %d of seat %d has ended", number, seat)
             self.group.ended(number)
         is_vacant = self.group.declare_vacant(seat)
         if is_vacant:
-            log.warning("the operator says that nobody has seat %d", seat)
+            log.warning("the operator has declared that seat %d is vacant", seat)
         if not numbers and not is_vacant:
             return "no replica of this seat is silent"
         coordinator = self.group.coordinator()
@@ -304,35 +302,10 @@ class Membership(GroupSide):
 
     def _died(self) -> None:
         log.error(
-            "the other members take this replica for ended, and may have granted its slots to others: it ends, to be "
-            "started again as another one"
+            "the other members take this replica for ended, and may have granted its slots to others: it exits, and "
+            "must be started again"
         )
         self._displaced()
-
-    def _inquire(self, replica: Replica) -> None:
-        """Report a replica as ended if the kernel of this machine, or this pod, proves it.
-
-        The kubelet runs a container of a pod once at a time, so this process proves the end of the former one.
-        """
-        number = replica.number
-        is_former = bool(replica.pod) and replica.pod == self._roster.pod
-        is_here = bool(replica.machine) and replica.machine == self._process.machine
-        if number in self._inquiring or self._is_closing or not (is_former or is_here):
-            return
-        if not is_former:
-            processes = [Process(replica.machine, replica.process, replica.started)]
-            processes += [
-                Process(replica.machine, one.process, one.started) for one in replica.data_planes if one.process
-            ]
-            if not have_ended(processes):
-                return
-        self._inquiring.add(number)
-        self._loop.call_later(END_SETTLE_S, self._inquired, number)
-
-    def _inquired(self, number: int) -> None:
-        self._inquiring.discard(number)
-        if not self._is_closing:
-            self.group.ended(number)
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -341,14 +314,14 @@ class Membership(GroupSide):
         self.group.set_roster(set(addresses))
 
     def can_take_loads(self, seat: int) -> bool:
-        """There is a link whose other end knows what they are, and reads."""
+        """True if there is a link whose other end supports `Loads` and has not fallen behind."""
         link = self._links.get(seat)
         return (
             link is not None and link.version >= LOADS_PROTOCOL and link.wire.backlog_bytes <= LOADS_BACKLOG_BYTES_MAX
         )
 
-    def say(self, seat: int, message: GroupMessage) -> None:
-        """To the replica that has this seat, where there is a link."""
+    def send(self, seat: int, message: GroupMessage) -> None:
+        """Send a message to the holder of this seat, if there is a link."""
         link = self._links.get(seat)
         if link is not None:
             link.wire.send(encode(message))
@@ -356,8 +329,8 @@ class Membership(GroupSide):
     def _learn(self, lives: RevisionLives) -> None:
         for key in self.lives.learn(lives):
             log.error(
-                "revision %s was dropped and came back at other members, and not here: until this replica is started "
-                "anew, its requests to it are limited apart from those of the others",
+                "revision %s was dropped and set again at other members, but not here: until this replica is "
+                "restarted, it does not share the limit of this revision with them",
                 key,
             )
 
@@ -368,12 +341,19 @@ class Membership(GroupSide):
             log.warning("no majority of the group is reached: this replica grants no slots of revisions with a limit")
         self._data_planes.allow_grants(allowed)
 
+    def _is_linked(self, seat: int, number: int) -> bool:
+        link = self._links.get(seat)
+        return link is not None and link.party.replica == number
+
+    def _proven(self, number: int) -> None:
+        self.group.ended(number)
+
     def _adopt(self, view: GroupView) -> None:
         self.views_total += 1
         seats = [seat_of(replica.number) for replica in view.replicas]
         unproven = sorted({seat_of(number) for number in view.unproven})
         shown = f"; not known to have ended: {unproven}" if unproven else ""
-        log.info("view %d of the group: members %s%s", view.epoch >> EPOCH_SHIFT, seats, shown)
+        log.info("view %d of the group: members %s%s", epoch_count(view.epoch), seats, shown)
         names = [
             MemberName(one.number, one.place, not one.drains)
             for replica in view.replicas
@@ -386,13 +366,13 @@ class Membership(GroupSide):
         self._formed.set()
 
     async def _ask_about_silent(self) -> None:
-        """Whether those who are not reached have ended; and give up the seats of those who have."""
-        for number in self.group.silent():
+        """Ask the roster whether unreachable replicas have ended; it removes the seats of those that have."""
+        for number in self.group.contacts.silent():
             address = self._addresses_of.get(number, "")
             if address and await self._roster.is_gone(seat_of(number), address):
                 self.group.ended(number)
                 del self._addresses_of[number]
-        for seat in self.group.unreached():
+        for seat in self.group.contacts.unreached():
             await self._roster.is_gone(seat, self._addresses.get(seat, ""))
 
     # --- links of the group ---
@@ -407,7 +387,7 @@ class Membership(GroupSide):
         try:
             self._met(await self._mesh.dial(self._addresses.get(seat, ""), 0, 0))
         except VacantError:
-            self.group.is_vacant(seat)
+            self.group.refused(seat)
             await pause(REDIAL_S)
         except (HandshakeError, OSError, TimeoutError) as error:
             log.debug("seat %d at %s is not reached: %s", seat, self._addresses.get(seat), error)
@@ -428,10 +408,12 @@ class Membership(GroupSide):
         if seat == self.group.seat:
             raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
         if known != party.address:
-            raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
+            raise HandshakeError(
+                f"seat {seat} has {known or 'no address'} here, not {party.address}: are the peers the same?"
+            )
         if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
-        if self.group.is_taken(seat, party.replica):
+        if self.group.contacts.is_taken(seat, party.replica):
             raise HandshakeError(
                 f"seat {seat} has another replica, which is reached: two replicas have the address {party.address}; "
                 "end one, or give it an address and a place in the peers of its own"
@@ -444,7 +426,7 @@ class Membership(GroupSide):
     def _met(self, connection: Connection) -> None:
         party = connection.party
         seat = seat_of(party.replica)
-        is_taken = self.group.is_taken(seat, party.replica)
+        is_taken = self.group.contacts.is_taken(seat, party.replica)
         if self._is_closing or self._addresses.get(seat) != party.address or is_taken:
             connection.sock.close()
         elif connection.own:
@@ -457,7 +439,7 @@ class Membership(GroupSide):
         if former is not None:
             is_second = connection.is_dialled and not former.is_dialled
             if is_second and former.party.replica == connection.party.replica > self.replica:
-                connection.sock.close()  # theirs stays
+                connection.sock.close()  # the link of the replica with the higher number stays
                 return
             self._drop_link(seat)
         wire = Wire(
@@ -477,8 +459,7 @@ class Membership(GroupSide):
         link = self._links.pop(seat)
         link.wire.reset()
         self.group.unlinked(seat)
-        if link.party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
+        self._proofs.unlinked(seat, link.party)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
         link = self._links.get(seat)
@@ -494,11 +475,11 @@ class Membership(GroupSide):
             self.writing.receive(seat, message)
             return
         self.group.receive(seat, message)
-        self.writing.look()
-        self._watch(seat, link)
+        self.writing.update()
+        self._proofs.watch(link.party, self.group.contacts.processes_of(seat))
 
     def _failed(self, error: Exception) -> None:
-        """A defect; counted and logged, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
+        """Count and log a defect, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
         if self._now() - self._failed_s >= FAILED_INTERVAL_S:
             self._failed_s = self._now()
             self._tasks.on_error("members", error)
@@ -509,35 +490,4 @@ class Membership(GroupSide):
             return
         del self._links[seat]
         self.group.unlinked(seat)
-        if link.party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
-
-    def _settled(self, seat: int, party: Party) -> None:
-        """Stop watching a replica whose link has been gone for a while, if it lives."""
-        link = self._links.get(seat)
-        if self._is_closing or (link is not None and link.party.replica == party.replica):
-            return
-        watch = self._watches.get(party.replica)
-        if watch is not None and watch.watches(party.process):
-            watch.close()  # it lives, and may start processes that we do not hear of
-            del self._watches[party.replica]
-
-    def _watch(self, seat: int, link: SeatLink) -> None:
-        """The processes of a replica on this machine."""
-        replica, here = link.party.replica, link.party.process
-        if not here.machine or here.machine != self._process.machine:
-            return
-        planes = self.group.processes_of(seat)
-        watch = self._watches.get(replica)
-        if watch is not None and watch.of == planes:
-            return
-        if watch is not None:
-            watch.close()
-        processes = [here, *[Process(here.machine, process, started) for process, started in planes]]
-        watch = EndOfProcesses(processes, planes, lambda: self._processes_ended(replica))
-        if watch.is_watching:
-            self._watches[replica] = watch
-
-    def _processes_ended(self, replica: int) -> None:
-        self._watches.pop(replica, None)
-        self.group.ended(replica)
+        self._proofs.unlinked(seat, link.party)

@@ -1,13 +1,13 @@
-"""Connections between members: dialled, accepted, and handed over when both sides have made sure of each other.
+"""Connections between members: dialled or accepted, authenticated, and passed to their receiver.
 
 Rules
-  1. Nothing of a connection is acted on before the handshake (handshake.py), which has HANDSHAKE_S and
-     GREETING_BYTES_MAX a frame. At most HANDSHAKES_MAX are under way, HANDSHAKES_OF_ONE_MAX from one address; more are
-     closed at once.
-  2. A connection is for one pair: two replicas as a whole, or one data plane of each. `accepts` decides whether it is
-     wanted here; `met` is given the socket, which is its receiver's from then on.
-  3. Everything that is refused is counted by its reason. In each REFUSED_LOG_INTERVAL_S one connection that came in and
-     one that was dialled are logged at most.
+  1. No data of a connection has an effect before the handshake (handshake.py), which is limited to HANDSHAKE_S and
+     GREETING_BYTES_MAX a frame. At most HANDSHAKES_MAX are under way, HANDSHAKES_OF_ONE_MAX from one address; further
+     connections are closed at once.
+  2. A connection is for one pair: two replicas as a whole, or one data plane of each. `accepts` decides whether this
+     replica wants it; `met` gets the socket, and owns it from then on.
+  3. Each refused connection is counted by its reason. In each REFUSED_LOG_INTERVAL_S, at most one accepted and one
+     dialled connection are logged as refused.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DIAL_S: Final = 2.0
 HANDSHAKES_MAX: Final = 256
 HANDSHAKES_OF_ONE_MAX: Final = 64
 REFUSED_LOG_INTERVAL_S: Final = 10.0
-ACCEPT_RETRY_S: Final = 0.5  # after the system had no descriptors, say
-USER_TIMEOUT_MS: Final = 10_000  # data that is not acknowledged for so long ends the connection (tcp(7))
+ACCEPT_RETRY_S: Final = 0.5  # delay after accept(2) has failed, for instance without free descriptors
+USER_TIMEOUT_MS: Final = 10_000  # unacknowledged data ends the connection after that (tcp(7))
 BACKLOG: Final = 128
 PORT_MAX: Final = 65535
 
@@ -55,17 +55,17 @@ log = logging.getLogger("activator.members")
 
 
 class VacantError(Exception):
-    """Nobody listens at an address."""
+    """The connection to an address was refused: no process listens there."""
 
 
 class Connection:
-    """An authenticated one. `is_dialled`: by us. `version`: of the protocol that is spoken on it."""
+    """An authenticated connection. `is_dialled`: this side has dialled it. `version` is that of the protocol."""
 
     def __init__(
         self, sock: socket.socket, own: int, party: Party, keys: SessionKeys, is_dialled: bool, version: int
     ) -> None:
         self.sock = sock
-        self.own = own  # our data plane, 0: the replica as a whole
+        self.own = own  # our data plane, or 0 for the replica as a whole
         self.party = party
         self.keys = keys
         self.is_dialled = is_dialled
@@ -73,7 +73,10 @@ class Connection:
 
 
 class Mesh:
-    """`party(data_plane)`: how this replica introduces itself; `accepts(greeting)` raises HandshakeError."""
+    """The connections of one replica.
+
+    `party(data_plane)` returns its identity. `accepts(greeting)` raises HandshakeError to refuse a connection.
+    """
 
     def __init__(
         self,
@@ -94,14 +97,14 @@ class Mesh:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._under_way: Counter[str] = Counter()  # handshakes, by host
+        self._under_way: Counter[str] = Counter()  # handshakes of accepted connections, by host
         self._logged_s = {True: float("-inf"), False: float("-inf")}  # by whether the connection was dialled
         self.refused_total: Counter[str] = Counter()  # by the kind of reason
 
     # --- accepting ---
 
     def listen(self, address: str) -> str:
-        """Bind; the address as bound. Raises StartError."""
+        """Bind, accept connections, and return the bound address. Raises StartError."""
         host, port = split(address)
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
@@ -121,16 +124,16 @@ class Mesh:
         return f"{host}:{sock.getsockname()[1]}"
 
     def close(self) -> None:
-        """Nobody is accepted any more. To be called last: who finds nobody here takes this replica for gone."""
+        """Stop accepting. To be called last: others take a refused connection as a sign that this replica has ended."""
         if self._socket is not None:
             self._loop.remove_reader(self._socket.fileno())  # before the descriptor can be another one's
             self._socket.close()
             self._socket = None
 
     def _accept(self, sock: socket.socket) -> None:
-        """Accept one connection; the loop calls this again while more of them wait.
+        """Accept one connection. The loop calls this again while more of them are pending.
 
-        A task that waited for `loop.sock_accept` could be cancelled with a connection that nobody had yet.
+        A task that awaited `loop.sock_accept` could be cancelled with an accepted connection, which would leak.
         """
         try:
             accepted, address = sock.accept()
@@ -184,7 +187,7 @@ class Mesh:
             raise
         welcome, keys = listener.welcome()
         await self._write(sock, welcome)
-        self._accepts(greeting)  # again: this has taken its time
+        self._accepts(greeting)  # again, because the state may have changed during the handshake
         self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
     def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
@@ -200,7 +203,7 @@ class Mesh:
     # --- dialling ---
 
     async def dial(self, address: str, own: int, wanted: int, expected: int = 0) -> Connection:
-        """Raises VacantError, HandshakeError, OSError, TimeoutError."""
+        """Connect and authenticate. Raises VacantError, HandshakeError, OSError or TimeoutError."""
         async with asyncio.timeout(DIAL_S):
             family, kind, protocol, _, place = await self._resolve(address)
         sock = socket.socket(family, kind, protocol)
@@ -225,13 +228,13 @@ class Mesh:
             raise
 
     async def _resolve(self, address: str) -> Any:
-        """Raises OSError."""
+        """Return the address as `getaddrinfo` has it. Raises OSError."""
         try:
             host, port = split(address)
             if not 0 < port <= PORT_MAX:
                 raise ValueError("its port is not one")
             return (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
-        except ValueError as error:  # of the port, or of a name that cannot be one (UnicodeError)
+        except ValueError as error:  # an invalid port, or an invalid host name (UnicodeError)
             raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
     async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
@@ -250,7 +253,7 @@ class Mesh:
     async def _read(self, sock: socket.socket) -> bytes:
         length = _LENGTH.unpack(await self._exactly(sock, _LENGTH.size))[0]
         if not 0 < length <= GREETING_BYTES_MAX:
-            raise HandshakeError("not what a member says")
+            raise HandshakeError("malformed frame")
         return await self._exactly(sock, length)
 
     async def _exactly(self, sock: socket.socket, size: int) -> bytes:
@@ -273,13 +276,13 @@ def _close_if_cancelled(sock: socket.socket, task: asyncio.Task[None]) -> None:
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host, port."""
+    """Return host and port of an address. Raises ValueError if the port is no number."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def prepare(sock: socket.socket) -> None:
-    """As all connections between members are."""
+    """Set the options that all connections between members have."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

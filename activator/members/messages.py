@@ -1,8 +1,8 @@
-"""What replicas of one group say to each other about the group: plain data.
+"""The messages between replicas about their group: plain data.
 
 Rules
-  1. A link delivers in order, or ends and loses what was under way; whoever has a new one introduces itself first.
-  2. Of one epoch there is one view: the epoch names who proposed it.
+  1. A link delivers in order, or ends and loses the messages in transit. Both sides of a new link introduce themselves.
+  2. An epoch has one view, because it names its proposer.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Annotated, Final
 
 import msgspec
 
-LOADS_MAX: Final = 500  # revisions in one message, some 60 bytes each and the name
-LOADS_PROTOCOL: Final = 2  # the first version of the protocol that has them
+LOADS_MAX: Final = 500  # revisions in one message, each some 60 bytes in addition to the name
+LOADS_PROTOCOL: Final = 2  # the first version of the protocol with `Loads`
 
 
 class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
-    """A data plane of a replica, as `data_plane.ownership.view.MemberName` has it, and its process (proof.py).
-    `drains`: it takes no new clients, and is to own nothing.
+    """The name of a data plane (`data_plane.ownership.view.MemberName`), and its process (proof.py).
+
+    `drains`: it takes no new clients, and must own nothing.
     """
 
     number: int
@@ -31,7 +32,7 @@ class Replica(msgspec.Struct, frozen=True, array_like=True):
     """A replica and its data planes. `writes`: it may write objects of the cluster.
 
     `machine`, `process` and `started` name its process (proof.py); `pod` is the UID of its pod in a cluster, else
-    empty. All are empty where the sender knows no more than the number.
+    empty. All are empty if the sender knows only the number.
     """
 
     number: int
@@ -44,7 +45,7 @@ class Replica(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GroupView(msgspec.Struct, frozen=True, array_like=True):
-    """The replicas that serve as one; and those that may still use slots, though they are not among them."""
+    """The replicas that serve as one, and others that may still use slots (`unproven`)."""
 
     epoch: int = 0
     replicas: tuple[Replica, ...] = ()
@@ -52,8 +53,9 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
-    """Numbers of revisions that were dropped and came back (members/lives.py). `dropped`: those that the next revision
-    of a name that is not here will have.
+    """Numbers of revisions that were dropped and set again (members/lives.py), by key.
+
+    `dropped` has the numbers that the next revisions of names get that the sender does not have now.
     """
 
     present: dict[str, int] = {}
@@ -61,27 +63,31 @@ class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Who the sender is; again when its data planes change. `accepted`: the last view that it has accepted. `known`:
-    replicas that may live, so that whoever is on the machine of one can prove its end.
+    """The identity of the sender. Sent at the start of a link, and when its data planes change.
+
+    `accepted` is the last view that it has accepted. `known` are replicas that may be alive, so that a replica on the
+    machine of one of them can prove its end.
     """
 
     replica: Replica
     accepted: GroupView
-    takes_part: bool  # it may be in a view from now on
+    takes_part: bool  # the sender may be in a view from now on
     ended: tuple[int, ...]  # the last replicas whose end is proven
     lives: RevisionLives
     known: tuple[Replica, ...] = ()
 
 
 class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """What is new of them since the introduction."""
+    """The changes of the sender's lives since its introduction."""
 
     lives: RevisionLives
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender's loop turns. The epochs of the view that it has accepted, and of the one in which it acts; how many
-    revisions its data planes own, and for how many of them they cannot grant slots yet.
+    """A heartbeat, with the epochs of the accepted and of the effective view.
+
+    `owned` counts the revisions that the data planes of the sender own, `held` those of them whose slots they cannot
+    grant yet.
     """
 
     accepted: int
@@ -91,13 +97,13 @@ class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender wants this view."""
+    """A proposed view."""
 
     view: GroupView
 
 
 class Accept(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The receiver's proposal is accepted, and no earlier one any more. `known`: replicas that may live."""
+    """The sender has accepted this epoch, and accepts no earlier one. `known` are replicas that may be alive."""
 
     epoch: int
     known: tuple[Replica, ...]
@@ -110,19 +116,19 @@ class Commit(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """It is proven that this replica has ended."""
+    """A replica whose end is proven."""
 
     replica: int
 
 
 class Suspected(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender does not reach this replica, and asks the receiver, which may be on its machine, if it has ended."""
+    """A replica that the sender does not reach; the receiver, which may be on its machine, checks if it has ended."""
 
     replica: Replica
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender has nothing in flight, and sends nothing more. The end of a connection without it proves nothing."""
+    """The sender ends: it has no request in flight, and sends nothing more."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -130,7 +136,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
 
 
 class RevisionLoad(msgspec.Struct, frozen=True, array_like=True):
-    """The traffic of one revision at the sender (`activator.messages.Load`); totals count since its start."""
+    """The traffic of one revision at the sender (`activator.messages.Load`). Totals count from its start."""
 
     key: str
     in_flight: Count
@@ -141,7 +147,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Loads(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """To the replica that decides on these revisions, LOADS_MAX at most. Since version 2 of the protocol."""
+    """Loads for the replica that decides on these revisions, at most LOADS_MAX; since version 2 of the protocol."""
 
     loads: Annotated[tuple[RevisionLoad, ...], msgspec.Meta(max_length=LOADS_MAX)]
 
@@ -153,10 +159,11 @@ _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)
 
 
 def encode(message: GroupMessage) -> bytes:
+    """Return the message as bytes."""
     return _ENCODER.encode(message)
 
 
 def decode(data: bytes | memoryview) -> GroupMessage:
-    """Raises msgspec.DecodeError for anything else."""
+    """Return the message in these bytes. Raises msgspec.DecodeError for anything else."""
     message: GroupMessage = _DECODER.decode(data)
     return message

@@ -1,10 +1,10 @@
-"""The links between the data planes of this replica and those of the others: which there are to be, and who dials.
+"""The links between the data planes of this replica and those of the others: which pairs have one, and who dials.
 
 Rules
-  1. A pair has a link while both are in the present view and ours lives. The replica with the higher number dials: the
-     number that the data plane's own has in it, whoever has its seat by now.
-  2. One dial of a pair is under way at a time. After a failure, and after a link that did not last, the next one waits
-     longer, up to RELINK_MAX_S.
+  1. A pair has a link while both are in the present view and ours is alive. The replica with the higher number dials.
+     The number is the one in the data plane's own number, whichever replica has the seat by now.
+  2. One dial of a pair is under way at a time. After a failure, and after a link that ended soon, the next dial is
+     delayed longer, up to RELINK_MAX_S.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 
 RELINK_INITIAL_S: Final = 0.005  # the other side may not have the view yet
 RELINK_MAX_S: Final = 0.5
-RELINK_STABLE_S: Final = 1.0  # a link that lasted for so long did not fail for what is said over it
+RELINK_STABLE_S: Final = 1.0  # a link that lasted for so long did not fail because of its messages
 
 log = logging.getLogger("activator.members")
 
@@ -33,7 +33,7 @@ Pair = tuple[int, int]  # our data plane, the other one
 
 
 class PlaneLinks:
-    """`address(seat)`; `met` is given a connection that was dialled, as one that was accepted is."""
+    """The links of one replica. `address(seat)` returns the address to dial; `met` gets each dialled connection."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class PlaneLinks:
         self._met = met
         self._tasks = tasks
         self._now = now
-        self._seats: dict[Pair, int] = {}  # of the other one; for each link that there is to be
+        self._seats: dict[Pair, int] = {}  # seat of the other data plane, for each pair that must have a link
         self._dialling: set[Pair] = set()
-        self._made: dict[Pair, tuple[float, float]] = {}  # when a link was made, and after which delay
+        self._made: dict[Pair, tuple[float, float]] = {}  # when the last link was made, and the delay of its dial
         self._is_closing = False
 
     def adopt(self, view: GroupView) -> None:
-        """Its members are to have links from now on."""
+        """Link the members of this view from now on, and no others."""
         seats: dict[Pair, int] = {}
         for replica in view.replicas:
             if replica.number != self._replica:
@@ -72,20 +72,20 @@ class PlaneLinks:
             self._link(pair, 0.0)
 
     def wants(self, own: int, other: int) -> bool:
-        """There is to be a link between these two, and ours is there."""
+        """True if these two must have a link, and ours is alive."""
         return (own, other) in self._seats and own in self.own
 
     def take(self, connection: Connection) -> None:
-        """A connection between two data planes."""
+        """Pass a new connection to our data plane, or close it if the pair must have no link."""
         pair = own, other = connection.own, connection.party.data_plane
-        if not self.wants(own, other):  # any more
+        if not self.wants(own, other):  # the view has changed since the handshake
             connection.sock.close()
             return
         self._made[pair] = (self._now(), self._made.get(pair, (0.0, 0.0))[1])
         self._planes.link_member(own, other, connection.sock, connection.keys)
 
     def unlinked(self, own: int, other: int) -> None:
-        """Their link has ended."""
+        """Make a new link, if these two must have one."""
         if (own, other) not in self._seats:
             return
         made_s, delay_s = self._made.get((own, other), (0.0, 0.0))
@@ -93,10 +93,10 @@ class PlaneLinks:
         self._link((own, other), 0.0 if is_stable else min(2.0 * delay_s + RELINK_INITIAL_S, RELINK_MAX_S))
 
     def close(self) -> None:
-        """Nobody is dialled any more."""
+        """Stop dialling."""
         self._is_closing = True
 
-    # --- within ---
+    # --- internal ---
 
     def _link(self, pair: Pair, delay_s: float) -> None:
         self._made[pair] = (self._made.get(pair, (0.0, 0.0))[0], delay_s)
@@ -105,7 +105,7 @@ class PlaneLinks:
             self._tasks.start("data plane link", self._dial(pair, self._seats[pair], delay_s))
 
     async def _dial(self, pair: Pair, seat: int, delay_s: float) -> None:
-        """After this delay, and after longer and longer ones."""
+        """Dial until there is a link, first after `delay_s`, then after growing delays."""
         own, other = pair
         backoff = Backoff(min(max(2.0 * delay_s, RELINK_INITIAL_S), RELINK_MAX_S), RELINK_MAX_S)
         try:

@@ -1,9 +1,9 @@
-"""Whether a process of this machine has ended: the kernel knows, and says so when its last descriptor is closed.
+"""Proofs that processes of this machine have ended, by pidfd: it becomes readable after all descriptors are closed.
 
 Rules
-  1. A process is named by the machine (its boot, and the namespace that numbers its processes), its number, and when it
-     was started: numbers are used again, times are not.
-  2. Of processes of other machines nothing is said here, nor of one whose start nobody could read.
+  1. A process is identified by the machine (its boot ID and PID namespace), its PID, and its start time: PIDs are
+     reused, start times are not.
+  2. Nothing is proven of processes of other machines, or of a process whose start time could not be read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from activator.runtime.process_stat import STARTED, stat_fields
 
 
 def this_process() -> Process:
-    """This one. Where the kernel does not say what is needed, no other process takes it for one of its machine."""
+    """Return the identity of this process. If the kernel hides a part of it, the result matches no machine."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -30,7 +30,7 @@ def this_process() -> Process:
 
 
 def started_at(process: int) -> int:
-    """In clock ticks since the boot. Raises OSError where there is no such process."""
+    """Return the start time in clock ticks since the boot. Raises OSError if there is no such process."""
     return int(stat_fields(process)[STARTED])
 
 
@@ -56,9 +56,9 @@ def _may_live(process: Process) -> bool:
 
 
 class EndOfProcesses:
-    """Calls `ended` once, when all of these have ended; never, if one of them cannot be watched.
+    """Watches processes, and calls `ended` once when all of them have ended; never, if one cannot be watched.
 
-    `of`: for the caller.
+    `of` is not used here; callers compare it.
     """
 
     def __init__(self, processes: Iterable[Process], of: object, ended: Callable[[], None]) -> None:
@@ -75,22 +75,23 @@ class EndOfProcesses:
             self._loop.call_soon(self._end)
 
     def watches(self, process: Process) -> bool:
-        """Whether this one is not known to have ended."""
+        """True if this process is watched and has not ended."""
         return any(one == process for one in self._watched.values())
 
     def close(self) -> None:
+        """Stop watching."""
         self.is_watching = False
         for pidfd in self._watched:
             self._loop.remove_reader(pidfd)
             os.close(pidfd)
         self._watched.clear()
 
-    # --- within ---
+    # --- internal ---
 
     def _watch(self, process: Process) -> bool:
-        """Whether its end will be known, or is."""
+        """Watch a process. False if its end cannot be noticed."""
         if not process.started:
-            return False  # another process that has its number could not be told from it
+            return False  # another process with the same PID would look the same
         try:
             pidfd = os.pidfd_open(process.process)
         except ProcessLookupError:
@@ -100,7 +101,7 @@ class EndOfProcesses:
         try:
             is_same = started_at(process.process) == process.started
         except OSError:
-            is_over = _has_ended(pidfd)  # else it is there, and the kernel does not show it to us
+            is_over = _has_ended(pidfd)  # if not, it is alive, and hidden from this process
             os.close(pidfd)
             return is_over
         if not is_same:

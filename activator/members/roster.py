@@ -1,4 +1,4 @@
-"""Which seats a group has, and who has them: what every way of finding the members says."""
+"""The roster: the seats of a group and the addresses of their holders. The base of all ways to find them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Changed = Callable[[Mapping[int, str]], None]
 
 
 class ForbiddenError(StartError):
-    """The program may not do what finding the members takes."""
+    """The program has no right to do what finding the members needs."""
 
 
 class Roster(ABC):
@@ -24,29 +24,30 @@ class Roster(ABC):
 
     @abstractmethod
     async def join(self, address: str) -> int:
-        """Take a seat, as who can be reached at `address`; which one. Raises StartError."""
+        """Take a seat for a replica that is reachable at `address`, and return the seat. Raises StartError."""
 
     @abstractmethod
     def watch(self, changed: Changed) -> None:
-        """`changed(addresses)` is called with the address of each seat, this one's as well, now and at each change."""
+        """Call `changed(addresses)` with the address of each seat, the own one included, now and at each change."""
 
     @abstractmethod
     async def is_gone(self, seat: int, address: str) -> bool:
-        """Whether it is certain that whoever had this seat, with this address, has ended and cannot come back."""
+        """True if it is proven that the holder of this seat with this address has ended and cannot return."""
 
     @abstractmethod
     async def leave(self) -> None:
-        """Give the seat up: this replica has ended all its work."""
+        """Give up the seat, when this replica has ended all its work."""
 
 
 @final
 class StaticRoster(Roster):
-    """The peers of the file, this replica among them; seats are in the order of their text, so that the order in the
-    file does not matter.
+    """The peers of the configuration, this replica among them.
+
+    Seats are in the order of the addresses as text, so that their order in the file does not matter.
     """
 
     def __init__(self, peers: list[str], listen: str, address: str) -> None:
-        """Raises StartError where it cannot be told which of the peers this one is."""
+        """Find this replica among the peers. Raises StartError if that is ambiguous."""
         self.addresses = dict(enumerate(sorted(peers)))
         self._own = _own_seat(self.addresses, listen, address)
 
@@ -61,7 +62,7 @@ class StaticRoster(Roster):
         changed(self.addresses)
 
     async def is_gone(self, seat: int, address: str) -> bool:
-        return False  # nobody says so
+        return False  # a fixed list proves nothing
 
     async def leave(self) -> None:
         pass
@@ -84,7 +85,7 @@ def _own_seat(addresses: Mapping[int, str], listen: str, address: str) -> int:
 
 
 def _is_here(host: str) -> bool:
-    """Whether this machine has this address."""
+    """True if this machine has this address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as sock:

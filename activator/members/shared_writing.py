@@ -1,12 +1,12 @@
-"""What replicas share that write into one cluster: who writes for which object, and the loads that its owner needs.
+"""The part of several replicas in writing into one cluster: the writer of each object, and the loads that it needs.
 
 Rules
-  1. Loads that come in one turn of the loop go out together at its end, LOADS_MAX in a message: a first request wakes
-     its target without waiting for a tick.
-  2. A member that does not read is told nothing beyond LOADS_BACKLOG_BYTES_MAX: what is left out is said again, since
-     what carries requests is reported every 0.1 s.
-  3. Times are the receiver's: clocks of two replicas are never compared. A link has sums that only grow, so what a
-     report that was left out had said stands in the next one.
+  1. Loads that are reported in one turn of the loop are sent together at its end, LOADS_MAX in a message: a first
+     request wakes its target without waiting for a tick.
+  2. A member that does not read gets no more loads while LOADS_BACKLOG_BYTES_MAX wait for it. Later reports replace
+     those that were left out, because each revision with requests is reported every 0.1 s.
+  3. Times are the receiver's: clocks of two replicas are never compared. Totals only grow, so the next report has what
+     a report that was left out had.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ Send = Callable[[int, GroupMessage], None]
 
 
 class Links(Protocol):
-    """Those of the group."""
+    """The links of the group."""
 
     def can_take_loads(self, seat: int) -> bool:
-        """There is a link whose other end knows what they are, and reads."""
+        """True if there is a link whose other end supports `Loads` and has not fallen behind."""
 
-    def say(self, seat: int, message: GroupMessage) -> None: ...
+    def send(self, seat: int, message: GroupMessage) -> None:
+        """Send a message to the holder of this seat, if there is a link."""
 
 
 class SharedWriting:
-    """Of one replica. Whoever writes joins with `changed(writers)` and `heard(seat, load)`; before, nothing is told."""
+    """The part of one replica. The source that writes calls `join`; before, loads of other replicas are discarded."""
 
     def __init__(self, group: Group, links: Links, now: Now) -> None:
         self._group = group
@@ -49,23 +50,23 @@ class SharedWriting:
         self._changed: Callable[[Writers], None] | None = None
         self._heard: Callable[[int, Load], None] | None = None
         self.writers = Writers(group.seat, is_allowed=False)
-        self._sent_total = 0  # loads
+        self._sent_total = 0  # loads sent
         self._received_total = 0
-        self._left_out_total = 0  # of members that do not read, or are of an older version
+        self._left_out_total = 0  # loads for members that do not read, or have an older version
 
-    # --- for whoever writes ---
+    # --- for the source that writes ---
 
     def join(self, changed: Callable[[Writers], None], heard: Callable[[int, Load], None]) -> None:
-        """`changed` is called at once, and at each change."""
+        """Call `changed(writers)` now and at each change, and `heard(seat, load)` for each load of another replica."""
         self._changed, self._heard = changed, heard
         changed(self.writers)
 
     def set_writes(self, writes: bool) -> None:
-        """Whether this replica is one that may write: it has read the cluster, and does not drain."""
+        """Set whether this replica may write: it has read the cluster, and does not drain."""
         self._group.set_writes(writes)
 
     def tell(self, seat: int, load: Load) -> None:
-        """A load of this replica, to the owner of its revision."""
+        """Send a load of this replica to the owner of its revision."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.setdefault(seat, {})[load.key] = RevisionLoad(
@@ -73,13 +74,13 @@ class SharedWriting:
         )
 
     def totals(self) -> dict[str, int]:
-        """Loads, by what became of them."""
+        """Return how many loads were sent, received, and left out."""
         return {"sent": self._sent_total, "received": self._received_total, "left_out": self._left_out_total}
 
     # --- for the membership ---
 
-    def look(self) -> None:
-        """Views may have changed, or the time is over for which something waited."""
+    def update(self) -> None:
+        """Compute the writers again. To be called when the view may have changed, and often, because waits expire."""
         group = self._group
         writers = self._gate.judge(group.effective, group.accepted, group.may_write())
         if writers != self.writers:
@@ -88,7 +89,7 @@ class SharedWriting:
                 self._changed(writers)
 
     def receive(self, seat: int, message: Loads) -> None:
-        """From another replica."""
+        """Take the loads of another replica."""
         now_s = self._now()
         for one in message.loads:
             self._received_total += 1
@@ -98,7 +99,7 @@ class SharedWriting:
                 )
                 self._heard(seat, load)
 
-    # --- within ---
+    # --- internal ---
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
@@ -108,7 +109,7 @@ class SharedWriting:
                 continue
             self._sent_total += len(loads)
             for part in _parts(loads.values()):
-                self._links.say(seat, Loads(part))
+                self._links.send(seat, Loads(part))
 
 
 def _parts(loads: Iterable[RevisionLoad]) -> Iterable[tuple[RevisionLoad, ...]]:

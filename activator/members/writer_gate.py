@@ -1,20 +1,21 @@
-"""From the views of the group to who writes for which object (`messages/writers.py`).
+"""The gate from the views of the group to the writer of each object (`messages/writers.py`).
 
 Rules
-  1. Writers of a view are its replicas that say so: they have read the cluster once, and do not drain.
-  2. A writer that is not in the next view and not proven to have ended stops by itself `settle_s` after it last heard a
-     majority (`Group.may_write`). What it owned waits for as long once more. Where the view before is not known, all
-     waits.
-  3. Nothing here waits or does I/O. DOUBTS_MAX views that lost somebody are remembered; if there are more, all waits.
+  1. The writers of a view are its replicas with `writes`: they have read the cluster once, and do not drain.
+  2. A writer that is not in the next view and is not proven to have ended stops by itself, `settle_s` after its last
+     contact with a majority (`Group.may_write`). Its objects wait for the same time. If the former view is not known,
+     all objects wait.
+  3. Nothing here waits or does I/O. At most DOUBTS_MAX views that lost a writer are remembered; if there are more, all
+     objects wait.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from activator.members.group import NO_VIEW, follows_on
+from activator.members.group import NO_VIEW
 from activator.members.messages import GroupView
-from activator.members.numbers import seat_of
+from activator.members.numbers import follows_on, seat_of
 from activator.messages.writers import Doubt, Places, Writers
 from activator.runtime.clock import Now
 
@@ -22,18 +23,18 @@ DOUBTS_MAX: Final = 8
 
 
 class WriterGate:
-    """Of the replica with this seat."""
+    """The gate of the replica with this seat."""
 
     def __init__(self, seat: int, settle_s: float, now: Now) -> None:
         self._seat = seat
         self._settle_s = settle_s
         self._now = now
         self._effective = NO_VIEW
-        self._doubts: list[tuple[float, Doubt]] = []  # until when
-        self._all_wait_s = float("-inf")  # until then
+        self._doubts: list[tuple[float, Doubt]] = []  # each with the time at which it expires
+        self._all_wait_s = float("-inf")  # until this time, all objects wait
 
     def judge(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
-        """Who writes now. To be called at each change of a view, and often."""
+        """Return the present writers. To be called at each change of a view, and often."""
         now_s = self._now()
         if effective.epoch != self._effective.epoch:
             self._changed(effective, now_s)
@@ -68,4 +69,5 @@ class WriterGate:
 
 
 def writers_of(view: GroupView) -> Places:
+    """Return the seats of the writers of a view."""
     return tuple([seat_of(replica.number) for replica in view.replicas if replica.writes])

@@ -1,4 +1,4 @@
-"""One data plane in the process of the control plane: what `workers: 1` means."""
+"""One data plane in the process of the control plane, for `workers: 1`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NONE: Final = "there are no workers beside this process (`workers: 1`)"
 
 
 class OneWorker(Workers):
-    """`telemetry` is the program's own."""
+    """The only data plane. `telemetry` is that of the program."""
 
     def __init__(self, data: DataPlane, telemetry: Telemetry, tasks: TaskGroupOwner, now: Now) -> None:
         self._data = data

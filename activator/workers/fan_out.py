@@ -1,11 +1,11 @@
-"""Many data planes as one, for the control plane: effects go to all, and what they report becomes one report.
+"""Many data planes as one, for the control plane: effects go to all of them, and their reports are merged.
 
 Rules
-  1. A worker that comes is sent each revision as it is then, and every effect from then on.
-  2. Slots are named by the worker that has them: a drained slot is freed there and nowhere else.
-  3. A pod has no request any more when no worker has one there. A worker that has ended has none.
-  4. A revision's load is the sum of the workers' loads. Totals keep what workers had counted that have ended.
-  5. A table's effects are confirmed when each worker has confirmed them.
+  1. A worker that joins is sent each revision as it is at that time, and every later effect.
+  2. Slots have the number of their worker: a drained slot is freed there and nowhere else.
+  3. A pod has drained when no worker has a request there. A worker that has ended has none.
+  4. A revision's load is the sum of the workers' loads. Totals include those of workers that have ended.
+  5. The effects of a table are confirmed when each worker has confirmed them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from activator.messages import (
 
 Send = Callable[[int, list[Effect | Command]], None]
 
-_WORKER_SHIFT: Final = 32  # of a slot's number: the worker's number stands above
+_WORKER_SHIFT: Final = 32  # the bits of a slot's number above this are the worker's number
 _OWN: Final = (1 << _WORKER_SHIFT) - 1
-_NO_SLOT: Final = _OWN  # that no table has
-DRAINS_MAX: Final = 100_000  # pods that some workers have reported as drained; of more the oldest are forgotten
+_NO_SLOT: Final = _OWN  # no table has this slot
+DRAINS_MAX: Final = 100_000  # pods that some workers have reported as drained; beyond that, the oldest is forgotten
 
 
 class Loads:
@@ -47,18 +47,19 @@ class Loads:
 
     def __init__(self) -> None:
         self._by_worker: dict[int, Load] = {}
-        self._requests_total: int = 0  # of workers that have ended
+        self._requests_total: int = 0  # requests of workers that have ended
         self._request_seconds: float = 0.0
 
     def add(self, worker: int, load: Load) -> Load:
-        """The sum, with what this worker has now. Nobody has more seconds than its last report says, so that the sum
-        never falls.
+        """Replace the load of a worker, and return the sum.
+
+        Request-seconds are not extrapolated beyond the last report of a worker, so that the sum never falls.
         """
         self._by_worker[worker] = load
         return self._sum(load.key, load.at_s)
 
     def end(self, worker: int, key: str) -> Load | None:
-        """The sum without the worker; None: it had no load."""
+        """Remove a worker, and return the sum without it; None if it had no load."""
         load = self._by_worker.pop(worker, None)
         if load is None:
             return None
@@ -81,35 +82,35 @@ class Loads:
 
 
 class FanOut:
-    """`send(worker, messages)`; `receive` is the control plane's end."""
+    """The workers of one parent. `receive` gets the merged reports, for the control plane."""
 
     def __init__(self, send: Send, receive: Callable[[FromData], None], lives: Lives) -> None:
         self._send = send
         self._receive = receive
         self._workers: dict[int, None] = {}
-        self._standing: dict[type, Command] = {}  # commands that hold for every worker that comes
-        self._output: dict[str, ShowOutput] = {}  # likewise, of the revisions that are starting
+        self._standing: dict[type, Command] = {}  # commands that are sent to every worker that joins
+        self._output: dict[str, ShowOutput] = {}  # the same for the output of revisions that are starting, by key
         self._lives = lives
         self._loads: dict[str, Loads] = {}
-        self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker came, by revision
+        self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker joined, by revision
         self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
-        self._drains: dict[tuple[str, str], set[int]] = {}  # workers that a pod may have requests of
-        self._drained: dict[int, bool] = {}  # workers that have nothing in flight, and whether all finished
+        self._drains: dict[tuple[str, str], set[int]] = {}  # for each pod, workers that may have requests there
+        self._drained: dict[int, bool] = {}  # workers that have drained, and whether all their requests finished
         self._is_draining = False
 
     @property
     def workers(self) -> list[int]:
-        """Their numbers."""
+        """The numbers of the workers."""
         return list(self._workers)
 
     def use(self, lives: Lives) -> None:
-        """Those of the group. Before anything is applied."""
+        """Use the lives of the group. To be called before any effect is applied."""
         self._lives = lives
 
     # --- workers ---
 
     def joined(self, worker: int, revisions: Iterable[SentRevision]) -> None:
-        """It has begun: it is sent all that there is."""
+        """Add a worker that has begun, and send it the standing commands and all revisions."""
         self._workers[worker] = None
         effects: list[Effect | Command] = [*self._standing.values()]
         for revision in revisions:
@@ -122,8 +123,8 @@ class FanOut:
         if effects:
             self._send(worker, effects)
 
-    def left(self, worker: int) -> None:
-        """It has ended, with all that it had."""
+    def ended(self, worker: int) -> None:
+        """Remove a worker that has ended, with its load and its requests."""
         if worker not in self._workers:
             return
         del self._workers[worker]
@@ -142,7 +143,7 @@ class FanOut:
     # --- to the workers ---
 
     def apply(self, effects: list[Effect]) -> None:
-        """Effects of the state worker, in order."""
+        """Send effects of the state worker to all workers, in order."""
         effects = [self._lives.with_life(effect) for effect in effects]
         for effect in effects:
             self._note(effect)
@@ -154,7 +155,7 @@ class FanOut:
                 self._send(worker, list(effects))
 
     def execute(self, command: Command) -> None:
-        """A command of the control plane."""
+        """Send a command of the control plane to all workers."""
         if isinstance(command, ShowOutput):
             if command.lines:
                 self._output[command.key] = command
@@ -166,19 +167,19 @@ class FanOut:
             self._send(worker, [command])
 
     def drain_begins(self) -> None:
-        """`Drain` is about to be sent: `Drained` is passed on when each worker has said it, or has ended."""
+        """Report `Drained` once each worker has reported it or has ended. To be called after `Drain` was sent."""
         self._is_draining = True
         self._conclude_drain()
 
     # --- from the workers ---
 
     def receive(self, worker: int, message: FromData) -> None:
-        """What a worker reports; nothing counts of one that has ended."""
+        """Merge a report of a worker, unless the worker has ended."""
         if worker not in self._workers:
             return
         if isinstance(message, Load):
             loads = self._loads.get(message.key)
-            if loads is not None:  # else it is gone meanwhile
+            if loads is not None:  # else the revision was dropped before this report
                 self._receive(loads.add(worker, message))
         elif isinstance(message, PodDrained):
             self._pod_drained(worker, message)
@@ -192,7 +193,7 @@ class FanOut:
         else:
             self._receive(message)
 
-    # --- within ---
+    # --- internal ---
 
     def _note(self, effect: Effect) -> None:
         key = effect.key
@@ -200,7 +201,7 @@ class FanOut:
             self._loads.setdefault(key, Loads())
         if type(effect) is WithdrawPod:
             self._drains[key, effect.identity] = set(self._workers)
-            if not self._workers:  # nobody has a request there
+            if not self._workers:  # no worker has a request there
                 del self._drains[key, effect.identity]
                 self._receive(PodDrained(key, effect.identity))
         elif type(effect) is RebuildRevision or type(effect) is DropRevision:
@@ -213,7 +214,7 @@ class FanOut:
     def _pod_drained(self, worker: int, message: PodDrained) -> None:
         pod = (message.key, message.identity)
         waiting = self._drains.get(pod)
-        if waiting is None:  # with its revision
+        if waiting is None:  # it was withdrawn with its revision
             waiting = self._drains[pod] = set(self._workers)
             if len(self._drains) > DRAINS_MAX:
                 del self._drains[next(iter(self._drains))]

@@ -1,10 +1,10 @@
 """The figures of many workers as those of one data plane.
 
 Rules
-  1. A revision's life is from its `SetRevision` to its `DropRevision`, whatever numbers the workers give it.
-  2. Totals never fall: what a worker had reported stays when it has ended. What is of a moment goes with it.
-  3. Requests, bytes and connections are added up. A table is the same in all workers but for moments: of pods, capacity
-     and slots the greatest counts.
+  1. A revision lives from its `SetRevision` to its `DropRevision`, whatever incarnations the workers give it.
+  2. Totals never fall: what a worker reported is kept when it has ended. Its gauges are dropped.
+  3. Requests, bytes and connections are summed. All workers have the same table, except for short times: pods, capacity
+     and slots are the maximum.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Key = TypeVar("Key")
 
 
 class Life:
-    """One revision, from its beginning to its end; `number` is its incarnation for those who read it."""
+    """One life of a revision. `number` is its incarnation in the figures."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.of_workers: dict[int, RevisionStatistics] = {}
-        self.ended: RevisionStatistics | None = None  # the totals of workers that have none of it any more
-        self.leaving: set[int] | None = None  # dropped: workers that may have requests of it
+        self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
+        self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
 
     def sum(self) -> RevisionStatistics | None:
-        """None: no worker has reported it."""
+        """Return the sum over all workers; None if no worker has reported it."""
         parts = [*self.of_workers.values()]
         if self.ended is not None:
             parts.append(self.ended)
@@ -55,7 +55,7 @@ class Life:
         return replace(total, incarnation=self.number, dropped=self.leaving is not None)
 
     def worker_ended(self, worker: int) -> None:
-        """Its totals stay."""
+        """Keep the totals of a worker that has ended, or has no request of it any more."""
         last = self.of_workers.pop(worker, None)
         if last is not None:
             lasting = totals_of(last)
@@ -65,7 +65,7 @@ class Life:
 
 
 class Figures:
-    """`ended` is called with the last figures of a revision that was dropped."""
+    """The figures of all workers. `ended` is called with the last figures of a revision that was dropped."""
 
     def __init__(self, ended: Callable[[RevisionStatistics], None]) -> None:
         self._ended = ended
@@ -76,10 +76,10 @@ class Figures:
         self._counts: dict[int, WorkerCounts] = {}
         self._ended_counts = WorkerCounts()
 
-    # --- what happens ---
+    # --- events ---
 
     def applied(self, effects: list[Effect], workers: list[int]) -> None:
-        """Effects were sent to these workers."""
+        """Begin and end lives, after effects were sent to these workers."""
         for effect in effects:
             if type(effect) is SetRevision or type(effect) is RebuildRevision:
                 if effect.key not in self._lives:
@@ -92,18 +92,18 @@ class Figures:
                     self._dropped.append(life)
 
     def reported(self, worker: int, revisions: tuple[RevisionStatistics, ...]) -> None:
-        """A part of what a worker has counted."""
+        """Take the figures of revisions that a worker has reported."""
         for one in revisions:
             life = self._found(worker, one)
             if life is not None:
                 life.of_workers[worker] = one
 
     def counted(self, worker: int, counts: WorkerCounts) -> None:
-        """What it counts as a whole."""
+        """Take the counts of a worker as a whole."""
         self._counts[worker] = counts
 
     def revision_ended(self, worker: int, message: RevisionEnded) -> None:
-        """The last request of a dropped revision has ended there."""
+        """Take the last figures of a worker for a dropped revision."""
         statistics = message.statistics
         life = self._found(worker, statistics)
         self._life_of.pop((worker, statistics.incarnation), None)
@@ -113,7 +113,7 @@ class Figures:
             self._conclude(life)
 
     def worker_ended(self, worker: int) -> None:
-        """What it had reported stays."""
+        """Keep the totals of a worker that has ended."""
         for life in [*self._lives.values(), *self._dropped]:
             life.worker_ended(worker)
             self._conclude(life)
@@ -134,21 +134,21 @@ class Figures:
             counts = replace(counts, data=lasting, resident_bytes=0, owned=0, held=0)
             self._ended_counts = counts_plus(self._ended_counts, counts)
 
-    # --- what is read ---
+    # --- queries ---
 
     def revision_keys(self) -> AbstractSet[str]:
-        """Of those that have not been dropped."""
+        """Return the keys of the revisions that were not dropped."""
         return self._lives.keys()
 
     def revisions(self) -> Iterator[RevisionStatistics]:
-        """All that there are, each as it was reported last."""
+        """Yield the figures of all lives, as they were reported last."""
         for life in [*self._lives.values(), *self._dropped]:
             total = life.sum()
             if total is not None:
                 yield total
 
     def counts(self) -> WorkerCounts:
-        """Of all workers, also of those that have ended."""
+        """Return the counts of all workers, including those that have ended."""
         total = self._ended_counts
         for counts in self._counts.values():
             total = counts_plus(total, counts)
@@ -158,7 +158,7 @@ class Figures:
         """Return how many revisions the workers own, and for how many of them they cannot grant slots yet."""
         return sum(one.owned for one in self._counts.values()), sum(one.held for one in self._counts.values())
 
-    # --- within ---
+    # --- internal ---
 
     def _found(self, worker: int, statistics: RevisionStatistics) -> Life | None:
         known = self._life_of.get((worker, statistics.incarnation))
@@ -169,7 +169,10 @@ class Figures:
         return known
 
     def _guessed(self, worker: int, statistics: RevisionStatistics) -> Life | None:
-        """The present life of its key; of a dropped one, the newest that the worker has to report and has not."""
+        """Return the present life of the key.
+
+        If it was dropped, return the newest dropped life that this worker still has to report.
+        """
         if not statistics.dropped:
             return self._lives.get(statistics.key)
         for life in reversed(self._dropped):
@@ -190,7 +193,7 @@ class Figures:
 
 
 def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatistics:
-    """Both together; names and settings as the first has them."""
+    """Return the sum of both; names and settings are those of the first."""
     return replace(
         one,
         requests_total=one.requests_total + other.requests_total,
@@ -215,7 +218,7 @@ def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatisti
 
 
 def totals_of(one: RevisionStatistics) -> RevisionStatistics:
-    """What stays of it when its worker has ended."""
+    """Return the totals, which are kept when the worker has ended, without the gauges."""
     table = TableStatistics(
         in_flight=0,
         capacity=0,
@@ -259,7 +262,7 @@ def _http2_plus(a: Http2Statistics, b: Http2Statistics) -> Http2Statistics:
 
 
 def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
-    """Both together."""
+    """Return the sum of both."""
     a, b = one.data, other.data
     data = DataPlaneStatistics(
         client_connections=a.client_connections + b.client_connections,
@@ -275,7 +278,7 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         answer_bytes=a.answer_bytes + b.answer_bytes,
         answer_totals=_sums(a.answer_totals, b.answer_totals),
         refused_requests=_sums(a.refused_requests, b.refused_requests),
-        transitions=_greatest(a.transitions, b.transitions),  # of the same pods in each table
+        transitions=_greatest(a.transitions, b.transitions),  # each worker counts the same transitions
         errors_total=a.errors_total + b.errors_total,
         http2=_http2_plus(a.http2, b.http2),
     )

@@ -1,14 +1,14 @@
 """The template of all workers: a process that has loaded the program, and forks.
 
-A fork takes a few milliseconds and shares the memory of what is loaded. The parent itself must not fork once it has a
-loop and threads, so the template is forked from it before (`fork_template`): what both have loaded by then is there
-once. One that ends is replaced by a program of its own, `python -m activator.workers.fork_server DESCRIPTOR`.
+A fork takes a few milliseconds and shares the memory of the loaded program. The parent itself must not fork once it has
+a loop and threads, so the template is forked from it before (`fork_template`), and shares what both have loaded by
+then. A template that ends is replaced by a new program, `python -m activator.workers.fork_server DESCRIPTOR`.
 
 Rules
-  1. One thread and no event loop, so that a fork copies nothing that is in use.
-  2. A request is a worker's number with a socket, which becomes the worker's. It is answered with the process and a
-     descriptor of it (pidfd); the end of each process is reported once more.
-  3. When the parent is gone, so is this process. A worker notices that by itself.
+  1. It has one thread and no event loop, so that a fork copies nothing that is in use.
+  2. A request is a worker's number with a socket, which the worker gets. The reply has the process and its pidfd; a
+     second reply reports how the process ended.
+  3. When the parent ends, so does this process. A worker notices that by itself.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from contextlib import suppress
 from typing import Final
 
 REQUEST: Final = struct.Struct("=Q")  # a worker's number
-REPLY: Final = struct.Struct("=BQii")  # FORKED or EXITED, the worker's number, its process, how it ended
+REPLY: Final = struct.Struct("=BQii")  # FORKED, EXITED or FAILED; the worker's number; its process; its exit status
 FORKED: Final = 1
 EXITED: Final = 2
-FAILED: Final = 3  # the system has no more processes: the process is 0, and the status an errno
+FAILED: Final = 3  # fork(2) failed: the process is 0, and the status an errno
 
 IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent to a group; the parent decides
 
 
 def main() -> int:
-    """Serve until the parent is gone."""
+    """Serve until the parent ends, and return the exit code."""
     parent = socket.socket(fileno=int(sys.argv[1]))
     parent.set_inheritable(False)
     _load()
@@ -42,10 +42,10 @@ def main() -> int:
 
 
 class Template:
-    """The fork server as its parent has it, where it was forked and not started as a program.
+    """The parent's handle of a fork server that was forked, not started as a program.
 
-    `process`: its pid, and the number of the group that it and its workers are. `ended(process)`: all of the group have
-    ended, so the number may be given to others from now on.
+    `process` is its PID, and the ID of the process group that it and its workers form. `ended(process)` is called when
+    all processes of the group have ended, so that the system may reuse the ID.
     """
 
     def __init__(self, process: int, sock: socket.socket) -> None:
@@ -55,6 +55,7 @@ class Template:
         self._has_ended = False
 
     def kill(self) -> None:
+        """Send SIGKILL to the fork server, but not to its workers."""
         if not self._has_ended:
             os.kill(self.process, signal.SIGKILL)
 
@@ -66,7 +67,7 @@ class Template:
             self._has_ended = True
 
     def has_ended(self) -> bool:
-        """With all that it has forked. `ended` is called the first time that it is so."""
+        """True if it has ended with all its workers. Calls `ended` the first time."""
         if not self._has_ended:
             return False
         try:
@@ -80,14 +81,17 @@ class Template:
 
 
 def fork_template() -> Template:
-    """To be called while this process has one thread, no event loop, and nothing open but what it was started with."""
+    """Fork a template.
+
+    This process must have one thread, no event loop, and no descriptors except those that it was started with.
+    """
     _load()
     own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            os.setsid()  # what a terminal sends to its group, the parent passes on
+            os.setsid()  # signals that a terminal sends to its group are forwarded by the parent
             _close_all_but(others.fileno())
             code = _serve(others)
         except BaseException:
@@ -104,12 +108,12 @@ def _load() -> None:
 
     process.load()
     gc.collect()
-    gc.freeze()  # what is loaded is not looked at any more: the collector would write to each page
-    FreedMemory().give_back()  # what loading has freed: each process would fill it with something of its own
+    gc.freeze()  # the collector would write to each page of the loaded objects, which would unshare it
+    FreedMemory().give_back()  # freed memory: each process would write to it, and unshare it
 
 
 def _close_all_but(descriptor: int) -> None:
-    """… this one, standard output and standard error."""
+    """Close all descriptors except this one, standard output and standard error; standard input is /dev/null."""
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.closerange(3, descriptor)
@@ -123,7 +127,7 @@ def _serve(parent: socket.socket) -> int:
 
 
 class ForkServer:
-    """`parent`: a socket of the type SOCK_SEQPACKET."""
+    """The loop of the template. `parent` is a socket of the type SOCK_SEQPACKET."""
 
     def __init__(self, parent: socket.socket) -> None:
         self._parent = parent
@@ -133,6 +137,7 @@ class ForkServer:
         self._wakeup.setblocking(False)
 
     def run(self) -> int:
+        """Serve until the parent ends, and return the exit code."""
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
         selector = selectors.DefaultSelector()

@@ -1,4 +1,4 @@
-"""The parent's end of the fork server: it is started, and started again when it ends or does not answer."""
+"""The parent's end of the fork server, which is started, and restarted when it ends or does not reply."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Templa
 
 log = logging.getLogger("activator")
 
-GROUP_LOOK_S: Final = 5.0  # between two looks for workers of a template that has ended
+RETRY_S: Final = 1.0  # delay before the fork server is started again after a failed start
+GROUP_CHECK_S: Final = 5.0  # interval of the check for workers of a template that has ended
 
 
 class ForkListener(Protocol):
-    """What is told of workers, by their numbers."""
+    """The recipient of the reports of the fork server. `number` is that of the worker."""
 
     def forked(self, number: int, process: int, pidfd: int) -> None:
-        """It is a process, with a descriptor that the listener owns."""
+        """Take the process of a worker; the listener owns the descriptor from then on."""
         ...
 
-    def not_forked(self, number: int, reason: str) -> None: ...
+    def not_forked(self, number: int, reason: str) -> None:
+        """Give up a worker that could not be forked."""
+        ...
 
     def exited(self, number: int, process: int, how: str) -> None:
-        """It has ended, and not as it should; in words. Its end itself is told by its descriptor."""
+        """Log how a worker has failed. Its end itself is reported by its pidfd."""
         ...
 
     def forks_lost(self) -> None:
-        """Whoever was to be forked, and is not known to be, will not be known to be."""
+        """Give up the workers whose forks were not reported: the fork server has ended."""
         ...
 
 
 class Forking:
-    """`environment` of the workers' processes; `template`: the first fork server, where it was forked already."""
+    """The fork server. `environment` is that of the workers; `template` is the first server, if it exists already."""
 
     def __init__(self, listener: ForkListener, environment: dict[str, str], template: Template | None = None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -49,7 +52,7 @@ class Forking:
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Raises OSError."""
+        """Start the fork server. Raises OSError."""
         template, self._template = self._template, None
         if template is not None:
             self._process = template
@@ -62,23 +65,23 @@ class Forking:
                 pass_fds=[others.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=self._environment,
-                start_new_session=True,  # what a terminal sends to its group, the parent passes on
+                start_new_session=True,  # signals that a terminal sends to its group are forwarded by the parent
             )
         self._connect(own)
 
     def fork(self, number: int, sock: socket.socket) -> None:
-        """One worker more, with this end of its wire. Raises OSError."""
+        """Fork a worker, which gets this socket. Raises OSError."""
         if self._socket is None:
             raise OSError(errno.EPIPE, "the process that starts workers is not there")
         socket.send_fds(self._socket, [REQUEST.pack(number)], [sock.fileno()])
 
     def restart(self) -> None:
-        """It does not answer. What it has forked goes on."""
+        """Kill a fork server that does not reply, so that it is started again. Its workers continue."""
         if self._process is not None:
             self._process.kill()
 
     async def close(self) -> None:
-        """No more workers."""
+        """End the fork server."""
         self._disconnect()
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
@@ -113,7 +116,7 @@ class Forking:
         elif kind == EXITED:
             if status != 0:
                 self._listener.exited(number, process, how_it_ended(status))
-        else:  # without a descriptor its end could not be known; without its wire it leaves by itself
+        else:  # without a pidfd its end would not be noticed; a forked worker whose wire is closed ends by itself
             self._listener.not_forked(number, os.strerror(status or errno.EMFILE))
 
     def _lost(self) -> None:
@@ -123,30 +126,30 @@ class Forking:
         self._process.kill()  # its socket is closed already, so the next line does not wait
         self._process.wait()
         if isinstance(self._process, Template):
-            self._look_for_group(self._process)
+            self._check_group(self._process)
         try:
             self.start()
         except OSError as error:
-            log.error("it cannot be started, and is tried again: %s", error)
-            self._loop.call_later(1.0, self._start_again)
+            log.error("the process that starts workers cannot be started, again in %g s: %s", RETRY_S, error)
+            self._loop.call_later(RETRY_S, self._start_again)
         self._listener.forks_lost()
 
-    def _look_for_group(self, template: Template) -> None:
-        """While one of its workers lives, the group is the only mark by which that could be found and ended."""
+    def _check_group(self, template: Template) -> None:
+        """Keep the ID of the group until all its workers have ended: it is the only way to find and end them."""
         if not template.has_ended():
-            self._loop.call_later(GROUP_LOOK_S, self._look_for_group, template)
+            self._loop.call_later(GROUP_CHECK_S, self._check_group, template)
 
     def _start_again(self) -> None:
         if self._socket is None:
             try:
                 self.start()
             except OSError as error:
-                log.error("it cannot be started, and is tried again: %s", error)
-                self._loop.call_later(1.0, self._start_again)
+                log.error("the process that starts workers cannot be started, again in %g s: %s", RETRY_S, error)
+                self._loop.call_later(RETRY_S, self._start_again)
 
 
 def how_it_ended(status: int) -> str:
-    """The status of `waitpid`, in words."""
+    """Return a status of `waitpid` in words."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in {one.value for one in signal.Signals} else f"signal {number}"

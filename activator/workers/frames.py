@@ -1,12 +1,12 @@
-"""What members say to each other as bytes: a frame is what one turn of the sender's loop had to say, in order.
+"""The frames between members: all messages of one turn of the sender's loop, in order.
 
 Rules
-  1. Between workers, which are of one version of the program, frames are *packed*: the messages of which each request
-     that another worker grants needs up to four are a few words (integers) each, in one list. Their times and names are
-     in lists of their own, in the same order. All others are as in a plain frame.
-  2. Between replicas, which may be of two versions, frames are *plain*: a list of messages, each a list of its name and
+  1. Between workers, which have one version of the program, frames are *packed*. The messages (up to four) that each
+     request needs which another worker grants are a few words (integers) each, in one list. Their times and names are
+     in two more lists, in the same order. All other messages are as in a plain frame.
+  2. Between replicas, which may have two versions, frames are *plain*: a list of messages, each a list of its name and
      its fields (members/handshake.py numbers the versions).
-  3. What is not such a frame raises DecodeError, of either kind: no message of it is heard.
+  3. A malformed frame raises DecodeError, and none of its messages is processed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,11 @@ from activator.data_plane.ownership.messages import (
 
 DecodeError = msgspec.DecodeError
 
-# What the words of a packed frame begin with, and how many words follow.
+# The first word of each message of a packed frame. The numbers below count the words that follow it.
 _ABOUT: Final = 0  # the messages that follow; their epoch: 1; the next of the names: their key
 _WANT: Final = 1  # an ordinary one; the request: 1; the next of the times: how long it has waited
 _QUEUED: Final = 2  # the request, its number: 2
-_GRANTED: Final = (
-    3  # the request, its number, the slot, _LENDS and _TRIAL: 4; two names: the pod's identity and address
-)
+_GRANTED: Final = 3  # the request, its number, the slot, flags: 4; two names: identity and address of the pod
 _RELEASED: Final = 4  # by a request that went well; the slot: 1; the next of the times: the latency
 _FAILED: Final = 5  # the same by one that did not
 _OTHER: Final = 6  # the next of the others: 0
@@ -95,7 +93,7 @@ _PLAIN: Final = msgspec.msgpack.Decoder(list[list[Any]])
 
 
 def pack(batch: list[Any]) -> bytes:
-    """One turn's messages of one link."""
+    """Return the messages of one turn as a packed frame."""
     words: list[int] = []
     times: list[float] = []
     names: list[str] = []
@@ -140,7 +138,7 @@ def pack(batch: list[Any]) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> list[Any]:
-    """The messages of a packed frame."""
+    """Return the messages of a packed frame. Raises DecodeError."""
     frame: tuple[list[int], list[float], list[str], list[list[Any]]] = _PACKED.decode(data)
     try:
         return _unpacked(frame[0], frame[1], frame[2], frame[3])
@@ -206,18 +204,18 @@ def _unpacked(words: list[int], times: list[float], names: list[str], others: li
 
 
 def encode(batch: list[Any]) -> bytes:
-    """One turn's messages of one link, in a plain frame."""
+    """Return the messages of one turn as a plain frame."""
     return _ENCODER.encode([plain(one) if isinstance(one, MemberMessage) else one for one in batch])
 
 
 def decode(data: bytes | memoryview) -> list[Any]:
-    """The messages of a plain frame."""
+    """Return the messages of a plain frame. Raises DecodeError."""
     frame: list[list[Any]] = _PLAIN.decode(data)
     return [made(one) for one in frame]
 
 
 def plain(message: Plain) -> list[Any]:
-    """A message as the list of its name and its fields."""
+    """Return a message as the list of its name and its fields."""
     return [type(message).__name__, *[_plain_field(field) for field in message.fields()]]
 
 
@@ -227,13 +225,13 @@ def _plain_field(field: object) -> Any:
     return field.fields() if isinstance(field, Plain) else field
 
 
-def made(said: list[Any]) -> Any:
-    """The message of such a list."""
-    name: str = said[0] if said and isinstance(said[0], str) else ""
+def made(parts: list[Any]) -> Any:
+    """Return the message of a list of its name and its fields. Raises DecodeError."""
+    name: str = parts[0] if parts and isinstance(parts[0], str) else ""
     shape = _SHAPES.get(name)
     if shape is None:
-        return msgspec.convert(said, PodLoads | AskAnswer | TellAnswer)
-    fields = msgspec.convert(said[1:], shape)
+        return msgspec.convert(parts, PodLoads | AskAnswer | TellAnswer)
+    fields = msgspec.convert(parts[1:], shape)
     if name == "Want":
         return Want(fields[0], fields[1], WaitingRequest(*fields[2]))
     if name == "Register":

@@ -1,8 +1,8 @@
-"""What the parent and a worker say to each other beside what the two planes do (`activator/messages/`).
+"""The messages between the parent and a worker, in addition to those of the two planes (`activator/messages/`).
 
 Rules
-  1. Frames are lists of messages; a list is what one turn of the sender's loop had to say, in order.
-  2. Both ends are one version of one program: a parent never meets a worker of another version.
+  1. A frame is a list of messages: all those of one turn of the sender's loop, in order.
+  2. Both ends have one version of one program: a parent never meets a worker of another version.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ from activator.telemetry.metrics.request_counts import RequestCounts
 
 
 class Begin(Message, frozen=True, tag=True):
-    """The first message. `number`: as a member, given to no other process, ever; `place`: 0 … workers - 1; `seed`: of
-    all that is random; `first_slot` as `Member` has it.
+    """The first message.
+
+    `number` is that of the worker as a member, unique to this process; `place` is 0 … workers - 1; `seed` is that of
+    all random numbers; `first_slot` as in `Member`.
     """
 
     number: int
     place: int
     config: Config
     seed: int
-    log_level: str = ""  # of the command line
+    log_level: str = ""  # from the command line; empty: as configured
     first_slot: int = 0
 
 
 class Members(Message, frozen=True, tag=True):
-    """All members from now on; `unproven_replicas` and `follows` as in `View`."""
+    """A new view. `unproven_replicas` and `follows` as in `View`."""
 
     epoch: int
     workers: tuple[MemberName, ...]
@@ -46,20 +48,20 @@ class Members(Message, frozen=True, tag=True):
 
 
 class Link(Message, frozen=True, tag=True):
-    """A socket to another member comes with this message; with `keys` where it is of another replica."""
+    """A link to another member, whose socket is sent along; with `keys` if it belongs to another replica."""
 
     number: int
     keys: SessionKeys | None = None
 
 
 class AllowGrants(Message, frozen=True, tag=True):
-    """Whether slots are granted of what the worker owns."""
+    """Allow or forbid that the worker grants slots of the revisions that it owns."""
 
     allowed: bool
 
 
 class SocketGiven(msgspec.Struct, frozen=True):
-    """A listening socket. `number`: given to no other one, ever; `comes`: with this message, else it came before."""
+    """A listening socket. `number` is unique. `comes`: it is sent along; otherwise the worker has it already."""
 
     number: int
     wanted: str | Listener
@@ -67,62 +69,62 @@ class SocketGiven(msgspec.Struct, frozen=True):
 
 
 class Listen(Message, frozen=True, tag=True):
-    """Accept on these sockets, and on no others; those that come are in this order."""
+    """Accept on these sockets, and on no others. Sockets that are sent along are in this order."""
 
     sockets: tuple[SocketGiven, ...]
 
 
 class LookAtCertificates(Message, frozen=True, tag=True):
-    """Their files have been replaced, or may have been."""
+    """Check the files of the certificates, which may have been replaced."""
 
 
 class Reconfigure(Message, frozen=True, tag=True):
-    """The file was read again."""
+    """Use a configuration that was reloaded."""
 
     config: Config
 
 
 class SetLogLevel(Message, frozen=True, tag=True):
-    """As `AppLog.set_level`."""
+    """Set a level of the log, as `AppLog.set_level`."""
 
     part: str
     level: str
 
 
 class Settle(Message, frozen=True, tag=True):
-    """What a cluster says about logs and traces."""
+    """Use a cluster's settings of logs and traces."""
 
     settings: ClusterSettings
 
 
 class AskStatistics(Message, frozen=True, tag=True):
-    """`everything`: of all revisions, else of those that had requests since the last answer."""
+    """Ask for `Statistics` of all revisions, or of those that had requests since the last answer."""
 
     question: int
     everything: bool
 
 
 class AskSnapshot(Message, frozen=True, tag=True):
-    """What `/debug/revisions` shows."""
+    """Ask for the data of `/debug/revisions`."""
 
     question: int
 
 
 class AskTasks(Message, frozen=True, tag=True):
-    """What `/debug/tasks` shows."""
+    """Ask for the data of `/debug/tasks`."""
 
     question: int
 
 
 class TakeProfile(Message, frozen=True, tag=True):
-    """What `/debug/profile` shows, after so long."""
+    """Ask for the data of `/debug/profile`, after a profile of this length."""
 
     question: int
     seconds: float
 
 
 class End(Message, frozen=True, tag=True):
-    """Nothing is in flight any more: write what is left of the logs, and exit."""
+    """Write the remaining log lines and exit. No request is in flight any more."""
 
 
 ToWorker = (
@@ -148,31 +150,31 @@ ToWorker = (
 
 
 class Begun(Message, frozen=True, tag=True):
-    """It has its data plane, and what comes next is carried out."""
+    """The worker has its data plane, and processes further messages."""
 
 
 class Listening(Message, frozen=True, tag=True):
-    """It accepts on what the last `Listen` named."""
+    """The worker accepts on the sockets of a `Listen`; there is one answer for each."""
 
 
 class Unserved(Message, frozen=True, tag=True):
-    """It does not accept on this socket, and has closed it: the certificate could not be read in this moment."""
+    """The worker has closed this socket, because its certificate could not be read."""
 
     number: int
 
 
 class Alive(Message, frozen=True, tag=True):
-    """Its loop turns."""
+    """A heartbeat of the worker's loop."""
 
 
 class Unlinked(Message, frozen=True, tag=True):
-    """Its link to another worker has ended."""
+    """The link of the worker to this other member has ended."""
 
     number: int
 
 
 class WorkerCounts(msgspec.Struct, frozen=True):
-    """What a worker counts as a whole; totals since its start."""
+    """The counts of a worker as a whole. Totals are since its start."""
 
     data: DataPlaneStatistics = DataPlaneStatistics()
     lost_log_lines: int = 0
@@ -180,11 +182,11 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     cpu_s: float = 0.0  # processor time of the process
     resident_bytes: int = 0
     owned: int = 0  # revisions that it owns as a member
-    held: int = 0  # of them, those for which it cannot grant slots yet
+    held: int = 0  # those of them whose slots it cannot grant yet
 
 
 class Statistics(Message, frozen=True, tag=True):
-    """A part of an answer; `complete`: the last, which has the counts."""
+    """A part of an answer to `AskStatistics`. The last one has `complete` set, and the counts."""
 
     question: int
     revisions: tuple[RevisionStatistics, ...]
@@ -193,7 +195,7 @@ class Statistics(Message, frozen=True, tag=True):
 
 
 class RequestsCounted(Message, frozen=True, tag=True):
-    """Before the last part of `Statistics`, where Knative's metrics are wanted: the series that have changed."""
+    """The series that have changed, if Knative's metrics are on. Sent before the last part of `Statistics`."""
 
     series: tuple[RequestCounts, ...]
 
@@ -205,21 +207,23 @@ class Snapshot(Message, frozen=True, tag=True):
     revisions: dict[str, dict[str, Any]]
 
 
-class Told(Message, frozen=True, tag=True):
-    """The answer to a question to one worker: plain data, or the problem with it."""
+class Answer(Message, frozen=True, tag=True):
+    """The answer of one worker to `AskTasks` or `TakeProfile`: plain data, or the problem."""
 
     question: int
     data: Any
     problem: str = ""
 
 
-FromWorker = FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | RequestsCounted | Snapshot | Told
+FromWorker = (
+    FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | RequestsCounted | Snapshot | Answer
+)
 
 # --- as bytes -------------------------------------------------------------------------------------------------------
 
 
 def _plain(value: object) -> object:
-    """Return a `Duration` or a `Size` of the configuration as a number. A `Secret` stays here: no worker needs one."""
+    """Return a `Duration` or a `Size` of the configuration as a number, and a `Secret` as empty: no worker needs it."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, int):
@@ -239,17 +243,17 @@ _FROM_WORKER: Final = msgspec.msgpack.Decoder(list[FromWorker], dec_hook=_made)
 
 
 def encode(messages: list[Any]) -> bytes:
-    """Of either direction."""
+    """Return a frame of these messages, of either direction."""
     return _ENCODER.encode(messages)
 
 
 def to_worker(data: bytes | memoryview) -> list[ToWorker]:
-    """Raises msgspec.DecodeError for what is not such a list."""
+    """Return the messages of a frame to a worker. Raises msgspec.DecodeError."""
     messages: list[ToWorker] = _TO_WORKER.decode(data)
     return messages
 
 
 def from_worker(data: bytes | memoryview) -> list[FromWorker]:
-    """Raises msgspec.DecodeError for what is not such a list."""
+    """Return the messages of a frame from a worker. Raises msgspec.DecodeError."""
     messages: list[FromWorker] = _FROM_WORKER.decode(data)
     return messages

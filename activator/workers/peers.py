@@ -1,9 +1,9 @@
-"""A data plane's links to the others, over which members of one throttler speak (data_plane/ownership), and share the
+"""A data plane's links to the other members, which carry the messages of throttlers (data_plane/ownership) and the
 loads of revisions without a limit (data_plane/loads).
 
 Rules
-  1. The parent makes each link, and makes another one for a link that has ended while both live.
-  2. What is said in one turn of the loop goes out together, at its end.
+  1. The parent makes each link, and replaces a link that has ended while both ends are alive.
+  2. Messages of one turn of the loop are sent together, at its end.
 """
 
 from __future__ import annotations
@@ -25,43 +25,45 @@ from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
 from activator.workers.trace import Recorder
 
-MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
+MEMBER_TICK_S: Final = 0.2  # interval of the check for lent slots that are not used
 _SLOT_BYTES: Final = 8
 
 
 def first_slot(random: Callable[[int], bytes]) -> int:
-    """Of a data plane of a replica: slots of no two of them ever meet, though nobody hands out numbers to replicas.
-    Each has 2^40 of them, from one of 2^62 places on.
+    """Return the number of the first slot of a data plane of a replica.
+
+    It is random, one of 2^62 numbers, because nothing hands out numbers to replicas. Each data plane has the 2^40
+    numbers from there, so those of two data planes practically never overlap.
     """
     return int.from_bytes(random(_SLOT_BYTES), "big") >> 2 | 1
 
 
 class _Link:
-    """To one other data plane."""
+    """The link to one other data plane."""
 
     def __init__(self, number: int, is_sealed: bool) -> None:
         self.number = number
-        self.is_sealed = is_sealed  # it is of another replica
-        self.outgoing: list[Any] = []  # what this turn has said
-        self.wire: Wire | None = None  # None: it has ended
+        self.is_sealed = is_sealed  # the other data plane belongs to another replica
+        self.outgoing: list[Any] = []  # messages of this turn
+        self.wire: Wire | None = None  # None after its end
 
 
 class Peers:
-    """`unlinked(worker)`: a link has ended; `failed` is called with what a message raised."""
+    """The links. `unlinked(worker)` is called when one has ended, `failed` with each error that a message raised."""
 
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
-        self.member: Member | None = None  # before the first link
+        self.member: Member | None = None  # set before the first link
         self.loads: SharedLoads | None = None  # likewise
         self.answers: AnswerLinks | None = None  # likewise
-        self.recorder: Recorder | None = None  # where what is said is written down
+        self.recorder: Recorder | None = None  # records all messages, if set
         self._unlinked = unlinked
         self._failed = failed
         self._links: dict[int, _Link] = {}
-        self._unsent: list[_Link] = []  # that have something to say
+        self._unsent: list[_Link] = []  # links with messages of this turn
         self._loop = asyncio.get_running_loop()
 
     def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
-        """There is a link to this worker, in place of a former one; with a seal where it is of another replica."""
+        """Add a link to this worker, in place of a former one; with a seal if it belongs to another replica."""
         assert self.member is not None
         self._end(worker)
         link = self._links[worker] = _Link(worker, seal is not None)
@@ -82,7 +84,7 @@ class Peers:
             self.answers.linked(worker)
 
     def send(self, worker: int, message: Any) -> None:
-        """What is said to a worker without a link is not heard: its link begins with all that there is."""
+        """Send a message at the end of this turn, or drop it without a link: a new link starts with a full exchange."""
         link = self._links.get(worker)
         if link is None:
             return
@@ -95,26 +97,26 @@ class Peers:
         link.outgoing.append(message)
 
     def drop(self, worker: int) -> None:
-        """End a link; the parent makes another one."""
+        """End a link at the next turn; the parent replaces it."""
         link = self._links.get(worker)
         if link is not None:
             self._loop.call_soon(self._lost, link)
 
     def keep(self, workers: set[int]) -> None:
-        """There are these workers, and no others."""
+        """End the links to all workers except these."""
         if self.answers is not None:
             self.answers.keep(workers)
         for worker in [worker for worker in self._links if worker not in workers]:
             self._end(worker)
 
-    # --- within ---
+    # --- internal ---
 
     def _received(self, link: _Link, data: memoryview) -> None:
         try:
             messages = decode(data) if link.is_sealed else unpack(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._failed(error)
-            self.drop(link.number)  # whatever it was is not passed over: the next link begins with all that there is
+            self.drop(link.number)  # no message may be skipped: a new link starts with a full exchange
             return
         worker = link.number
         member = self.member
@@ -124,14 +126,14 @@ class Peers:
                 if self.recorder is None and isinstance(message, MemberMessage):
                     member.receive(worker, message)
                 else:
-                    self._hear(worker, message)
+                    self._dispatch(worker, message)
             except Exception as error:
                 self._failed(error)
 
-    def _hear(self, worker: int, message: Any) -> None:
+    def _dispatch(self, worker: int, message: Any) -> None:
         if isinstance(message, MemberMessage):
             if self.recorder is not None:
-                self.recorder.heard(worker, message)
+                self.recorder.received(worker, message)
             assert self.member is not None
             self.member.receive(worker, message)
         elif isinstance(message, PodLoads):
@@ -141,7 +143,7 @@ class Peers:
             self.answers.receive(worker, message)
 
     def _lost(self, link: _Link) -> None:
-        if self._links.get(link.number) is link:  # else there is another one meanwhile
+        if self._links.get(link.number) is link:  # else another link has replaced it
             self._end(link.number)
             self._unlinked(link.number)
 
@@ -166,6 +168,6 @@ class Peers:
         for link in unsent:
             wire = link.wire
             if wire is not None and link.outgoing:
-                said = link.outgoing
+                messages = link.outgoing
                 link.outgoing = []
-                wire.send_now(encode(said) if link.is_sealed else pack(said))
+                wire.send_now(encode(messages) if link.is_sealed else pack(messages))

@@ -1,10 +1,10 @@
-"""A worker: one data plane, its listening sockets and its telemetry, as the parent says.
+"""The program of a worker: one data plane, its listening sockets and its telemetry, controlled by the parent.
 
 Rules
-  1. All that the parent says is carried out in its order. What a message raises is logged and counted; the next one is
-     carried out all the same.
-  2. When the parent is gone, the worker is gone, at once: nobody would tell it of pods any more.
-  3. The loop reports that it turns every ALIVE_INTERVAL_S, whatever else there is to say.
+  1. Messages of the parent are processed in order. If one raises, the error is logged and counted, and the next one is
+     processed.
+  2. When the parent ends, the worker exits at once: it would get no more reports of pods.
+  3. The loop sends a heartbeat every ALIVE_INTERVAL_S.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import (
     Alive,
     AllowGrants,
+    Answer,
     AskSnapshot,
     AskStatistics,
     AskTasks,
@@ -60,7 +61,6 @@ from activator.workers.messages import (
     Snapshot,
     Statistics,
     TakeProfile,
-    Told,
     ToWorker,
     Unlinked,
     Unserved,
@@ -72,13 +72,13 @@ from activator.workers.peers import MEMBER_TICK_S, Peers
 from activator.workers.trace import recorder_from_environment
 from lb.rng import Rng
 
-ALIVE_INTERVAL_S: Final = 0.2  # how often a worker says that its loop turns
-STATISTICS_AT_ONCE: Final = 20  # revisions in one turn, some 20 us each
-SERIES_AT_ONCE: Final = 20  # of requests as Knative's metrics distinguish them, in one turn, some 20 us each
+ALIVE_INTERVAL_S: Final = 0.2  # interval of the heartbeats
+STATISTICS_AT_ONCE: Final = 20  # revisions that are reported in one turn, some 20 us each
+SERIES_AT_ONCE: Final = 20  # series of Knative's metrics that are reported in one turn, some 20 us each
 
 EXIT_ENDED: Final = 0
 EXIT_NOT_STARTED: Final = 3
-EXIT_ORPHANED: Final = 5  # the parent is gone
+EXIT_ORPHANED: Final = 5  # the parent has ended
 
 log = logging.getLogger("activator")
 
@@ -87,12 +87,12 @@ _COMMANDS: Final = frozenset(get_args(Command))
 
 
 def load() -> None:
-    """Import what every worker uses, so that it is shared."""
+    """Import the modules that every worker uses, so that the workers share their memory."""
     import uvloop  # noqa: F401  (the loop of `main`)
 
 
 def main(descriptor: int) -> int:
-    """Serve until the parent says `End`; the exit code."""
+    """Serve until the parent sends `End`, and return the exit code."""
     import uvloop
 
     return uvloop.run(_serve(socket.socket(fileno=descriptor)))
@@ -106,7 +106,7 @@ async def _serve(sock: socket.socket) -> int:
 
 
 class Worker:
-    """`sock`: the parent's end is at the other side."""
+    """The worker's end of the wire. `sock` is connected to the parent."""
 
     def __init__(self, sock: socket.socket) -> None:
         loop = self._loop = asyncio.get_running_loop()
@@ -117,10 +117,10 @@ class Worker:
         self._profiler = Profiler(time.monotonic)
         self._serving: Serving | None = None  # from `Begin` on
 
-    # --- with the parent ---
+    # --- messages of and to the parent ---
 
     def send(self, message: FromWorker) -> None:
-        """At the end of this turn."""
+        """Send a message at the end of this turn."""
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(message)
@@ -186,13 +186,13 @@ class Worker:
             self._answer(message, serving)
 
     def _answer(self, message: ToWorker, serving: Serving) -> None:
-        """A question."""
+        """Answer a question of the parent."""
         if isinstance(message, AskStatistics):
             self._tasks.start("statistics", serving.report(message))
         elif isinstance(message, AskSnapshot):
             self.send(Snapshot(message.question, serving.data.snapshot()))
         elif isinstance(message, AskTasks):
-            self.send(Told(message.question, describe_tasks()))
+            self.send(Answer(message.question, describe_tasks()))
         elif isinstance(message, TakeProfile):
             self._tasks.start("profile", self._profile(message))
 
@@ -214,10 +214,10 @@ class Worker:
 
     async def _profile(self, message: TakeProfile) -> None:
         try:
-            told = Told(message.question, await asyncio.to_thread(self._profiler.take, message.seconds))
+            answer = Answer(message.question, await asyncio.to_thread(self._profiler.take, message.seconds))
         except ProfilerBusyError:
-            told = Told(message.question, None, "a profile is being taken already")
-        self.send(told)
+            answer = Answer(message.question, None, "a profile is being taken already")
+        self.send(answer)
 
     def _leave(self, code: int) -> None:
         if not self.ended.done():
@@ -238,7 +238,7 @@ class Worker:
 
 
 class Serving:
-    """All that a worker has from `Begin` on. Raises StartError where spans cannot be sent as configured."""
+    """The parts of a worker that `Begin` makes. Raises StartError if spans cannot be sent as configured."""
 
     def __init__(self, begin: Begin, worker: Worker, tasks: TaskGroupOwner) -> None:
         loop = asyncio.get_running_loop()
@@ -255,7 +255,7 @@ class Serving:
         self.peers.recorder = recorder_from_environment(self._member, now)
         self.peers.loads = self.data.join(self._member, self.peers.send)
         self.peers.answers = self.data.answer_links
-        self._counter: RequestCounter | None = None  # while or since Knative's metrics are wanted
+        self._counter: RequestCounter | None = None  # set once Knative's metrics have been on
         self.telemetry = Telemetry(
             self.data.proxy,
             Controllers(now),
@@ -274,11 +274,11 @@ class Serving:
         self._server: Server = self.data.start()
         self._listening: dict[int, ListeningSocket] = {}
         self._turn = asyncio.Lock()
-        self._reported: dict[int, tuple[int, int]] = {}  # what was counted of idle revisions, by incarnation
+        self._reported: dict[int, tuple[int, int]] = {}  # last reported counts of idle revisions, by incarnation
         tasks.repeat("lent slots", MEMBER_TICK_S, self._member.tick)
 
     def adopt(self, message: Members) -> None:
-        """The workers are these from now on."""
+        """Adopt a view."""
         unproven = frozenset(message.unproven_replicas)
         view = View(message.epoch, message.workers, frozenset(), unproven, message.follows)
         if self.peers.recorder is not None:
@@ -287,12 +287,13 @@ class Serving:
         self.peers.keep({one.number for one in message.workers})
 
     def allow_grants(self, allowed: bool) -> None:
+        """Allow or forbid that this member grants slots."""
         self._member.allow_grants(allowed)
 
     # --- listening sockets ---
 
     async def listen(self, message: Listen, comes: deque[socket.socket]) -> None:
-        """New ones serve before old ones close."""
+        """Open the new sockets, then close those that are not named."""
         async with self._turn:
             for given in message.sockets:
                 if given.comes:
@@ -307,7 +308,7 @@ class Serving:
         if isinstance(wanted, Listener) and wanted.is_secure():
             try:
                 certificate = ServerCertificate(wanted)
-            except StartError as error:  # the parent has tried it: the files were replaced in this moment
+            except StartError as error:  # the parent could read it, so the files were replaced just now
                 log.error("%s; tried again when the files are looked at", error)
                 sock.close()
                 self._worker.send(Unserved(number))
@@ -317,12 +318,13 @@ class Serving:
         await self._server.open(listener)
 
     def look_at_certificates(self) -> None:
+        """Check the files of the certificates."""
         self._server.look_at_certificates()
 
     # --- figures ---
 
     async def report(self, question: AskStatistics) -> None:
-        """In parts, between which the loop turns."""
+        """Send the statistics in parts, and yield to the loop between them."""
         part: list[RevisionStatistics] = []
         for one in self._revisions(question.everything):
             part.append(one)
@@ -367,7 +369,7 @@ class Serving:
 
 
 def _resident_bytes() -> int:
-    """0 where the kernel does not say."""
+    """Return the resident memory of this process; 0 if the kernel does not report it."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""Questions to workers, each with an answer or an end of the wait."""
+"""Questions to workers, each with a time limit for the answers."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from activator.runtime.tasks import wait_for
-from activator.workers.messages import Told, ToWorker
+from activator.workers.messages import Answer, ToWorker
 from activator.workers.worker_process import WorkerProcess
 
 
-class _Asked:
-    """Of several workers."""
+class _Question:
+    """A question to several workers, with those that have not answered yet."""
 
     def __init__(self, workers: Iterable[int]) -> None:
         self.open = set(workers)
-        self.told: Told | None = None
+        self.result: Answer | None = None
         self.answered = asyncio.Event()
         self.answer(0)
 
@@ -26,38 +26,38 @@ class _Asked:
 
 
 class Questions:
-    """Those that are open."""
+    """The open questions."""
 
     def __init__(self) -> None:
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, _Question] = {}
         self._last = 0
 
     async def ask_all(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> bool:
-        """Whether each has answered in time, or has ended."""
+        """Ask several workers. True if each has answered within `limit_s`, or has ended."""
         asked = await self._ask(workers, make, limit_s)
         return asked.answered.is_set()
 
-    async def ask(self, worker: WorkerProcess, make: Callable[[int], ToWorker], limit_s: float) -> Told | None:
-        """What it has told; None: it has not answered."""
+    async def ask(self, worker: WorkerProcess, make: Callable[[int], ToWorker], limit_s: float) -> Answer | None:
+        """Ask one worker, and return its answer; None if it has not answered within `limit_s`."""
         asked = await self._ask([worker], make, limit_s)
-        return asked.told
+        return asked.result
 
-    def answered(self, question: int, worker: int, told: Told | None = None) -> None:
-        """An answer has come; too late, it is nobody's."""
+    def answered(self, question: int, worker: int, answer: Answer | None = None) -> None:
+        """Take an answer. A late one is dropped."""
         asked = self._asked.get(question)
         if asked is not None:
-            asked.told = told
+            asked.result = answer
             asked.answer(worker)
 
     def worker_ended(self, worker: int) -> None:
-        """It will not answer."""
+        """Stop waiting for a worker that has ended."""
         for asked in self._asked.values():
             asked.answer(worker)
 
-    async def _ask(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> _Asked:
+    async def _ask(self, workers: list[WorkerProcess], make: Callable[[int], ToWorker], limit_s: float) -> _Question:
         self._last += 1
         question = self._last
-        asked = self._asked[question] = _Asked(worker.number for worker in workers)
+        asked = self._asked[question] = _Question(worker.number for worker in workers)
         for worker in workers:
             worker.send(make(question))
         try:

@@ -1,4 +1,4 @@
-"""What workers show of their revisions, as one: plain data, as `data_plane/snapshot.py` makes it."""
+"""The snapshots of all workers, merged into one: plain data, as `data_plane/snapshot.py` makes it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BY_REASON: Final = ("failed", "retries")
 
 
 def together(by_worker: dict[int, dict[str, Shown]]) -> dict[str, Shown]:
-    """All revisions by key. `workers` has what each worker carries of one."""
+    """Return all revisions by key. The field `workers` has the requests of each worker."""
     found: dict[str, list[tuple[int, Shown]]] = {}
     for worker, revisions in by_worker.items():
         for key, shown in revisions.items():
@@ -44,7 +44,7 @@ def _together(parts: list[tuple[int, Shown]]) -> Shown:
 
 
 def _slots(tables: list[list[Shown]]) -> list[Shown]:
-    """By pod: each worker shows the requests that it has there."""
+    """Return the merged slots, one for each pod. A worker's slot has only its own requests there."""
     found: dict[tuple[str, str], Shown] = {}
     for table in tables:
         for slot in table:
@@ -52,7 +52,7 @@ def _slots(tables: list[list[Shown]]) -> list[Shown]:
             known = found.get(name)
             if known is None:
                 found[name] = {**slot}
-                found[name].pop("elsewhere", None)  # in the sum it is nobody's
+                found[name].pop("elsewhere", None)  # the sum includes the requests of all workers
                 continue
             known["in_flight"] += slot["in_flight"]
             if "connections" in slot and "connections" in known:

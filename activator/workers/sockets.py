@@ -1,12 +1,12 @@
-"""The listening sockets of all workers: for each address one for each place, between which the kernel distributes.
+"""The listening sockets of all workers: each address has one for each place, and the kernel distributes connections.
 
 Rules
-  1. The parent keeps each of them open. So connections that wait in the queue of a worker that has ended are not lost:
-     whoever serves its place next has them.
-  2. A change that cannot be made whole is not begun: `plan` raises, and nothing is open that was not before.
+  1. The parent keeps each of them open, so connections in the accept queue of a worker that has ended are not lost: the
+     next worker of its place accepts them.
+  2. A change is made as a whole or not at all: if `plan` raises, it has left nothing open.
   3. A Unix socket cannot be shared by its address: there is one, and each place has a descriptor of it. All workers
-     accept from one queue, so nothing in it belongs to the worker that ends.
-  4. A certificate is tried out here, and its files are watched here; the workers are told when to read them.
+     accept from one queue, so no connection in it belongs to a worker that has ended.
+  4. The parent loads each certificate first and watches its files; it notifies the workers when to read them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from activator.runtime.unix_sockets import SocketAccess, remove_file
 
 
 class PlacedSocket(NamedTuple):
-    """`number`: given to no other one, ever."""
+    """The socket of one place. `number` is unique."""
 
     number: int
     wanted: str | Listener
@@ -34,7 +34,7 @@ class PlacedSocket(NamedTuple):
 
 
 class SharedListener:
-    """One listener of the configuration: `sockets[place]`."""
+    """One listener of the configuration, with a socket for each place."""
 
     def __init__(
         self, wanted: str | Listener, sockets: list[PlacedSocket], certificate: ServerCertificate | None
@@ -45,7 +45,7 @@ class SharedListener:
         self.address = address_of(sockets[0].socket)  # as bound
 
     def close(self, is_left: bool = True) -> None:
-        """`is_left`: no other one listens at its address."""
+        """Close the sockets. `is_left`: no other listener has the address, so the file of a Unix socket is removed."""
         if is_left:
             remove_file(self.address)
         for one in self.sockets:
@@ -53,20 +53,20 @@ class SharedListener:
 
 
 class SocketChange(NamedTuple):
-    """What is to be served on from now on, and what no more."""
+    """A change of the listeners: those that were opened, and those that are to be closed."""
 
     opened: list[SharedListener]
     leaving: list[SharedListener]
 
     def discard(self) -> None:
-        """The change is not to be made: close what `plan` has opened."""
+        """Close the listeners that `plan` has opened, instead of making the change."""
         stays = {listener.address for listener in self.leaving}
         for listener in self.opened:
             listener.close(listener.address not in stays)
 
 
 class SharedSockets:
-    """Of `places` workers."""
+    """The listeners of `places` workers."""
 
     def __init__(self, places: int) -> None:
         self._places = places
@@ -75,11 +75,11 @@ class SharedSockets:
 
     @property
     def addresses(self) -> list[str]:
-        """As bound, so that port 0 shows what it became."""
+        """The addresses as bound, where port 0 has been replaced."""
         return [listener.address for listener in self._listeners]
 
     def plan(self, wanted: list[str | Listener]) -> SocketChange:
-        """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
+        """Open the new listeners; `change` or `discard` the result before the loop turns. Raises StartError."""
         staying = [one.wanted for one in self._listeners if one.wanted in wanted]
         leaving = [one for one in self._listeners if one.wanted not in wanted]
         opened: list[SharedListener] = []
@@ -91,7 +91,7 @@ class SharedSockets:
         return SocketChange(opened, leaving)
 
     def change(self, change: SocketChange) -> None:
-        """Make it so. Who serves on a socket that leaves has a descriptor of its own."""
+        """Make a planned change. Workers keep their own descriptors of sockets that are closed here."""
         self._listeners = [*(one for one in self._listeners if one not in change.leaving), *change.opened]
         stays = {listener.address for listener in self._listeners}
         for listener in change.opened:
@@ -100,17 +100,17 @@ class SharedSockets:
             listener.close(listener.address not in stays)
 
     def of_places(self, places: Iterable[int]) -> list[PlacedSocket]:
-        """All sockets of these places."""
+        """Return all sockets of these places."""
         return [listener.sockets[place] for place in places for listener in self._listeners]
 
     def close(self) -> None:
-        """Connections that nobody has accepted are refused, once the workers have closed theirs, too."""
+        """Close all sockets. Pending connections are refused once the workers have closed their descriptors, too."""
         for listener in self._listeners:
             listener.close()
         self._listeners = []
 
     def look_at_certificates(self) -> bool:
-        """Whether one of them was replaced, by a good one."""
+        """Check the files of the certificates. True if one was replaced by a valid one."""
         replaced = False
         for listener in self._listeners:
             certificate = listener.certificate
@@ -131,8 +131,8 @@ class SharedSockets:
         return SharedListener(wanted, self._placed(wanted, self._bind(address, access)), certificate)
 
     def _bind(self, address: str, access: SocketAccess) -> list[socket.socket]:
-        # Sockets that share a port would share it with another program of the same user just as well: whether the
-        # address is free shows only with a socket that does not share.
+        # Sockets that share a port (SO_REUSEPORT) would also share it with another program of the same user. Only a
+        # socket that does not share it shows whether the address is free.
         first = bind(address, access=access)
         if is_unix(address):
             return [first, *(first.dup() for _ in range(self._places - 1))]

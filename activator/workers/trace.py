@@ -1,12 +1,12 @@
-"""What one member says, hears and decides, as events that `tests/simulation/checker.py` judges (docs/simulation.md).
+"""The messages and decisions of one member, as events that `tests/simulation/checker.py` judges (docs/simulation.md).
 
-A worker writes them into the folder that OWNERSHIP_TRACE names, a file for each process; without it nothing is
-recorded. The simulation hands the same events to the checker at once.
+A worker writes them into the folder that OWNERSHIP_TRACE names, a file for each process; without the variable nothing
+is recorded. The simulation passes the same events to the checker directly.
 
 Rules
-  1. An event is recorded before what it leads to: `Heard` before the member acts on it, `Sent` before it is sent.
+  1. An event is recorded before its effects: `Received` before the member acts on it, `Sent` before it is sent.
   2. Times are of the machine's monotonic clock, so the files of its processes can be merged by time.
-  3. Each event is with the kernel when `write` returns: the file of a process that is killed is whole.
+  3. The kernel has each event when `write` returns, so the file of a killed process is complete.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, tag=True):
 
 
 class Adopted(Event, frozen=True, tag=True):
-    """The member is in this view."""
+    """The member has adopted this view."""
 
     epoch: int
     members: tuple[int, ...]
@@ -44,7 +44,7 @@ class Adopted(Event, frozen=True, tag=True):
 
 
 class Linked(Event, frozen=True, tag=True):
-    """There is a link, over which nothing has come yet."""
+    """There is a new link to this peer."""
 
     peer: int
 
@@ -58,31 +58,31 @@ class Sent(Event, frozen=True, tag=True):
     message: MemberMessage
 
 
-class Heard(Event, frozen=True, tag=True):
+class Received(Event, frozen=True, tag=True):
     peer: int
     message: MemberMessage
 
 
 class Began(Event, frozen=True, tag=True):
-    """The member grants slots of the revision from now on; it has owned it since the view `since`."""
+    """The member grants slots of the revision from now on. It has owned the revision since the view `since`."""
 
     key: str
     since: int
 
 
 class Ceased(Event, frozen=True, tag=True):
-    """It does not any more."""
+    """The member does not grant slots of the revision any more."""
 
     key: str
 
 
-MemberEvent = Adopted | Linked | Unlinked | Sent | Heard | Began | Ceased
+MemberEvent = Adopted | Linked | Unlinked | Sent | Received | Began | Ceased
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
 
 
 class Recorder:
-    """Of one member. Its methods are called by whoever hands things to it and takes them from it."""
+    """Records the events of one member. The caller reports each message to and from the member."""
 
     def __init__(self, member: Member, now: Now, write: Callable[[MemberEvent], None]) -> None:
         self._member = member
@@ -91,30 +91,30 @@ class Recorder:
         self._begun: set[str] = set()
 
     def adopted(self, view: View) -> None:
-        """Before the member is told."""
-        self.looked()
+        """Record a view, before the member adopts it."""
+        self.check_owned()
         names = tuple([one.number for one in view.members])
         self._write(Adopted(self._now(), self._member.number, view.epoch, names, tuple(sorted(view.unproven))))
 
     def linked(self, peer: int) -> None:
-        self.looked()
+        self.check_owned()
         self._write(Linked(self._now(), self._member.number, peer))
 
     def unlinked(self, peer: int) -> None:
-        self.looked()
+        self.check_owned()
         self._write(Unlinked(self._now(), self._member.number, peer))
 
     def sent(self, peer: int, message: MemberMessage) -> None:
         if type(message) is Granted and message.key not in self._begun:
-            self.looked()
+            self.check_owned()
         self._write(Sent(self._now(), self._member.number, peer, message))
 
-    def heard(self, peer: int, message: MemberMessage) -> None:
-        self.looked()
-        self._write(Heard(self._now(), self._member.number, peer, message))
+    def received(self, peer: int, message: MemberMessage) -> None:
+        self.check_owned()
+        self._write(Received(self._now(), self._member.number, peer, message))
 
-    def looked(self) -> None:
-        """Which revisions does it grant slots of? Called before what may change it; once more where nothing follows."""
+    def check_owned(self) -> None:
+        """Record what the member has begun or ceased to grant. To be called before each event, and after the last."""
         owned = self._member.owned
         for key in [key for key in self._begun if key not in owned or not owned[key].complete]:
             self._begun.discard(key)
@@ -126,7 +126,7 @@ class Recorder:
 
 
 class TraceFile:
-    """Each event as msgpack (the times of a request may be infinite, which JSON has no word for), behind its length."""
+    """A file of events: each is its length, and msgpack, because JSON has no infinite times."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -137,7 +137,7 @@ class TraceFile:
 
 
 def recorder_from_environment(member: Member, now: Now) -> Recorder | None:
-    """Where the variable is set."""
+    """Return a recorder if the variable is set."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return None

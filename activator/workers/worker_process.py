@@ -1,4 +1,4 @@
-"""One worker as the parent sees it, from the fork to its end."""
+"""One worker as its parent has it, from the fork to its end."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from activator.workers.messages import ToWorker, encode
 
 
 class WorkerProcess:
-    """`number` is given to no other one here, `member` is its number as a member; `place` has one worker after the
-    other.
-    """
+    """A worker. `number` is unique in this parent; `member` is its number as a member; `place` is an index."""
 
     def __init__(self, number: int, member: int, place: int, started_s: float) -> None:
         self.number = number
         self.member = member
         self.place = place
         self.started_s = started_s
-        self.heard_s = started_s
-        self.process = 0  # its pid
-        self.pidfd = -1  # by which its end is known; -1: not forked yet, or ended
+        self.silent_since_s = started_s
+        self.process = 0  # PID
+        self.pidfd = -1  # -1: not forked yet, or ended
         self.wire: Wire | None = None
-        self.is_ready = False  # it has said `Begun`
-        self.begun = asyncio.Event()  # it takes part: it is ready, and its end will be known
-        self.listening = asyncio.Event()  # on all that it was given
+        self.is_ready = False  # it has reported `Begun`
+        self.begun = asyncio.Event()  # it takes part: it is ready, and its pidfd is known
+        self.listening = asyncio.Event()  # it accepts on all sockets that it was sent
         self.listens_awaited = 0
         self.ended = asyncio.Event()
-        self.given: set[int] = set()  # sockets that it has
+        self.given: set[int] = set()  # numbers of the sockets that it has
         self.snapshot: dict[str, dict[str, Any]] = {}
         self.is_killed = False
         self._loop = asyncio.get_running_loop()
@@ -39,7 +37,7 @@ class WorkerProcess:
         self._descriptors: list[int] = []
 
     def send(self, message: ToWorker, descriptors: Iterable[int] = ()) -> None:
-        """At the end of this turn. The descriptors are closed here when they are sent."""
+        """Send a message at the end of this turn. The descriptors are closed here once they are sent."""
         given = [*descriptors]
         if len(self._descriptors) + len(given) > DESCRIPTORS_AT_ONCE_MAX:
             self._flush()
@@ -49,23 +47,23 @@ class WorkerProcess:
         self._descriptors.extend(given)
 
     def kill(self) -> None:
-        """Whatever it is doing."""
+        """Send SIGKILL, now or as soon as it is forked."""
         self.is_killed = True
         if self.pidfd >= 0:
             try:
                 signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:  # it has ended by itself meanwhile
+            except ProcessLookupError:  # it has just ended by itself
                 pass
 
     def forked(self, process: int, pidfd: int) -> None:
-        """It is a process now."""
+        """Register its process."""
         self.process = process
         self.pidfd = pidfd
         if self.is_killed:
             self.kill()
 
     def close(self) -> None:
-        """It has ended."""
+        """Register its end."""
         self.ended.set()
         if self.pidfd >= 0:
             os.close(self.pidfd)
@@ -82,11 +80,11 @@ class WorkerProcess:
 
 
 class Place:
-    """Where one worker after the other serves."""
+    """A place, which has one worker at a time."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.worker: WorkerProcess | None = None
-        self.short_lives = 0  # workers in a row that ended soon
-        self.waits_until_s = 0.0  # the next worker is not started before
+        self.short_lives = 0  # workers in a row that ended soon after their start
+        self.waits_until_s = 0.0  # time before which the next worker is not started
         self.restarts_total = 0

@@ -1,4 +1,4 @@
-"""What the program asks of the data planes that serve for it, be it one in its own process or many in theirs."""
+"""The interface of the program to its data planes: one in its own process, or many in worker processes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from activator.workers.messages import WorkerCounts
 
 
 class ListenerPlan(Protocol):
-    """A change of what is served on: to be made by `change`, or given up."""
+    """A planned change of the listeners: to be made by `Workers.change`, or discarded."""
 
     def discard(self) -> None: ...
 
 
 class Workers(GroupDataPlanes):
-    """`apply`, `execute` and `write_out` are the data plane's end of the control plane's messages."""
+    """All data planes. `apply`, `execute` and `write_out` take the messages of the control plane."""
 
     @abstractmethod
     async def start(self) -> None:
-        """There are workers, to which effects can be sent. Raises StartError."""
+        """Start the workers, so that effects can be sent to them. Raises StartError."""
 
     @abstractmethod
     async def serve(self) -> None:
-        """Accept on what is wanted, from now on. Raises StartError."""
+        """Accept connections on the planned listeners, from now on. Raises StartError."""
 
     @abstractmethod
     async def close(self) -> None:
-        """To be called when all have drained."""
+        """End the workers. To be called when all have drained."""
 
     @abstractmethod
     def apply(self, effects: list[Effect]) -> None: ...
@@ -50,22 +50,22 @@ class Workers(GroupDataPlanes):
     @property
     @abstractmethod
     def addresses(self) -> list[str]:
-        """What is served on, as bound."""
+        """The addresses of the listeners, as bound."""
 
     @abstractmethod
     def plan(self, wanted: list[str | Listener]) -> ListenerPlan:
-        """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
+        """Open the new listeners; `change` or `discard` the result before the loop turns. Raises StartError."""
 
     @abstractmethod
     def change(self, plan: ListenerPlan) -> None: ...
 
     @abstractmethod
     def reconfigure(self, config: Config) -> None:
-        """The file was read again, and is taken."""
+        """Use a configuration that was reloaded."""
 
     @abstractmethod
     def settle(self, settings: ClusterSettings) -> None:
-        """The cluster says something new of logs and traces."""
+        """Use the cluster's new settings of logs and traces."""
 
     @abstractmethod
     def set_log_level(self, part: str, level: str) -> None: ...
@@ -74,11 +74,11 @@ class Workers(GroupDataPlanes):
 
     @abstractmethod
     async def gather_statistics(self) -> None:
-        """Ask for `counts` and `revision_statistics`; who does not answer in time is read as of the last time."""
+        """Update `counts` and `revision_statistics`. A worker that does not answer in time keeps its last figures."""
 
     @abstractmethod
     async def gather_snapshot(self) -> None:
-        """Ask for `snapshot`, likewise."""
+        """Update `snapshot`, likewise."""
 
     @abstractmethod
     def counts(self) -> WorkerCounts: ...
@@ -88,24 +88,24 @@ class Workers(GroupDataPlanes):
 
     @abstractmethod
     def requests(self) -> RequestReader | None:
-        """As Knative's metrics distinguish them; None: they are counted in this process."""
+        """The counts of requests for Knative's metrics; None if they are counted in this process."""
 
     @abstractmethod
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
-        """All revisions, or the one of this key, as plain data, by key."""
+        """Return all revisions, or the one of this key, as plain data, by key."""
 
     @abstractmethod
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        """What one worker has. Raises NoWorkerError."""
+        """Return the snapshot of one worker. Raises NoWorkerError."""
 
     @abstractmethod
     async def tasks_of(self, place: int) -> Any:
-        """What runs in one worker beside its requests. Raises NoWorkerError."""
+        """Return the tasks of one worker's loop. Raises NoWorkerError."""
 
     @abstractmethod
     async def profile_of(self, place: int, seconds: float) -> Any:
-        """Where one worker spends its time, for so long. Raises NoWorkerError, or ProfilerBusyError."""
+        """Profile one worker for this time. Raises NoWorkerError or ProfilerBusyError."""
 
     @abstractmethod
     def describe(self) -> list[dict[str, Any]]:
-        """The processes beside this one, as plain data."""
+        """Return the worker processes, as plain data."""

@@ -258,7 +258,7 @@ def test_who_does_not_have_the_key_cannot_take_part(run_activator: RunActivator,
         other_key.write_text("another key, of which nobody knows\n")
         stranger = run_activator(replicas.configuration(1, key_file=str(other_key)))
         stranger.may_log_errors = True
-        one.wait_log(f"{replicas.peers[1]} is refused as a member: it says that we do not have the key of its group")
+        one.wait_log(f"{replicas.peers[1]} is refused as a member: it reports that we do not have the key of its group")
         assert len(replicas.view(0)["members"]) <= 1
         host, _, port = replicas.peers[0].rpartition(":")
         for nonsense in (

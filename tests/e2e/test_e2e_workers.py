@@ -180,7 +180,7 @@ def test_a_worker_that_hangs_is_replaced_and_what_waited_for_it_is_served(run_ac
         assert all(client.answer().status == 200 for client in clients)
         for client in clients:
             client.close()
-        activator.wait_log("worker 0 has said nothing for 0.7 s and is ended")
+        activator.wait_log("worker 0 has sent nothing for 0.7 s and is killed")
         assert is_dead(hung) and pids(activator)[1] == other
 
 

@@ -12,7 +12,8 @@ import itertools
 import random
 from collections.abc import Callable
 
-from activator.members.group import Group, GroupRules
+from activator.members.contacts import GroupRules
+from activator.members.group import Group
 from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 
@@ -218,7 +219,7 @@ class GroupWorld:
         if self.time_s < process.stopped_until_s:
             return
         if other is None or other.is_dead:
-            process.group.is_vacant(seat)
+            process.group.refused(seat)
             return
         if self.time_s < other.stopped_until_s:
             return  # who is stopped does not greet

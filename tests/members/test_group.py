@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.members.group import HELD_S, STUCK_S, GroupRules
+from activator.members.contacts import GroupRules
 from activator.members.messages import Accept
 from activator.members.numbers import seat_of, unmet
+from activator.members.readiness import HELD_S, STUCK_S
 from tests.conftest import storms
 from tests.members.group_world import GroupWorld, storm
 
@@ -227,11 +228,11 @@ def test_a_replica_that_learns_of_its_own_end_grants_no_more() -> None:
 def test_a_second_replica_on_a_seat_whose_holder_is_reached_is_refused() -> None:
     world = formed(3)
     group = world.processes[0].group
-    assert group.is_taken(1, world.processes[1].number + 1)
-    assert not group.is_taken(1, world.processes[1].number)
+    assert group.contacts.is_taken(1, world.processes[1].number + 1)
+    assert not group.contacts.is_taken(1, world.processes[1].number)
     world.stop(1, 10.0)
     world.run(3.0)
-    assert not group.is_taken(1, world.processes[1].number + 1), "it is not reached"
+    assert not group.contacts.is_taken(1, world.processes[1].number + 1), "it is not reached"
 
 
 def test_members_that_do_not_agree_on_a_view_are_not_ready() -> None:
@@ -263,7 +264,7 @@ def test_clocks_that_drift_and_differ_end_nothing() -> None:
     world.run(30.0)
     world.check_calm()
     assert world.processes[0].view.epoch >> 32 <= (epoch >> 32) + 4
-    assert not any(process.group._ended or process.group.has_died for process in world.all)
+    assert not any(process.group.contacts.ended or process.group.has_died for process in world.all)
 
 
 def test_a_goodbye_reaches_members_whose_link_is_lost_just_then() -> None:

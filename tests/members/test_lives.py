@@ -27,7 +27,7 @@ def test_a_revision_that_comes_back_is_another_one() -> None:
     drop(lives)
     assert life_of(lives) == 1
     assert life_of(lives, "b") == 0
-    assert lives.told().present == {a_spec("a").key: 1}
+    assert lives.announced().present == {a_spec("a").key: 1}
 
 
 def test_a_replica_that_starts_later_counts_on() -> None:
@@ -35,7 +35,7 @@ def test_a_replica_that_starts_later_counts_on() -> None:
     life_of(one)
     drop(one)
     life_of(one)
-    assert other.learn(one.told()) == []
+    assert other.learn(one.announced()) == []
     assert life_of(other) == 1
 
 
@@ -46,8 +46,8 @@ def test_a_lower_number_than_others_have_is_told() -> None:
         drop(one)
     life_of(one)
     life_of(other)
-    assert other.learn(one.told()) == [a_spec("a").key]
-    assert one.learn(other.told()) == []
+    assert other.learn(one.announced()) == [a_spec("a").key]
+    assert one.learn(other.announced()) == []
 
 
 def test_names_that_were_dropped_are_forgotten_in_the_end() -> None:
@@ -63,9 +63,9 @@ def test_a_replica_that_starts_between_a_drop_and_the_return_counts_on() -> None
     one, other = Lives(), Lives()
     life_of(one)
     drop(one)
-    assert other.learn(one.told()) == []
+    assert other.learn(one.announced()) == []
     third = Lives()
-    assert third.learn(other.told()) == []  # who has heard of it tells it as well
+    assert third.learn(other.announced()) == []  # who has heard of it tells it as well
     assert life_of(one) == life_of(other) == life_of(third) == 1
 
 
@@ -74,6 +74,6 @@ def test_a_drop_that_has_not_come_here_yet_is_no_reason_to_complain() -> None:
     life_of(one)
     life_of(other)
     drop(one)
-    assert other.learn(one.told()) == []
+    assert other.learn(one.announced()) == []
     drop(other)
     assert life_of(one) == life_of(other) == 1

@@ -185,7 +185,7 @@ def test_links_that_somebody_on_the_way_ends_prove_nothing(way: str) -> None:
             ended = [relay for relay in machines.relays if relay.links][: round_ + 1]
             assert sum(relay.close_links(resets=way == "reset", half=way == "half") for relay in ended)
             await asyncio.sleep(0.8)
-            assert not any(one.group._ended for one in machines.all), "nobody has died"
+            assert not any(one.group.contacts.ended for one in machines.all), "nobody has died"
         await machines.until_together()
         assert [one.membership.replica for one in machines.all] == numbers
         assert not any(one.displaced for one in machines.all)
@@ -240,7 +240,7 @@ def test_a_copied_configuration_on_a_fourth_machine_does_not_end_the_group() -> 
             await copy.kill()
         await asyncio.sleep(2.0)
         assert machines.are_together()
-        assert not any(one.group._ended or one.displaced for one in machines.all)
+        assert not any(one.group.contacts.ended or one.displaced for one in machines.all)
 
     run(story)
 

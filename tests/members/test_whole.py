@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.members.group import GroupRules
+from activator.members.contacts import GroupRules
 from tests.conftest import storms
 from tests.members.whole_storm import ALONE, CLOSES, PROMPT, STRICT, storm
 from tests.members.whole_world import WholeNode, WholeWorld, ask_somewhere

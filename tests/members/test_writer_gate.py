@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.members.group import NO_VIEW, GroupRules
+from activator.members.contacts import GroupRules
+from activator.members.group import NO_VIEW
 from activator.members.messages import GroupView, Replica
 from activator.members.numbers import unmet
 from activator.members.writer_gate import DOUBTS_MAX, WriterGate, writers_of

@@ -11,8 +11,8 @@ import time
 import traceback
 from typing import Final
 
-from activator.members.group import GroupRules
-from activator.members.membership import END_SETTLE_S
+from activator.members.contacts import GroupRules
+from activator.members.local_proofs import END_SETTLE_S
 from tests.members.whole_world import WholeWorld, ask_somewhere
 
 REVISIONS: Final = {"ns/one": (1, 3), "ns/three": (3, 2)}

@@ -17,17 +17,18 @@ from typing import Final
 
 from activator.data_plane.ownership.messages import MemberMessage
 from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
-from activator.members.group import Group, GroupRules, follows_on
+from activator.members.contacts import GroupRules
+from activator.members.group import Group
 from activator.members.lives import Lives
+from activator.members.local_proofs import END_SETTLE_S
 from activator.members.membership import (
-    END_SETTLE_S,
     FORM_SLACK_S,
     REDIAL_S,
     TICK_S,
 )
 from activator.members.mesh import HANDSHAKE_S
 from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, RevisionLives, decode, encode
-from activator.members.numbers import seat_of, unmet, worker_number, worker_place
+from activator.members.numbers import follows_on, seat_of, unmet, worker_number, worker_place
 from activator.members.plane_links import RELINK_INITIAL_S, RELINK_MAX_S
 from activator.messages import DropRevision, SetRevision
 from activator.workers.frames import decode as decode_slots
@@ -100,7 +101,7 @@ class WholeNode(Node):
 
     def begin(self) -> None:
         self.group.set_roster(set(range(self.world.seats)))
-        self.group.set_lives(self.lives.told())
+        self.group.set_lives(self.lives.announced())
         self.group.set_process(f"machine {self.seat}", self.number, 1, "")
         self.group.set_data_planes((DataPlaneName(self.plane, self.name.place),))
         self._tick_group()
@@ -124,7 +125,7 @@ class WholeNode(Node):
         self.is_loaded = True
         for node in self.world.whole():
             if self.world.loads_formed:  # whoever knows has been met before, in these storms
-                self.lives.learn(node.lives.told())
+                self.lives.learn(node.lives.announced())
         for key in self.world.revisions:
             if key not in self.world.absent:
                 self.set_key(key)
@@ -153,7 +154,7 @@ class WholeNode(Node):
             self._lives_changed()
 
     def _lives_changed(self) -> None:
-        self.group.set_lives(self.lives.told())
+        self.group.set_lives(self.lives.announced())
 
     def _learn(self, lives: RevisionLives) -> None:
         self.lives.learn(lives)
@@ -178,7 +179,7 @@ class WholeNode(Node):
 
         def failed(is_vacant: bool) -> None:
             if is_vacant:
-                self.group.is_vacant(seat)
+                self.group.refused(seat)
             self.later(REDIAL_S, lambda: self.dialling.discard(seat))
 
         dial.met, dial.failed = met, failed
@@ -188,7 +189,7 @@ class WholeNode(Node):
         seat, replica = dial.node.seat, dial.node.number
         if dial.wanted:
             return dial.wanted == self.plane and dial.own in self.planes
-        if self.group.is_taken(seat, replica):
+        if self.group.contacts.is_taken(seat, replica):
             return False
         link = self.links.get(seat)
         is_ours = link is not None and link.replica == replica and link.is_dialled
@@ -382,7 +383,10 @@ class WholeWorld(World):
         if not self.rules.releases_silent:
             return
         released = {
-            contact.seat for node in self.whole() for contact in node.group.contacts.values() if contact.is_released
+            contact.seat
+            for node in self.whole()
+            for contact in node.group.contacts.by_seat.values()
+            if contact.is_released
         }
         for node in self.whole():
             if node.seat not in released:

@@ -45,8 +45,8 @@ from activator.workers.trace import (
     Adopted,
     Began,
     Ceased,
-    Heard,
     Linked,
+    Received,
     Sent,
 )
 from tests.simulation.trace_events import AnyEvent, Left, Used, events_of
@@ -90,7 +90,7 @@ class Checker:
             member = self._members[event.member] = _Member()
         if isinstance(event, Sent):
             self._sent(event, member)
-        elif isinstance(event, Heard):
+        elif isinstance(event, Received):
             self._heard(event, member)
         elif isinstance(event, Used):
             count = self._in_use[event.pod] = self._in_use.get(event.pod, 0) + 1
@@ -171,7 +171,7 @@ class Checker:
         member.slots[key].discard(slot)
         member.gone.add(slot)
 
-    def _heard(self, event: Heard, member: _Member) -> None:
+    def _heard(self, event: Received, member: _Member) -> None:
         message = event.message
         under_way = self._under_way.get((event.peer, event.member, member.links.get(event.peer, 0)), deque())
         _expect(bool(under_way) and under_way.popleft() == message, event, "that is not what was sent next")

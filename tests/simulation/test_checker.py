@@ -9,7 +9,7 @@ import pytest
 
 from activator.data_plane.ownership.messages import Granted, HeldSlot, Register, Registered, Released, Want
 from activator.data_plane.ownership.messages import WaitingRequest as Waiting
-from activator.workers.trace import SUFFIX, Adopted, Began, Ceased, Heard, Linked, Sent, TraceFile
+from activator.workers.trace import SUFFIX, Adopted, Began, Ceased, Linked, Received, Sent, TraceFile
 from tests.simulation.checker import TraceError, check, read
 from tests.simulation.storm import LIMITS_COME, storm
 from tests.simulation.trace_events import AnyEvent, Left, Used
@@ -29,16 +29,16 @@ def good() -> list[AnyEvent]:
         Linked(0.2, 1, 2),
         Linked(0.2, 2, 1),
         Sent(0.3, 2, 1, registered),
-        Heard(0.4, 1, 2, registered),
+        Received(0.4, 1, 2, registered),
         Began(0.4, 1, KEY, 1),
         Sent(0.5, 2, 1, want),
-        Heard(0.6, 1, 2, want),
+        Received(0.6, 1, 2, want),
         Sent(0.6, 1, 2, granted),
-        Heard(0.7, 2, 1, granted),
+        Received(0.7, 2, 1, granted),
         Used(0.7, 2, "pod", 1),
         Left(0.8, 2, "pod"),
         Sent(0.8, 2, 1, released),
-        Heard(0.9, 1, 2, released),
+        Received(0.9, 1, 2, released),
         Ceased(1.0, 1, KEY),
     ]
 
@@ -82,7 +82,7 @@ def _two_grant_in_one_epoch(events: list[AnyEvent]) -> None:
     granted = Granted(1, KEY, 8, 1, (2 << 40) + 1, "pod", "10.0.0.1:80", False, False)
     events += [
         Sent(1.1, 1, 2, registered),
-        Heard(1.1, 2, 1, registered),
+        Received(1.1, 2, 1, registered),
         Began(1.1, 2, KEY, 1),
         Sent(1.2, 2, 1, granted),
     ]
@@ -109,7 +109,7 @@ def _said_before_it_registered(events: list[AnyEvent]) -> None:
 
 
 def _lost_on_the_way(events: list[AnyEvent]) -> None:
-    events.remove(Heard(0.4, 1, 2, Registered(1, "")))
+    events.remove(Received(0.4, 1, 2, Registered(1, "")))
 
 
 @pytest.mark.parametrize(

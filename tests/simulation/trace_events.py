@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from activator.workers.frames import made
-from activator.workers.trace import LENGTH_BYTES, Adopted, Began, Ceased, Event, Heard, Linked, Sent, Unlinked
+from activator.workers.trace import LENGTH_BYTES, Adopted, Began, Ceased, Event, Linked, Received, Sent, Unlinked
 
 
 class Used(Event, frozen=True, tag=True):
@@ -24,7 +24,7 @@ class Left(Event, frozen=True, tag=True):
     pod: str
 
 
-AnyEvent = Adopted | Linked | Unlinked | Sent | Heard | Began | Ceased | Used | Left
+AnyEvent = Adopted | Linked | Unlinked | Sent | Received | Began | Ceased | Used | Left
 
 
 def _made(kind: type, said: Any) -> Any:

@@ -425,7 +425,7 @@ class Node:
 
     def heard(self, sender: int, message: MemberMessage) -> None:
         if self.recorder is not None:
-            self.recorder.heard(sender, message)
+            self.recorder.received(sender, message)
         self.member.receive(sender, message)
 
     def _send(self, receiver: int, message: MemberMessage) -> None:

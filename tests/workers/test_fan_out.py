@@ -115,7 +115,7 @@ def test_a_slot_of_a_worker_that_has_ended_is_freed_nowhere(both: Both) -> None:
     both.fan_out.receive(2, SlotDrained(KEY, 5, 9))
     (drained,) = both.heard()
     assert isinstance(drained, SlotDrained)
-    both.fan_out.left(2)
+    both.fan_out.ended(2)
     both.fan_out.joined(3, [])  # in its place
     both.sent.clear()
     both.fan_out.apply([FreeSlot(KEY, drained.slot, 9)])
@@ -133,7 +133,7 @@ def test_a_pod_is_drained_when_no_worker_has_a_request_there(both: Both) -> None
 def test_a_worker_that_ends_has_no_request_at_any_pod(both: Both) -> None:
     both.fan_out.apply([WithdrawPod(KEY, "p", 1.0)])
     both.fan_out.receive(1, PodDrained(KEY, "p"))
-    both.fan_out.left(2)
+    both.fan_out.ended(2)
     assert both.heard() == [PodDrained(KEY, "p")]
 
 
@@ -166,7 +166,7 @@ def load(requests: int, at_s: float, in_flight: int = 0, seconds: float = 0.0) -
 def test_loads_are_added_up_and_totals_never_fall(both: Both) -> None:
     both.fan_out.receive(1, load(10, 1.0, 2, 5.0))
     both.fan_out.receive(2, load(4, 1.1, 1, 2.0))
-    both.fan_out.left(1)
+    both.fan_out.ended(1)
     both.fan_out.joined(3, [])
     both.fan_out.receive(3, load(1, 1.3, 1, 0.1))
     assert both.heard() == [
@@ -178,7 +178,7 @@ def test_loads_are_added_up_and_totals_never_fall(both: Both) -> None:
 
 
 def test_nothing_counts_of_a_worker_that_has_ended_or_of_a_revision_that_is_gone(both: Both) -> None:
-    both.fan_out.left(2)
+    both.fan_out.ended(2)
     both.fan_out.receive(2, load(1, 1.0))
     both.fan_out.receive(2, PodServed(KEY, "p", 1))
     both.fan_out.apply([DropRevision(KEY)])
@@ -224,8 +224,8 @@ def test_a_worker_that_ends_while_it_drains_has_cut_its_requests() -> None:
     both = Both()
     both.fan_out.drain_begins()
     both.fan_out.receive(1, Drained(True))
-    both.fan_out.left(2)
-    both.fan_out.left(1)  # when it is done: as it should be
+    both.fan_out.ended(2)
+    both.fan_out.ended(1)  # when it is done: as it should be
     assert both.heard() == [Drained(False)]
 
 

@@ -1,7 +1,7 @@
-"""Calls of one member to the API, counted by verb, with what every caller of them does alike.
+"""The calls of one member to the API, counted by verb, with the handling of errors that all callers share.
 
 Rules
-  1. 403 is MembershipForbiddenError; every other failure stays the KubeError that it is.
+  1. 403 is MembershipForbiddenError; every other failure stays a KubeError.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Answer = TypeVar("Answer")
 
 @final
 class CountedCalls:
-    """`by_verb`: how many calls were made, with Kubernetes' verbs (a list is one, whatever its pages)."""
+    """Calls to the API. `by_verb` counts them by Kubernetes' verbs; a list is one call, whatever its pages."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
         self.by_verb: Counter[str] = Counter()
 
     async def get(self, path: str) -> bytes | None:
-        """None: there is none."""
+        """Return the object; None if it does not exist."""
         try:
             return await self.counted("get", self._client.get(path))
         except RefusedError as error:
@@ -45,15 +45,16 @@ class CountedCalls:
             raise
 
     async def list(self, selection: Selection[Object], decoding: Decoding[Object]) -> list[Object]:
-        """A consistent list: at least as new as any answer before."""
+        """Return a consistent list: at least as new as any earlier answer."""
         items, _ = await self.counted("list", list_all(self._client, selection, decoding, pause))
         return list(items.values())
 
     async def create(self, collection: str, thing: Mapping[str, Any]) -> bytes:
+        """Create an object, and return it as the API has stored it."""
         return await self.counted("create", self._client.create(collection, thing, FIELD_MANAGER))
 
     async def delete(self, path: str, uid: str, resource_version: str) -> bool:
-        """Delete this very version; False: there was none of this name."""
+        """Delete exactly this version. False if no object has this name."""
         try:
             await self.counted("delete", self._client.delete(path, uid, resource_version))
         except RefusedError as error:
@@ -76,5 +77,5 @@ class CountedCalls:
 
 
 def is_refusal(error: RefusedError, status: int, reason: str) -> bool:
-    """Whether the API itself refused for this reason: a proxy's answer between has no reason."""
+    """True if the API itself refused for this reason. The answer of a proxy on the path has no reason."""
     return error.status == status and error.reason == reason

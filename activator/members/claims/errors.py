@@ -1,27 +1,27 @@
-"""How membership fails. None of these is retried by whoever raises it; a KubeError is, within bounds.
+"""The errors of membership. The code that raises one does not retry; it retries a KubeError, within bounds.
 
 Rules
-  1. Each message says what is wrong, where, and what to do about it.
+  1. Each message has the fault, the place, and what to do about it.
 """
 
 from __future__ import annotations
 
 
 class MembershipError(Exception):
-    """There is no index, and trying on does not help."""
+    """This replica has no index, and a retry does not help."""
 
 
 class MembershipForbiddenError(MembershipError):
-    """The API refuses a right (403): go on without membership, and say so once."""
+    """The API refuses a right (403). The caller continues without membership, and logs that once."""
 
 
 class ForeignObjectError(MembershipError):
-    """An object with the name of one of ours is not ours; it is left alone."""
+    """An object that is not of this group has the name of one of its Leases. It is not changed."""
 
 
 class ClaimFailedError(MembershipError):
-    """No index within the bounds: the API fails again and again, or the group is full."""
+    """The claim has exceeded its bounds: the API has failed too often in a row, or the group is full."""
 
 
 class GroupNameError(MembershipError, ValueError):
-    """No name for a group."""
+    """An invalid name of a group."""

@@ -1,12 +1,12 @@
-"""The way that members claim their index: one Lease for each, whose name is the claim.
+"""The way that members claim their index: one Lease for each index, whose name is the claim.
 
 Rules
-  1. To create the Lease is to claim the index: the API takes one object of a name, so two members never have the same.
-  2. A member creates and deletes only Leases of its own, and deletes with the UID and the version that it has read:
-     what somebody else has put there since stays.
-  3. Nothing is renewed. A Lease has no end by time; whoever has proof that its holder is gone deletes it
+  1. Creating the Lease claims the index. The API stores one object of a name, so two members never have the same index.
+  2. A member creates and deletes only Leases of its own, and deletes with the UID and the version that it has read, so
+     that a Lease that has changed since stays.
+  3. Nothing is renewed. A Lease does not expire; a member with proof that its holder has ended deletes it
      (`LeaseRoster.evict`).
-  4. An object of the same name that is none of this group ends the claim with ForeignObjectError. It is never deleted.
+  4. An object of the same name that is not of this group ends the claim with ForeignObjectError. It is never deleted.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from lb.rng import Rng
 
 
 def leases_of(names: GroupNames, namespace: str) -> Selection[Lease]:
-    """The Leases that have the label of the group."""
+    """Return the selection of the Leases that have the label of the group."""
     return Selection(LEASES, namespace, f"{GROUP_LABEL}={names.label}")
 
 
 @final
 class LeaseStarter(Starter):
-    """`origin` names the installation, as "namespace/Deployment": two of them in one group are told of."""
+    """Claims by Leases. `origin` is "namespace/Deployment", by which two installations in one group are detected."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LeaseStarter(Starter):
         super().__init__(client, namespace, group, holder, rng, choice, pause, spread)
         self._origin = origin
         self._decoding = Decoding(Lease)
-        self._mine: dict[int, Seat] = {}  # what this holder has, as of the last look
+        self._mine: dict[int, Seat] = {}  # seats of this holder, as of the last list
         self._refused: int | None = None  # the index whose name was taken at the last attempt
 
     async def _look(self) -> Table:
@@ -73,10 +73,10 @@ class LeaseStarter(Starter):
         return seats
 
     async def _check_ours(self, index: int) -> None:
-        """The name was taken and the list does not show it: what has it? Raises ForeignObjectError."""
+        """Check the object that has the name of this index but is not in the list. Raises ForeignObjectError."""
         body = await self._calls.get(self._path(index))
         if body is None:
-            return  # deleted since
+            return  # it has been deleted
         lease = self._decoding.object(body)
         if not is_ours(lease, self.names) or seat_of(lease, self.names) is None:
             raise ForeignObjectError(
@@ -85,9 +85,9 @@ class LeaseStarter(Starter):
             )
 
     async def _corrected(self) -> bool:
-        """Of several own Leases (an answer was lost) the lowest stays; one with a former address is replaced.
+        """Delete all own Leases but the lowest (an answer was lost), and replace one with a former address.
 
-        False: there was nothing to correct.
+        Return False if there was nothing to correct.
         """
         if not self._mine:
             return False
@@ -96,7 +96,7 @@ class LeaseStarter(Starter):
             await self._delete(index)
         if self._mine[lowest].holder == self.holder:
             return bool(others)
-        await self._delete(lowest)  # the pod has another address since its sandbox was made anew
+        await self._delete(lowest)  # the pod got another address with a new sandbox
         await self._take(lowest, None)
         return True
 

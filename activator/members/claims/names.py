@@ -1,10 +1,10 @@
 """The names of a group's objects and the value of its label, within the bounds of the API.
 
 Rules
-  1. An index belongs to exactly one name, and a name to exactly one group and index: the index is what stands behind
-     the last dash, so the Lease `a-1` is index 1 of group `a`, and index 0 of group `a-1` is `a-1-0`.
-  2. What would be too long is cut and ends with a digest of the whole name. The annotation GROUP_ANNOTATION has the
-     whole name and is what counts: an object whose annotation names another group is not of this group.
+  1. An index has exactly one name, and a name exactly one group and index: the index follows the last dash, so the
+     Lease `a-1` is index 1 of group `a`, and index 0 of group `a-1` is `a-1-0`.
+  2. A name that would be too long is cut, and ends with a digest of the whole name. The annotation GROUP_ANNOTATION has
+     the whole name and decides: an object whose annotation names another group is not of this group.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ORIGIN_ANNOTATION: Final = "activator.dev/origin"
 
 SEATS_MAX: Final = 1_000  # indexes of one group are below this
 
-NAME_LENGTH_MAX: Final = 253  # of an object: a DNS subdomain
+NAME_LENGTH_MAX: Final = 253  # characters of a DNS subdomain, which the name of an object must be
 LABEL_LENGTH_MAX: Final = 63
 _DIGEST_LENGTH: Final = 10
 _INDEX_LENGTH_MAX: Final = len(str(SEATS_MAX - 1))
@@ -33,7 +33,7 @@ _INDEX = re.compile(r"0|[1-9][0-9]*")
 
 @final
 class GroupNames:
-    """`label` is the value of GROUP_LABEL; `lease(index)` the name of a Lease. Raises GroupNameError."""
+    """The names of one group. `label` is the value of GROUP_LABEL. Raises GroupNameError."""
 
     def __init__(self, group: str) -> None:
         if not _NAME.fullmatch(group) or len(group) > NAME_LENGTH_MAX:
@@ -46,11 +46,11 @@ class GroupNames:
         self._stem = shortened(group, NAME_LENGTH_MAX - 1 - _INDEX_LENGTH_MAX)
 
     def lease(self, index: int) -> str:
-        """The name of the Lease of this index."""
+        """Return the name of the Lease of this index."""
         return f"{self._stem}-{index}"
 
     def index(self, lease: str) -> int | None:
-        """The index that a Lease of this name claims; None if it is no name of this group."""
+        """Return the index that a Lease of this name claims; None if it is no name of this group."""
         stem, _, digits = lease.rpartition("-")
         if stem != self._stem or not _INDEX.fullmatch(digits) or len(digits) > _INDEX_LENGTH_MAX:
             return None
@@ -58,7 +58,7 @@ class GroupNames:
 
 
 def shortened(name: str, length_max: int) -> str:
-    """`name`, or its beginning and a digest of all of it."""
+    """Return `name`, or its beginning and a digest of all of it if it is too long."""
     if len(name) <= length_max:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_LENGTH]

@@ -1,13 +1,13 @@
-"""The seats of a group as the API has them: a list, then a watch, and what others may do to a seat with proof.
+"""The seats of a group as the API has them, by a list and a watch; and the eviction of holders that have ended.
 
 Rules
-  1. Reading only. The one write is `evict`, which its caller decides on; in the steady state nothing is written.
-  2. Nothing ends by time. While the API cannot be reached, the last known seats stay, however long that takes.
-  3. `changed` is called with all seats, by index, once for all that came in one turn of the loop, and only where they
-     differ from what it was called with before. The version of a Lease alone is no difference.
-  4. One holder has one seat here: where it has two Leases for a moment (a claim under way) its lowest counts.
-  5. `lost` is called once when the own Lease, which was seen before, is there no more: its owner claims anew.
-  6. A Lease is deleted only as the one that the seat names (UID and version), never if it has another holder by then.
+  1. This module only reads. The one write is `evict`, which its caller decides on; in the steady state there is none.
+  2. Seats do not expire. While the API is unreachable, the last known seats stay.
+  3. `changed` is called with all seats, by index, once for all events of one turn of the loop, and only if they differ
+     from those of the last call. A new version of a Lease alone is no difference.
+  4. A holder has one seat here: while it has two Leases (a claim under way), its lowest counts.
+  5. `lost` is called once when the own Lease, which was seen before, has been deleted: its owner claims again.
+  6. A Lease is deleted only by the UID and the version of the seat, never if it has another holder by then.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from lb.rng import Rng
 
 Seats = tuple[Seat, ...]
 
-ROSTER_RECONCILE_INTERVAL_S: Final = 300.0  # between two comparisons with a list: a watch can be wrong without breaking
-EVICT_ATTEMPTS_MAX: Final = 3  # each is refused where somebody has written into the Lease since it was read
+ROSTER_RECONCILE_INTERVAL_S: Final = (
+    300.0  # interval of comparisons with a list: a watch can miss events without an error
+)
+EVICT_ATTEMPTS_MAX: Final = 3  # an attempt fails if the Lease has changed since it was read
 
 log = logging.getLogger("activator.members")
 
 
 @final
 class LeaseRoster:
-    """`seats` is what is known, `synced` whether a list has come. `evictions_total` counts Leases that were deleted."""
+    """The seats of one group. `evictions_total` counts the Leases that were deleted here."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class LeaseRoster:
         self.holder = holder
         self.seats: Seats = ()
         self.evictions_total = 0
-        self.origins: set[str] = set()  # of other installations that have members in this group
+        self.origins: set[str] = set()  # other installations that have members in this group
         self._changed = changed
         self._lost = lost
         self._defer = defer
@@ -74,35 +76,36 @@ class LeaseRoster:
         self._watches = KubeWatches(client, now, rng, on_error, pause)
         self._leases: Mapping[Key, Lease] = {}
         self._pending = False
-        self._told: tuple[tuple[int, Holder, str], ...] | None = None
+        self._reported: tuple[tuple[int, Holder, str], ...] | None = None
         self._had_own = False
 
     async def start(self) -> None:
-        """Look once, then watch until `close`. Raises MembershipForbiddenError, KubeError where the API is away."""
+        """List once, then watch until `close`. Raises MembershipForbiddenError; KubeError if the API is unreachable."""
         selection = leases_of(self.names, self.namespace)
-        await self._calls.list(selection, Decoding(Lease))  # a right that is missing shows here
+        await self._calls.list(selection, Decoding(Lease))  # raises if a right is missing
         reflector, _ = self._watches.add(selection, _Handler(self._touched), self._reconcile_interval_s)
         self._leases = reflector.store
 
     async def close(self) -> None:
-        """Watch no more; the client stays open, the Leases stay."""
+        """Stop watching. The client stays open, and the Leases stay."""
         await self._watches.close()
 
     @property
     def synced(self) -> bool:
+        """True if the first list has arrived."""
         return bool(self._watches.reflectors) and self._watches.synced
 
     def age_s(self, now_s: float) -> float:
-        """How long ago the API last said something; for metrics, nothing depends on it."""
+        """Return the time since the last answer or event of the API. For metrics only."""
         return self._watches.age_s(now_s)
 
-    # --- what others do to a seat -----------------------------------------------------------------------------------
+    # --- eviction -------------------------------------------------------------------------------------------------
 
     async def evict(self, seat: Seat) -> bool:
-        """Delete the Lease of a seat whose holder is proven gone.
+        """Delete the Lease of a seat whose holder has provably ended.
 
-        True: this holder has the index no more, by this call, another's, or because somebody else has it. False: the
-        API could not be asked, or it refused. Raises MembershipForbiddenError.
+        True if this holder does not have the index any more: this call or another one has deleted the Lease. False if
+        the API could not be asked or refused, or the Lease was changed. Raises MembershipForbiddenError.
         """
         try:
             return await self._evicted(seat)
@@ -126,14 +129,14 @@ class LeaseRoster:
                 return True
             known = seat_of(there, self.names)
             if known is None or known.holder.uid != seat.holder.uid:
-                return False  # not as this seat was read: somebody has written into it
+                return False  # the Lease has been changed since the seat was read
             version = known.resource_version
         return False
 
     async def pod_is_gone(self, seat: Seat) -> bool | None:
-        """Whether the pod of the holder is proven gone: there is none of its name, or another one.
+        """True if the pod of the holder has provably ended: no pod has its name, or another one has.
 
-        None: the API does not say. Raises MembershipForbiddenError.
+        None if the API could not be asked. Raises MembershipForbiddenError.
         """
         try:
             body = await self._calls.get(PODS.one(self.namespace, seat.holder.name))
@@ -142,23 +145,23 @@ class LeaseRoster:
             log.info("%s: the pod %s cannot be asked about: %s", self.names.group, seat.holder.name, error)
             return None
 
-    # --- what the API tells -----------------------------------------------------------------------------------------
+    # --- events of the API ------------------------------------------------------------------------------------------
 
     def _touched(self) -> None:
         if not self._pending:
             self._pending = True
-            self._defer(self._tell)
+            self._defer(self._report)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self._pending = False
         self.seats = self._seats_now()
-        self._tell_origins()
-        told = tuple((seat.index, seat.holder, seat.lease_uid) for seat in self.seats)
+        self._warn_of_origins()
+        reported = tuple((seat.index, seat.holder, seat.lease_uid) for seat in self.seats)
         has_own = any(seat.holder.uid == self.holder.uid for seat in self.seats)
         is_lost = self._had_own and not has_own
         self._had_own = has_own
-        if told != self._told:
-            self._told = told
+        if reported != self._reported:
+            self._reported = reported
             self._changed(self.seats)
         if is_lost:
             log.warning("%s: the own Lease was deleted", self.names.group)
@@ -171,7 +174,7 @@ class LeaseRoster:
             seats.setdefault(seat.holder.uid, seat)
         return tuple(seats.values())
 
-    def _tell_origins(self) -> None:
+    def _warn_of_origins(self) -> None:
         for lease in self._leases.values():
             origin = lease.metadata.annotations.get(ORIGIN_ANNOTATION, "")
             if origin != self._origin and origin not in self.origins and seat_of(lease, self.names) is not None:
@@ -187,7 +190,7 @@ class LeaseRoster:
 
 @final
 class _Handler:
-    """Whatever changed, the seats are worked out from the store as a whole."""
+    """A handler that ignores the kind of event: the seats are computed from the whole store."""
 
     def __init__(self, touched: Callable[[], None]) -> None:
         self._touched = touched

@@ -1,8 +1,8 @@
-"""Who holds which index: plain data, and how it stands in a Lease.
+"""The holders of indexes: plain data, and its form in a Lease.
 
 Rules
   1. A holder is a pod with its UID: a new pod of an old name is another holder, a restarted container the same one.
-  2. A Lease is one of a group's by label and annotation, never by its name alone.
+  2. A Lease belongs to a group by label and annotation, never by its name alone.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Holder(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """An index and who holds it; the last two name the Lease, in one of its versions."""
+    """An index and its holder, with the UID and the version of the Lease."""
 
     index: int
     holder: Holder
@@ -43,14 +43,14 @@ class Seat:
 
 
 def is_ours(lease: Lease, names: GroupNames) -> bool:
-    """Whether the Lease is one of this group."""
+    """True if the Lease belongs to this group."""
     metadata = lease.metadata
     labelled = metadata.labels.get(GROUP_LABEL) == names.label
     return labelled and metadata.annotations.get(GROUP_ANNOTATION) == names.group
 
 
 def seat_of(lease: Lease, names: GroupNames) -> Seat | None:
-    """What a Lease claims; None if it is none of this group, or incomplete."""
+    """Return the seat that a Lease claims; None if the Lease is not of this group, or incomplete."""
     index = names.index(lease.metadata.name)
     if index is None or not is_ours(lease, names):
         return None
@@ -63,7 +63,7 @@ def seat_of(lease: Lease, names: GroupNames) -> Seat | None:
 
 
 def lease_of(names: GroupNames, index: int, holder: Holder, origin: str) -> Json:
-    """The Lease that claims `index`, as it is created."""
+    """Return the Lease to create that claims `index`."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

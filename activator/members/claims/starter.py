@@ -1,15 +1,16 @@
-"""A way of claiming an index: what all ways share, round by round.
+"""The claim of an index, round by round: the part that all ways of claiming share.
 
 Rules
-  1. A round is one look at the API and at most one attempt to take an index. What an attempt did is known only from the
-     next look where its answer was lost; so a failed call begins a new round.
-  2. Who has an index already when the claim begins (its container was restarted) keeps it, whatever is free below.
-  3. The lowest free index is tried first, so a member that starts alone takes one look and one attempt. After a
-     conflict many are starting at once: with Choice.RANDOM one of the lowest free ones is tried from then on.
-  4. A lower index may be free where that one was taken. Before it returns, a member that has a hole below it moves
-     down, or waits until others have filled it: nobody returns while a lower index is free or about to be left. So
-     nobody who has returned is left above a hole by others that claim, and nobody moves afterwards. Only the end of a
-     member leaves a hole, which the next one that starts fills.
+  1. A round is one read of the API and at most one attempt to take an index. If the answer to an attempt is lost, only
+     the next read shows its outcome; so a failed call begins a new round.
+  2. A holder that has an index when the claim begins (its container was restarted) keeps it, even if a lower one is
+     free.
+  3. The lowest free index is tried first, so a member that starts alone needs one read and one attempt. A conflict
+     means that many are starting at once: with Choice.RANDOM, one of the lowest free indexes is tried from then on.
+  4. A lower index may become free after that. Before it returns, a member with a hole below it moves down, or waits
+     until others have filled it: no claim returns while a lower index is free or about to be freed. So other claims
+     never leave a hole below a member whose claim has returned, and it never moves. Only the end of a member leaves a
+     hole, which the next member that starts fills.
   5. Rounds, failures in a row and pauses are bounded; pauses are jittered. 403 ends the claim at once.
 """
 
@@ -33,12 +34,14 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
-CLAIM_ROUNDS_MAX: Final = 500  # of one claim; a hundred members that start at once take some ten
+CLAIM_ROUNDS_MAX: Final = 500  # rounds of one claim; a hundred members that start at once need some ten
 CLAIM_FAILURES_MAX: Final = 10  # calls that fail in a row before a claim gives up: pauses of some 70 s in all
-CLAIM_PAUSE_INITIAL_S: Final = 0.005  # after a round that others have won: between half of it and all of it …
-CLAIM_PAUSE_MAX_S: Final = 0.1  # … doubling up to this
-CLAIM_SPREAD: Final = 16  # Choice.RANDOM: after a conflict, among how many of the lowest free indexes
-SETTLE_ROUNDS_MAX: Final = 5  # a member waits so long for others to fill the holes below it, then does it itself
+CLAIM_PAUSE_INITIAL_S: Final = 0.005  # pause after the first round without a result; jitter takes off up to half of it
+CLAIM_PAUSE_MAX_S: Final = 0.1  # bound of that pause, which doubles with each such round
+CLAIM_SPREAD: Final = 16  # Choice.RANDOM: number of the lowest free indexes that it chooses from
+SETTLE_ROUNDS_MAX: Final = (
+    5  # rounds that a member waits for others to fill the holes below it; then it fills one itself
+)
 RELEASE_ATTEMPTS_MAX: Final = 4  # calls that fail in a row before a release gives up: pauses of some 1.5 s in all
 
 log = logging.getLogger("activator.members")
@@ -47,8 +50,8 @@ log = logging.getLogger("activator.members")
 class Starter(ABC):
     """Claims an index for one holder. One claim or release at a time.
 
-    `rounds` and `conflicts` (attempts that another member has won) are of all claims so far; `duplicates` counts the
-    indexes that two members had at once, which only one of the ways allows.
+    `rounds` and `conflicts` (attempts that another member has won) count all claims; `duplicates` counts the indexes
+    that two members had at once, which only one of the ways allows.
     """
 
     def __init__(
@@ -73,17 +76,17 @@ class Starter(ABC):
         self._rng = rng
         self._pause = pause
         self._calls = CountedCalls(client)
-        self._attempted = False  # whether this claim has tried to take an index
-        self._has_lost = False  # … and another member has won
-        self._waited_rounds = 0  # in a row, for others to fill the holes below
+        self._attempted = False  # this claim has tried to take an index
+        self._has_lost = False  # another member has won such an attempt
+        self._waited_rounds = 0  # rounds in a row, for others to fill the holes below
 
     @property
     def calls(self) -> Counter[str]:
-        """How many calls were made, by verb."""
+        """The numbers of calls, by verb."""
         return self._calls.by_verb
 
     async def claim(self) -> int:
-        """The index of this holder: the one that it has, or a new one. Raises MembershipError."""
+        """Return the index of this holder: the one that it has, or a new one. Raises MembershipError."""
         failures = kube_backoff(self._rng)
         lost = Backoff(CLAIM_PAUSE_INITIAL_S, CLAIM_PAUSE_MAX_S, self._rng)
         self._attempted = False
@@ -103,7 +106,7 @@ class Starter(ABC):
         raise ClaimFailedError(f"no index of {self.names.group} within {CLAIM_ROUNDS_MAX} rounds")
 
     async def release(self) -> None:
-        """Give up what this holder has. Raises MembershipError; then it stays until somebody evicts it."""
+        """Give up the index of this holder. Raises MembershipError; then it stays until another member evicts it."""
         failures = kube_backoff(self._rng)
         while True:
             try:
@@ -122,7 +125,7 @@ class Starter(ABC):
     # --- one round --------------------------------------------------------------------------------------------------
 
     async def _round(self) -> int | None:
-        """The index, or None: the next round decides."""
+        """Return the index, or None if the claim needs another round."""
         table = await self._look()
         mine = table.of(self.holder.uid)
         if mine is not None and not table.is_shared(mine):
@@ -135,7 +138,7 @@ class Starter(ABC):
         return candidate if table.is_dense_below(candidate) else None
 
     async def _settled(self, table: Table, mine: int) -> int | None:
-        """`mine` if it can stay, or None: it moves, or others are about to."""
+        """Return `mine` if it can stay; None if this member moves, or others are about to."""
         if not self._attempted or table.is_dense_below(mine):
             return mine
         hole = table.hole_for(mine)
@@ -158,12 +161,12 @@ class Starter(ABC):
 
     @abstractmethod
     async def _look(self) -> Table:
-        """Who has what, by a consistent read. Raises KubeError, MembershipError."""
+        """Return the indexes with their holders, by a consistent read. Raises KubeError, MembershipError."""
 
     @abstractmethod
     async def _take(self, index: int, leaving: int | None) -> bool:
-        """Claim `index`, and leave `leaving`; False: another member has won. Raises KubeError, MembershipError."""
+        """Claim `index`, and give up `leaving`. False if another member has won. Raises KubeError, MembershipError."""
 
     @abstractmethod
     async def _leave(self) -> None:
-        """Give up all that this holder has. Raises KubeError, MembershipError."""
+        """Give up all indexes of this holder. Raises KubeError, MembershipError."""

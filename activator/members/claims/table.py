@@ -1,8 +1,8 @@
-"""Which indexes are taken, as of one look at the API, and which one to try.
+"""The taken indexes as of one read of the API, and the index to try.
 
 Rules
-  1. Of several indexes of one holder only the lowest is firm: it is about to leave the others.
-  2. An index that two holders have (`is_shared`) is nobody's.
+  1. If a holder has several indexes, only the lowest is firm: it is about to give up the others.
+  2. An index that two holders have (`is_shared`) belongs to neither.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lb.rng import Rng
 
 
 class Choice(Enum):
-    """Which of the free indexes a member tries after a conflict."""
+    """The free index that a member tries after a conflict."""
 
     LOWEST = "lowest"
     RANDOM = "random"  # one of the lowest, so that members that start at once rarely try the same
@@ -25,7 +25,7 @@ class Choice(Enum):
 
 @final
 class Table:
-    """`taken` are the indexes that somebody has, `firm` those that their holder will keep."""
+    """The indexes and their holders. `taken` are all that have one, `firm` those that their holders will keep."""
 
     def __init__(self, held: Iterable[tuple[int, str]]) -> None:
         self._uids: dict[int, set[str]] = {}
@@ -34,7 +34,7 @@ class Table:
             self.add(index, uid)
 
     def add(self, index: int, uid: str) -> None:
-        """The holder of this UID has the index, too."""
+        """Add an index of the holder with this UID."""
         self._uids.setdefault(index, set()).add(uid)
         self._lowest[uid] = min(index, self._lowest.get(uid, index))
 
@@ -47,20 +47,20 @@ class Table:
         return frozenset(self._lowest.values())
 
     def of(self, uid: str) -> int | None:
-        """The index of a holder, its lowest; None if it has none."""
+        """Return the lowest index of a holder; None if it has none."""
         return self._lowest.get(uid)
 
     def is_shared(self, index: int) -> bool:
-        """Whether more than one holder has it."""
+        """True if more than one holder has it."""
         return len(self._uids.get(index, ())) > 1
 
     def is_dense_below(self, index: int) -> bool:
-        """Whether everything below is taken by somebody who will keep it."""
+        """True if each lower index has a holder that will keep it."""
         firm = self.firm
         return all(lower in firm for lower in range(index))
 
     def free(self, count: int) -> list[int]:
-        """The lowest free indexes, at most `count`, none beyond SEATS_MAX."""
+        """Return the lowest free indexes below SEATS_MAX, at most `count`."""
         found: list[int] = []
         for index in range(SEATS_MAX):
             if len(found) == count:
@@ -70,14 +70,14 @@ class Table:
         return found
 
     def candidate(self, spread: int, rng: Rng) -> int:
-        """The index to try: one of the `spread` lowest free ones. Raises ClaimFailedError: none is free."""
+        """Return the index to try, one of the `spread` lowest free ones. Raises ClaimFailedError if none is free."""
         free = self.free(spread)
         if not free:
             raise ClaimFailedError(f"all {SEATS_MAX} indexes of the group are taken")
         return free[rng.below(len(free))]
 
     def hole_for(self, index: int) -> int | None:
-        """The free index below `index` that its holder is to move to; None if others are to fill the holes.
+        """Return the free index below `index` that its holder must move to; None if others must fill the holes.
 
         As many holders as there are holes move, those with the highest indexes, each to a hole of its own.
         """
