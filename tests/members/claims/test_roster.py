@@ -230,7 +230,7 @@ async def test_an_eviction_whose_call_fails(tmp_path: Path, fault: Fault) -> Non
     async with claim_world(tmp_path) as world:
         await world.starter(0).claim()
         patient = await world.roster(1)
-        world.call_timeout_s = 0.2  # of those that do not wait long for silence
+        world.call_timeout_s = 2.0  # of those that do not wait long for silence
         hasty = await world.roster(2)
         await until_indexes(patient, [0])
         seat = patient.roster.seats[0]
