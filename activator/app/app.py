@@ -81,7 +81,7 @@ EXIT_NOW = 130  # a second signal
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a run needs beside the file: how to read the file again, and the seed of every random choice."""
+    """The settings of a run: the configuration, how to read the file again, and the seed of every random choice."""
 
     config: Config
     specs: list[RevisionSpec]
@@ -101,16 +101,17 @@ def _calm_the_collector() -> None:
 
 
 def worker_count(config: Config) -> int:
-    """How many processes serve."""
+    """Return the number of processes that serve."""
     return processors() if config.workers == AUTO else int(config.workers)
 
 
 def load(config: Config) -> None:
-    """Import what the parent of several workers uses. To be called before the workers' template is forked: what is
-    loaded later goes into pages that both have, and each of these is then there twice.
+    """Import the modules that the parent of several workers uses.
+
+    Call it before the workers' template is forked: modules that are loaded later are copied in every process.
     """
     importlib.import_module("activator.workers.pool")
-    importlib.import_module("encodings.idna")  # of every name that is looked up
+    importlib.import_module("encodings.idna")  # used for every lookup of a name
     if config.admin_address:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")
@@ -129,8 +130,8 @@ class App:
         manager: ServiceManager | None = None,
         template: Template | None = None,
     ) -> None:
-        """`reaping` ends what is left of processes when the program is killed; `manager`: what has started it;
-        `template`: what workers are forked from, where it could be forked before there was a loop.
+        """Build the parts. `reaping` ends remaining processes when the program is killed; `manager` is the service
+        manager that started it; `template` is the process that workers are forked from, made before the event loop.
         """
         self.settings = settings
         self.config = settings.config
@@ -162,7 +163,7 @@ class App:
         self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.workers: Workers
-        own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
+        own_rng = Rng(rng.below(1 << 30))  # tracing a request must not change its pod
         if data is not None:
             self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng)
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
@@ -212,15 +213,15 @@ class App:
         self._report_pending()
         if self.config.admin_address:
             await self._start_admin()
-            log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
-        self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
+            log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
+        self._report_health()  # the first worker that listens answers health checks from its start
         await workers.serve()
         self._serving = True
         self._report_health()
         self._tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
 
     async def run(self) -> int:
-        """Serve until a signal or `stop` says otherwise; the exit code."""
+        """Serve until a signal or `stop`. Return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
@@ -280,7 +281,7 @@ class App:
         return EXIT_FINE if finished else EXIT_CUT
 
     def reload(self) -> list[str]:
-        """Read the file again; a bad one is refused and the old configuration goes on. The problems, if any."""
+        """Read the file again and apply it; an invalid file changes nothing. Return the problems, if any."""
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
@@ -322,7 +323,7 @@ class App:
 
     @property
     def addresses(self) -> list[str]:
-        """What it serves on."""
+        """The addresses that the program serves on."""
         return self.workers.addresses
 
     def is_alive(self) -> bool:
@@ -360,7 +361,9 @@ class App:
         from activator.members.joining import join  # only where there are members
 
         if self.config.admin_address:
-            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
+            importlib.import_module(
+                "activator.admin.server"
+            )  # imported here: it takes 0.3 s, during which no heartbeat could be sent
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
@@ -383,7 +386,7 @@ class App:
         return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
 
     def _report_health(self) -> None:
-        """What a kubelet is answered on a serving port, if that has changed; only Knative's kubelets ask there."""
+        """Send the data plane a changed answer to kubelets, which ask a serving port in Knative mode only."""
         if self.sources.knative is None:
             return
         not_alive = "" if self.is_alive() else "the state worker does not turn"
@@ -396,7 +399,7 @@ class App:
         self._manager.ready(f"serving on {', '.join(self.addresses)}")
 
     async def _feed_watchdog(self) -> None:
-        """While the state worker turns; systemd starts the program anew otherwise."""
+        """Notify systemd while the state worker turns; without that, systemd restarts the program."""
         if self.is_alive():
             self._manager.alive()
         await pause(self._manager.watchdog_s / 3)
@@ -437,7 +440,7 @@ class App:
         self._admin = admin
 
     def _judge(self) -> None:
-        """Give up when the state worker has failed for long: the program can then be started anew."""
+        """Drain and exit if the state worker has failed for longer than the grace, so that it can be restarted."""
         grace_s = self.config.shutdown.panic_grace
         if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
             reasons = self.control.over_budget()
@@ -447,7 +450,7 @@ class App:
 
     def _signalled(self) -> None:
         if self.draining:
-            os._exit(EXIT_NOW)  # the reaper ends what is left of the processes
+            os._exit(EXIT_NOW)  # the reaper ends the remaining processes
         self.stop()
 
     def _task_failed(self, name: str, error: BaseException) -> None:

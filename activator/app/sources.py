@@ -51,7 +51,7 @@ class Sources:
         self._tasks = tasks
         self._send_command = send_command
         self._settled = settled
-        self.cluster_domain = ""  # of a cluster with Knative
+        self.cluster_domain = ""  # the domain of a cluster with Knative
         self.push: PushSource | None = None
         self.knative: KnativeMode | None = None
         self.activations: ActivationsMode | None = None

@@ -1,15 +1,15 @@
 """What the control plane's controllers count: passes, queues, calls of the API, conflicts, errors by kind.
 
     with controllers.reconcile("endpoints") as reconcile:   # one pass: counted, timed, traced
-        ...                                                 # what it raises is counted by kind, and goes on
-        reconcile.requeue(after_s=5.0)                      # it is to come again
+        ...                                                 # an exception is counted by kind and propagates
+        reconcile.requeue(after_s=5.0)                      # the object is requeued
 
 Rules
-  1. Every label is a word of a closed set below; what is in none of them raises ValueError, but for what the API itself
-     says (verbs, codes), which becomes `other` or `error`. No names, namespaces, addresses, paths or functions.
+  1. Every label is a word of a closed set below; any other word raises ValueError. Verbs and codes of the API are an
+     exception: unknown ones become `other` or `error`. No names, namespaces, addresses, paths or functions.
   2. Plain counters: telemetry/ names and renders them.
-  3. A controller shows nothing before it is registered; from then on all its series are there, since a rate needs the
-     zero before the first error.
+  3. A controller has no series before it is registered; from then on it has all of them, because a rate needs the zero
+     before the first error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITE_COMPONENTS: Final = (
     "events",
 )  # parts of what is written for one Activation
 WRITE_OUTCOMES: Final = ("ok", "conflict", "failed", "unchanged")  # the last: compared, and not sent
-# Who else writes the fields that are ours; the last two: none is named, and any other.
+# Field managers that write the fields that are ours. `none`: the API named no manager; `other`: any other manager.
 MANAGER_WORDS: Final = ("activator", "kubectl", "helm", "argocd", "flux", "keda", "horizontal", "none", "other")
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete", "other")
 NO_ANSWER: Final = "error"  # the code of a call that was not answered
@@ -62,7 +62,7 @@ class ErrorType(Enum):
 
     @property
     def is_transient(self) -> bool:
-        """Trying again may well help; other errors stay until something is changed."""
+        """True if a retry may succeed; other errors persist until something is changed."""
         return self in _TRANSIENT
 
 
@@ -83,14 +83,14 @@ _BY_STATUS: Final = {
 
 
 def error_type_of_status(status: int, reason: str = "") -> ErrorType:
-    """`status`: of the API's answer; `reason`: the word in its Status object, which distinguishes both kinds of 409."""
+    """Return the kind of a status of the API; `reason` is that of its Status object and distinguishes the two 409s."""
     if status == 409 and reason == "AlreadyExists":
         return ErrorType.ALREADY_EXISTS
     return _BY_STATUS.get(status, ErrorType.OTHER)
 
 
 def error_type_of(error: BaseException) -> ErrorType:
-    """Of an exception: by its `status` (or `code`) and `reason` where it carries them, else whether it is a timeout."""
+    """Return the kind of an exception: TIMEOUT, or by its `status` (or `code`) and `reason`; OTHER without them."""
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return ErrorType.TIMEOUT
     for name in ("status", "code"):
@@ -101,14 +101,14 @@ def error_type_of(error: BaseException) -> ErrorType:
 
 
 class ControllerCounts:
-    """Of one controller, since it was registered."""
+    """The counts of one controller since it was registered."""
 
     def __init__(self, concurrency: int) -> None:
         self.concurrency = concurrency  # passes that may run at the same time
         self.active = 0
         self.added_total = 0  # objects put into its queue
         self.taken_total = 0
-        self.retries_total = 0  # of those put into it: again, after an error or by wish
+        self.retries_total = 0  # objects put into its queue again, after an error or on request
         self.results = dict.fromkeys(RESULTS, 0)
         self.errors = dict.fromkeys(ErrorType, 0)
         self.conflicts = dict.fromkeys(TARGET_KINDS, 0)
@@ -128,8 +128,8 @@ OnPass = Callable[[str, float, float, str, str], None]
 
 
 class Controllers:
-    """All of one program. `on_pass` is called after each pass: controller, begin, end (monotonic seconds), result
-    and, where it failed, the kind of error: what a trace is made of.
+    """The controllers of the program. `on_pass` is called after each pass with the controller, its begin and end
+    (monotonic seconds), its result and the kind of error, if it failed: traces are made from it.
     """
 
     def __init__(self, now: Now) -> None:
@@ -139,13 +139,13 @@ class Controllers:
         self.calls: dict[tuple[str, str], int] = {}  # of the API, by verb and code
 
     def register(self, controller: str, concurrency: int = 1) -> None:
-        """It exists; of several that say how many passes may run at once, the most counts. Raises ValueError."""
+        """Register a controller; its concurrency is the highest that has been registered. Raises ValueError."""
         _check(controller, CONTROLLERS)
         counts = self.counts.setdefault(controller, ControllerCounts(concurrency))
         counts.concurrency = max(counts.concurrency, concurrency)
 
     def of(self, controller: str) -> ControllerCounts:
-        """Registers it if it is not registered yet. Raises ValueError."""
+        """Return the counts of a controller, and register it if necessary. Raises ValueError."""
         counts = self.counts.get(controller)
         if counts is None:
             self.register(controller)
@@ -155,13 +155,13 @@ class Controllers:
     # --- its queue ---
 
     def added(self, controller: str, again: bool = False) -> None:
-        """An object was put into its queue; `again`: after an error or by wish. Folded into one there: not added."""
+        """Count an object put into the queue; `again`: after an error or on request. Do not call it for a duplicate."""
         counts = self.of(controller)
         counts.added_total += 1
         counts.retries_total += again
 
     def taken(self, controller: str, waited_s: float) -> None:
-        """An object was taken out of its queue."""
+        """Count an object taken out of the queue after `waited_s` seconds."""
         counts = self.of(controller)
         counts.taken_total += 1
         counts.queue_time.observe(waited_s)
@@ -169,11 +169,11 @@ class Controllers:
     # --- its passes ---
 
     def reconcile(self, controller: str) -> Reconcile:
-        """One pass, as a context: it ends with a result whatever happens within."""
+        """Return a context for one pass, which counts its result even if it raises."""
         return Reconcile(self, controller)
 
     def reconciled(self, controller: str, result: str, seconds: float) -> None:
-        """A pass is over. `reconcile` says it by itself."""
+        """Count a pass that took `seconds`. The context of `reconcile` does this."""
         _check(result, RESULTS)
         counts = self.of(controller)
         counts.results[result] += 1
@@ -181,22 +181,22 @@ class Controllers:
         counts.work_time.observe(seconds)
 
     def failed(self, controller: str, error_type: ErrorType) -> None:
-        """Something in a pass failed so; a pass may go on after an error and meet another."""
+        """Count an error in a pass; a pass may continue after an error and have several."""
         self.of(controller).errors[error_type] += 1
 
     def conflict(self, controller: str, target_kind: str) -> None:
-        """A write of this kind was refused since another client had written (409)."""
+        """Count a write that was refused because another client had written (409)."""
         _check(target_kind, TARGET_KINDS)
         self.of(controller).conflicts[target_kind] += 1
 
     def written(self, controller: str, component: str, outcome: str) -> None:
-        """A write of one component ended so, or was not sent since a comparison found nothing to write."""
+        """Count the outcome of writing one component; `unchanged`: compared, and not sent."""
         _check(component, WRITE_COMPONENTS)
         _check(outcome, WRITE_OUTCOMES)
         self.of(controller).writes[component, outcome] += 1
 
     def refused_by(self, controller: str, target_kind: str, manager: str) -> None:
-        """A conflict was with this manager, whose name becomes one of MANAGER_WORDS; empty: none was named."""
+        """Count a conflict with a field manager, by its word of MANAGER_WORDS; empty: the API named none."""
         _check(target_kind, TARGET_KINDS)
         lowered = manager.lower()
         word = next((one for one in MANAGER_WORDS if lowered.startswith(one)), "other" if manager else "none")
@@ -205,21 +205,21 @@ class Controllers:
     # --- the API ---
 
     def rest(self, verb: str, code: int | None) -> None:
-        """A call; `code`: of the answer, None where there was none."""
+        """Count a call of the API; `code` is that of the answer, None if there was none."""
         known = verb if verb in VERBS else "other"
-        said = str(code) if code is not None and 100 <= code <= 599 else NO_ANSWER
-        self.calls[known, said] = self.calls.get((known, said), 0) + 1
+        label = str(code) if code is not None and 100 <= code <= 599 else NO_ANSWER
+        self.calls[known, label] = self.calls.get((known, label), 0) + 1
 
     def rest_totals(self, totals: Mapping[tuple[str, str], int]) -> None:
-        """All calls so far, of a client that counts for itself: by verb, and by code or by what went wrong."""
+        """Set the calls so far, from a client with counters of its own: by verb, and by code or kind of error."""
         self.calls.clear()
-        for (verb, said), count in totals.items():
-            key = (verb if verb in VERBS else "other", said if said.isdecimal() else NO_ANSWER)
+        for (verb, outcome), count in totals.items():
+            key = (verb if verb in VERBS else "other", outcome if outcome.isdecimal() else NO_ANSWER)
             self.calls[key] = self.calls.get(key, 0) + count
 
 
 class Reconcile:
-    """One pass of one controller."""
+    """A pass of one controller, as a context."""
 
     def __init__(self, controllers: Controllers, controller: str) -> None:
         self._controllers = controllers
@@ -229,7 +229,7 @@ class Reconcile:
         self._began_s = 0.0
 
     def requeue(self, after_s: float = 0.0) -> None:
-        """It is to come again, after so long."""
+        """Note that the object is requeued after `after_s` seconds."""
         self._result = "requeue_after" if after_s > 0.0 else "requeue"
 
     def __enter__(self) -> Self:
