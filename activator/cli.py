@@ -410,7 +410,7 @@ def _init(options: argparse.Namespace, command: list[str] | None) -> int:
     if options.output == "-":
         print(text, end="")
         return 0
-    path = Path(options.output or file_for(options.situation))
+    path = Path(file_for(options.situation) if options.output is None else options.output)
     try:
         with path.open("w" if options.force else "x", encoding="utf-8") as file:
             file.write(text)

@@ -38,6 +38,9 @@ class Parser(argparse.ArgumentParser):
         if unknown is not None:
             first = unknown["found"].split()[0]
             known = [name for action in self._actions for name in action.option_strings]
+            if not first.startswith("-"):
+                hint = f": a command to start stands after `--`, as in `{self.prog} -- {unknown['found']}`"
+                return f'found "{first}", where nothing more is expected{hint if self.prog.endswith(" run") else ""}'
             return f'there is no option "{first}"{_meant(first, known)}; `{self.prog} --help` lists what there is'
         return f"{message}; `{self.prog} --help` shows the usage"
 

@@ -399,8 +399,8 @@ class Checker:
             if problem:
                 self._reader.advise(item, path, f'"{address}": {problem}')
         elif split_address(address, lowest_port) is None:
-            port = address.removeprefix(":")
+            whole = f"127.0.0.1:{address.removeprefix(':')}"
             expected = "host:port such as 127.0.0.1:8080 or [::1]:8080"
-            if port.isdecimal():
-                expected = f"127.0.0.1:{port}, 0.0.0.0:{port} if other machines are to reach it"
+            if split_address(whole, lowest_port) is not None:
+                expected = f"{whole}, or another host before the port"
             self._reader.found(item, path, f"{expected}, or unix:/path" if or_unix else expected)

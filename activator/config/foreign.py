@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
+from activator.config.model.file import Config
 from activator.config.tree import Item
 
 
@@ -40,10 +43,20 @@ _PROGRAMS: Final = (
 )
 
 
+# Keys of the file that none of these programs has.
+_SHARED_KEYS: Final = {"listen", "log", "metrics", "groups"}
+_OWN_KEYS: Final = {one.encode_name for one in msgspec.structs.fields(Config)} - _SHARED_KEYS
+    "listen",
+    "log",
+    "metrics",
+    "groups",
+}
+
+
 def foreign_problem(root: Item) -> str:
     """Return the problem with a file that another program's configuration is in; empty if it is none of those."""
     entries = root.entries or {}
-    if "revisions" in entries:
+    if not _OWN_KEYS.isdisjoint(entries):
         return ""
     for name, fits, advice in _PROGRAMS:
         if fits(entries):

@@ -212,7 +212,8 @@ def _corrected(item: Item, kind: types.Type) -> str:
             match = _AMOUNT.fullmatch(item.text.strip())
             units = _DURATION_WORDS if kind.cls is Duration else _SIZE_WORDS
             unit = None if match is None else units.get(match[2].lower())
-            return "" if match is None or unit is None else f": write {match[1]}{unit}"
+            suggested = "" if match is None or unit is None else f"{match[1]}{unit}"
+            return f": write {suggested}" if suggested and _scalar(suggested, kind) is not None else ""
     return ""
 
 

@@ -52,7 +52,8 @@ def connections_max(wanted: int, logs_limits: bool) -> int:
         return wanted
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
     if possible < wanted and logs_limits:
-        log.debug(
+        log.log(
+            logging.DEBUG if wanted == Limits().connections else logging.WARNING,
             "limits.connections is %d instead of %d: only %d open files are allowed (ulimit -n)",
             possible,
             wanted,

@@ -35,6 +35,11 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
         (["xyzzy"], 'activator: there is no command "xyzzy" (run, demo, '),
         (["status", "--jsn"], 'activator status: there is no option "--jsn": did you mean "--json"?'),
         (["init", "modles"], 'activator init: there is no situation "modles": did you mean "models"?'),
+        (["demo", "foo"], 'activator demo: found "foo", where nothing more is expected'),
+        (
+            ["run", "python3", "app.py"],
+            'activator run: found "python3", where nothing more is expected: a command to start stands after `--`',
+        ),
         (["logs"], "activator logs: the following arguments are required: NAME; `activator logs --help`"),
         (["logs", "-n", "some", "app"], "activator logs: argument -n/--lines: some: expected a number of lines; "),
     ],
@@ -90,6 +95,7 @@ def test_a_file_to_begin_with_replaces_no_other(
     assert typed(capsys, "init", "models", "--force")[0] == 0
     assert Path("activator.yaml").read_text("utf-8") == starter("models")
     assert typed(capsys, "init", "backends", "-o", "-")[1] == starter("backends")
+    assert typed(capsys, "init", "program", "-o", "")[0] == 3
     code, _, err = typed(capsys, "init", "program", "-o", "missing/f.yaml")
     assert (code, err) == (3, "activator: missing/f.yaml: cannot be written: No such file or directory\n")
 

@@ -39,10 +39,10 @@ def problems_of(text: str) -> list[str]:
             "process.environment: found a list, expected a mapping, with `HOME: VALUE` in place of `- HOME=VALUE`",
         ),
         (PROGRAM.format("env: {A: b}"), 'found the unknown key "env", expected "env_file" or "environment"'),
-        ("listen: 8080\n" + PROGRAM.format(""), "expected 127.0.0.1:8080, 0.0.0.0:8080 if other machines are to reach"),
+        ("listen: 8080\n" + PROGRAM.format(""), "expected 127.0.0.1:8080, or another host before the port"),
         (
             "listen: :8080\n" + PROGRAM.format(""),
-            "expected 127.0.0.1:8080, 0.0.0.0:8080 if other machines are to reach",
+            "expected 127.0.0.1:8080, or another host before the port",
         ),
         ("listn: 127.0.0.1:1\n" + PROGRAM.format(""), 'f.yaml:1: found the unknown key "listn", expected "listen"'),
         ("revisions:\n\t- name: a\n", "; indent with spaces, not with tabs)"),
@@ -57,8 +57,22 @@ def test_a_first_mistake_says_what_to_write(text: str, problem: str) -> None:
     assert any(problem in one for one in problems_of(text)), problems_of(text)
 
 
+def test_what_would_be_refused_again_is_not_suggested() -> None:
+    found = problems_of("listen: 70000\n" + PROGRAM.format("memory: 99999999999GiB"))
+    assert found[0].endswith("expected host:port such as 127.0.0.1:8080 or [::1]:8080, or unix:/path")
+    assert found[1].endswith("expected a size such as 32KiB or 1MiB")
+
+
 def test_a_list_of_variables_shows_no_value() -> None:
     assert "secret" not in " ".join(problems_of(PROGRAM.format("environment: [HOME=/tmp, KEY=secret]")))
+
+
+def test_a_file_with_keys_of_ours_is_judged_by_them() -> None:
+    found = problems_of("kubernetes: {mode: activations}\nhttp: {}\nwrkers: 2\n")
+    assert [one.partition("expected")[0] for one in found] == [
+        'f.yaml:2: found the unknown key "http", ',
+        'f.yaml:3: found the unknown key "wrkers", ',
+    ]
 
 
 def test_a_file_with_revisions_is_ours_whatever_else_is_in_it() -> None:

@@ -1,6 +1,6 @@
 """What a source is: one origin of revisions, of pods, or of both.
 
-A source is a class in a folder of its own that overrides what applies to it, and a line in `app.py` (`_start_sources`)
+A source is a class in a folder of its own that overrides what applies to it, and a line in `app/sources.py`
 that makes it where the configuration asks for it. What it knows it submits as changes (`messages/`); the state worker
 decides.
 """

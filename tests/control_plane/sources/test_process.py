@@ -27,7 +27,7 @@ from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
-from activator.control_plane.sources.process.child import OTHER_PORT_INTERVAL_S, ChildProcesses
+from activator.control_plane.sources.process.child import OTHER_PORT_INITIAL_S, ChildProcesses
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
@@ -326,7 +326,7 @@ def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: py
             Revision(
                 "app",
                 process=Process([sys.executable, "-I", "-S", "-c", code], max_scale=1),
-                timeouts=Timeouts(startup=Duration(2.5 * OTHER_PORT_INTERVAL_S)),
+                timeouts=Timeouts(startup=Duration(5.0 * OTHER_PORT_INITIAL_S)),
             ),
         )
         watched.supervisor.grant(KEY, 1)

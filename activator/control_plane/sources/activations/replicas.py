@@ -1,7 +1,7 @@
 """Several replicas of the activator in one cluster: the owner of each object, and the load over all replicas.
 
 Rules
-  1. One replica owns an object (`reconcile/writers.py`): it decides how many pods there are, and writes. The others
+  1. One replica owns an object (`messages/writers.py`): it decides how many pods there are, and writes. The others
      send it their loads at once; they neither decide nor write.
   2. The load of a revision is the sum over all replicas. Totals only grow: each replica's increase since its first
      report is counted, so that a new owner does not count the requests of the past as present ones.

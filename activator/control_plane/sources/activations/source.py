@@ -134,8 +134,10 @@ class ActivationSource:
     def scaled(self, key: str, wanted: int, why: str = "") -> None:
         """Record the autoscaler's decision; `why`: one sentence for an event, if it is not empty."""
         revision = self.revisions.get(key)
-        if revision is None or self.wanted.get(key) == wanted:
+        if revision is None or revision.served is None or self.wanted.get(key) == wanted:
             return
+        if key in self._ended or revision.served.activation.external_scaler:
+            return  # a decision about an object that was removed or changed in this turn, before its pass
         self.wanted[key] = wanted
         if why:
             reason = "ScaledToZero" if wanted == 0 else "Scaled"

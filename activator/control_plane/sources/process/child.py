@@ -38,7 +38,7 @@ from activator.control_plane.sources.process.ports import (
     foreign_holder,
     holder,
     listens,
-    port_of,
+    ports_of,
 )
 from activator.control_plane.sources.process.readiness import (
     PORT_STEP_SHARE,
@@ -50,13 +50,17 @@ from activator.control_plane.sources.process.readiness import (
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.spawned import Spawned
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
+from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
+from activator.runtime.local_listeners import LOOPBACK_4
+from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
-OTHER_PORT_INTERVAL_S: Final = 2.0  # of a start, between two looks for another port that the program listens on
+OTHER_PORT_INITIAL_S: Final = 1.0  # of a start, before the first check for another port; doubling
+OTHER_PORT_MAX_S: Final = 60.0  # between two such checks
 _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
 
 
@@ -219,18 +223,26 @@ class ChildProcess(Unit):
             looks.cancel()
 
     async def _find_other_port(self) -> None:
-        """Report once if the program, while it starts, listens on another port than the one it was given."""
-        place = self._place
-        while place.port and self._remains is not None:
-            await pause(OTHER_PORT_INTERVAL_S)
-            found = await asyncio.to_thread(port_of, await self._remains.living())
-            if found is not None and found[1] != place.port:
-                self._elsewhere = f"pid {found[0]} listens on {found[1]}, not on {place.port}"
+        """Report once if the program, while it starts, listens on one other port and not on the one it was given.
+
+        A port counts if two checks in a row find it alone: a program may open others first, such as one for metrics.
+        """
+        port, before = self._place.port, 0
+        checks = Backoff(OTHER_PORT_INITIAL_S, OTHER_PORT_MAX_S)
+        while port and self._remains is not None:
+            await pause(checks.next_s())
+            if listens(join_address(LOOPBACK_4, port)):
+                return
+            found = await asyncio.to_thread(ports_of, await self._remains.living())
+            other = next(iter(found)) if len(found) == 1 else 0
+            if other and other == before:
+                self._elsewhere = f"pid {found[other]} listens on {other}, not on {port}"
                 log.warning(
                     "%s: %s: if that is its port, pass it `{port}` in the command or $PORT, or set `port: %d`",
-                    *(self.identity, self._elsewhere, found[1]),
+                    *(self.identity, self._elsewhere, other),
                 )
                 return
+            before = other
 
     def _step_share(self) -> float:
         readiness = self._settings.readiness

@@ -67,15 +67,13 @@ def foreign_holder(port: int, group: int, mark: str) -> str:
     return ""
 
 
-def port_of(processes: Iterable[int]) -> tuple[int, int] | None:
-    """Return a process of these and the port on which it listens; None if none of them is seen to listen.
+def ports_of(processes: Iterable[int]) -> dict[int, int]:
+    """Return the ports on which these processes are seen to listen, each with one of them that does.
 
     Reads through /proc, which may take some milliseconds.
     """
     ports = listening_ports()
-    for inode, process in owners(frozenset(ports), processes).items():
-        return process, ports[inode]
-    return None
+    return {ports[inode]: process for inode, process in owners(frozenset(ports), processes).items()}
 
 
 def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
