@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.sources.pod_cause_log import (
+    LOG_AFTER_S,
+    LOG_INTERVAL_S,
     POD_CAUSES_MAX,
-    TELL_AFTER_S,
-    TELL_INTERVAL_S,
     PodCauseLog,
 )
 
@@ -22,9 +22,9 @@ KEY = "default/a"
 def test_a_pod_is_named_once_with_its_cause_and_again_with_another(caplog: pytest.LogCaptureFixture) -> None:
     said = PodCauseLog()
     refused = {"10.0.0.1:80": Failing(100.0, "connection refused")}
-    said.look(KEY, refused, 100.0 + TELL_AFTER_S - 0.01)
+    said.look(KEY, refused, 100.0 + LOG_AFTER_S - 0.01)
     assert caplog.messages == []
-    said.look(KEY, refused, 100.0 + TELL_AFTER_S)
+    said.look(KEY, refused, 100.0 + LOG_AFTER_S)
     assert caplog.messages == [f"{KEY}: no answer from 10.0.0.1:80: connection refused"]
     for later_s in (1.0, 20.0, 4000.0):
         said.look(KEY, refused, 100.0 + later_s)
@@ -58,4 +58,4 @@ def test_no_sequence_of_causes_gets_more_than_a_line_in_each_interval(
         said.look(KEY, {pod: Failing(0.0, cause) for pod, cause in causes.items()}, now_s)
         if said._not_before_s.get(KEY) != before:
             lines_s.append(now_s)
-    assert all(later - sooner >= TELL_INTERVAL_S for sooner, later in itertools.pairwise(lines_s))
+    assert all(later - sooner >= LOG_INTERVAL_S for sooner, later in itertools.pairwise(lines_s))

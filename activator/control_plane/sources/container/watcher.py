@@ -1,7 +1,7 @@
-"""Looks at the containers of an engine again whenever one of them has changed, and every LOOK_S in any case.
+"""Refreshes the list of an engine's containers after every change, and every LOOK_S in any case.
 
-The events of the engine say only that something happened: what there is now is listed. So a lost event costs a late
-look, a flood of events one look in LOOK_PAUSE_S, and after a break nothing has to be caught up.
+Events of the engine only trigger a new list; their content is not used. So a lost event costs a late refresh, many
+events cost one refresh per LOOK_PAUSE_S, and a broken connection needs no catching up.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause, wait_for
 
 LOOK_S: Final = 60.0  # without an event
-LOOK_PAUSE_S: Final = 0.25  # between two looks
-AGAIN_INITIAL_S: Final = 0.5  # after a break, growing …
+LOOK_PAUSE_S: Final = 0.25  # between two refreshes
+AGAIN_INITIAL_S: Final = 0.5  # after a broken connection; grows up to the maximum
 AGAIN_MAX_S: Final = 5.0
 ACTIONS: Final = frozenset(
     {"create", "start", "die", "died", "stop", "destroy", "remove", "rename", "pause", "unpause", "restart"}
@@ -30,7 +30,7 @@ log = logging.getLogger("activator.container")
 
 
 class Watcher:
-    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next look comes."""
+    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next call follows."""
 
     def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
@@ -41,14 +41,14 @@ class Watcher:
         self._listen_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
         self._is_away = False
         self.looks_total = 0
-        self.problem = ""  # why the last look failed
+        self.problem = ""  # why the last refresh failed
 
     def hurry(self) -> None:
-        """Look again."""
+        """Refresh now."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         events = self._tasks.start("container events", keep_running(self._listen, self._listen_failed))
         try:
             await keep_running(self._look_and_rest, self._look_failed)
@@ -71,7 +71,7 @@ class Watcher:
             if not self._is_away:
                 log.warning("containers are not found at the moment: %s", error)
             self._is_away, self.problem = True, str(error)
-        else:  # A defect, or an unexpected answer: the next attempt may succeed.
+        else:  # a bug, or an unexpected answer: the next attempt may succeed
             self._tasks.on_error("discovery of containers", error)
         return self._look_again.next_s()
 
@@ -79,7 +79,7 @@ class Watcher:
         query = {"filters": json.dumps({"type": ["container"]})}
         lines = JsonLines()
         async with self._engine.streamed("GET", "/events", query) as content:
-            self._changed.set()  # what happened before
+            self._changed.set()  # for changes before the stream was open
             self._listen_again.reset()
             while data := await content.read(_READ_BYTES):
                 if any(_matters(event) for event in lines.feed(data)):
@@ -90,7 +90,7 @@ class Watcher:
     def _listen_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError | NoStreamError):
             log.debug("no events of containers: %s", error)
-        else:  # as for a look
+        else:  # a bug, or an unexpected answer
             self._tasks.on_error("container events", error)
         self._changed.set()
         return self._listen_again.next_s()

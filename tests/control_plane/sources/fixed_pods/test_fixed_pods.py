@@ -303,7 +303,7 @@ def test_a_file_in_json_or_yaml(text: bytes) -> None:
         (b'[{"weight": 1}]', "entry 1: set either `address` or `srv`"),
         (b"- [1\n- : :\n", "it is neither JSON nor YAML"),
         (b"[" * 100_000, "it is neither JSON nor YAML"),
-        (b"- 10.0.0.1:80\n" * 50_000, "it is no JSON, and YAML may have 256 KiB at most: write a larger file as JSON"),
+        (b"- 10.0.0.1:80\n" * 50_000, "it is not JSON, and YAML may have 256 KiB at most: write a larger file as JSON"),
         (b"\xff\xfe\x00", "it is neither JSON nor YAML"),
         (json.dumps(["10.0.0.1:80"] * (PODS_FILE_PODS_MAX + 1)).encode(), "found 20001 pods, expected at most 20000"),
     ],
