@@ -1,7 +1,7 @@
-"""The composition root: one control plane, one data plane or many, the admin port, signals.
+"""The composition root: one control plane, one data plane or several, the admin port, and signals.
 
-The planes know each other only by messages, which a channel carries (`messages/`). Within one process it calls, and
-it may as well encode (tests run the program that way). With more workers, `workers/` carries them between processes.
+The planes communicate only by messages, through a channel (`messages/`). Within one process the channel calls, and
+optionally encodes the messages (tests use that). With several workers, `workers/` carries them between processes.
 """
 
 from __future__ import annotations
@@ -76,31 +76,31 @@ if TYPE_CHECKING:
     from activator.telemetry.request_hooks import RequestHooks
     from activator.workers.fork_server import Template
 
-STOP_MARGIN_S: Final = 60.0  # for programs to end, over the time of the drain; then systemd may kill us
-HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
-PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
+STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
+HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
+PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether it has failed for too long
 
 log = logging.getLogger("activator")
 
 EXIT_FINE = 0
-EXIT_CUT = 1  # the drain took too long and requests were cut
-EXIT_PANICS = 4  # the state worker failed again and again
+EXIT_CUT = 1  # the drain timed out and requests were aborted
+EXIT_PANICS = 4  # the state worker failed repeatedly
 EXIT_DISPLACED = 5  # another replica has this one's seat in the group
 EXIT_NOW = 130  # a second signal
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a run needs beside the file: how to read the file again, and the seed of every random choice."""
+    """The inputs of a run besides the file: how to read the file again, and the seed of all random choices."""
 
     config: Config
     specs: list[RevisionSpec]
     reload: Callable[[], tuple[Config, list[RevisionSpec]]] | None = None
     seed: int | None = None
-    encode_messages: bool = False  # carry every message as bytes between the parts
+    encode_messages: bool = False  # encode every message between the planes
 
 
 def _calm_the_collector() -> None:
-    """Keep what exists now; a request leaves no cycles, so the collector need not run every 700 objects.
+    """Exclude the present objects from garbage collection and raise the thresholds: requests create no cycles.
 
     Measured: 2 to 4 of 80 us per request.
     """
@@ -110,16 +110,17 @@ def _calm_the_collector() -> None:
 
 
 def worker_count(config: Config) -> int:
-    """How many processes serve."""
+    """Return the number of worker processes."""
     return processors() if config.workers == AUTO else int(config.workers)
 
 
 def load(config: Config) -> None:
-    """Import what the parent of several workers uses. To be called before the workers' template is forked: what is
-    loaded later goes into pages that both have, and each of these is then there twice.
+    """Import the modules that the parent of several workers uses.
+
+    To be called before the workers' template is forked: modules that are loaded later would be in memory twice.
     """
     importlib.import_module("activator.workers.pool")
-    importlib.import_module("encodings.idna")  # of every name that is looked up
+    importlib.import_module("encodings.idna")  # used for every name that is resolved
     if config.admin_address:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")
@@ -131,7 +132,7 @@ def _listeners(config: Config) -> list[str | Listener]:
 
 
 class App:
-    """One running activator. Use it within one event loop."""
+    """One running activator; to be used within one event loop."""
 
     def __init__(
         self,
@@ -142,8 +143,11 @@ class App:
         manager: ServiceManager | None = None,
         template: Template | None = None,
     ) -> None:
-        """`reaping` ends what is left of processes when the program is killed; `manager`: what has started it;
-        `template`: what workers are forked from, where it could be forked before there was a loop.
+        """Assemble the parts.
+
+        `reaping` kills the remaining processes if the activator is killed; `manager` is the service manager that has
+        started it; `template`: the process that workers are forked from, if it was forked before there was an event
+        loop.
         """
         self.settings = settings
         self.config = settings.config
@@ -151,7 +155,7 @@ class App:
         self._manager = manager or ServiceManager({}, 0)
         self.draining = False
         self._errors_total = 0
-        self.needs_restart: list[str] = []  # keys that the last reload found changed and could not apply
+        self.needs_restart: list[str] = []  # changed keys that the last reload could not apply
         self.admin_address = ""
         self._now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
@@ -160,7 +164,7 @@ class App:
         channel = self._channel = DirectChannel(settings.encode_messages)
         count = worker_count(settings.config)
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
-        self.data = data  # in this process
+        self.data = data  # if it is in this process
         self.control = ControlPlane(
             now,
             channel.send_effects,
@@ -175,7 +179,7 @@ class App:
         self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.workers: Workers
-        own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
+        own_rng = Rng(rng.below(1 << 30))  # tracing must not change which pod a request goes to
         self._exposition: Exposition | None = None
         self._knative_metrics: KnativeMetrics | None = None
         if data is not None:
@@ -188,7 +192,7 @@ class App:
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._exit_code = 0  # another one than that of an end in order
+        self._exit_code = 0  # overrides the exit code of a normal end
         self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
@@ -199,12 +203,12 @@ class App:
         self._activations: ActivationsMode | None = None
         self._membership: Membership | None = None
         self._cluster_domain = ""
-        self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
-        self._entries: list[str] = []  # … and those of single revisions
+        self._asked_by_cluster: list[Listener] = []  # listeners from the cluster's settings
+        self._entries: list[str] = []  # entry ports of single revisions
         self._unbound_entries: set[str] = set()  # Entries that cannot be bound; each is logged once.
 
     async def start(self) -> None:
-        """Bind, begin to serve. Raises StartError."""
+        """Bind the listeners and begin to serve. Raises StartError."""
         workers = self.workers
         workers.change(workers.plan(_listeners(self.config)))
         self.telemetry.set(self.config)
@@ -214,22 +218,22 @@ class App:
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
         if self._membership is not None:
-            await self._membership.start()  # first: others may know more of revisions that were dropped and came back
+            await self._membership.start()  # first: the others may know more of revisions that came back
         self.control.configure(self.config, self.settings.specs)
-        await self.control.settle()  # before that, requests to what the file names would be answered "no route"
+        await self.control.settle()  # before that, requests for the file's revisions would get "no route"
         await self._start_sources()
         self._report_pending()
         if self.config.admin_address:
             await self._start_admin()
-            log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
-        self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
+            log.info("admin port on %s", self.admin_address)  # the bound port, if the file has port 0
+        self._report_health()  # the first worker that listens can then report why the activator is not ready
         await workers.serve()
         self._serving = True
         self._report_health()
         self._tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
 
     async def run(self) -> int:
-        """Serve until a signal or `stop` says otherwise; the exit code."""
+        """Serve until a signal or `stop`; return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
@@ -246,22 +250,22 @@ class App:
         if self.config.admin_address:
             self._tasks.keep_running("history", self._history.step)
         _calm_the_collector()
-        self._tell_ready()
+        self._notify_ready()
         for address in unused():
-            log.warning("systemd has opened %s, where nothing of ours listens: correct its unit, or `listen`", address)
+            log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
         if self._manager.watchdog_s > 0.0:
             self._tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()
         return await self.close()
 
     def stop(self) -> None:
-        """Begin to drain; `run` returns when that is done."""
+        """Begin to drain; `run` returns when that is complete."""
         self.draining = True
         self._report_health()
         self._stop.set()
 
     async def close(self) -> int:
-        """Drain, stop every process, end every task."""
+        """Drain, stop every process and end every task; return the exit code."""
         self.draining = True
         if self._membership is not None:
             self._membership.drain_begins()
@@ -289,7 +293,7 @@ class App:
         return EXIT_FINE if finished else EXIT_CUT
 
     def reload(self) -> list[str]:
-        """Read the file again; a bad one is refused and the old configuration goes on. The problems, if any."""
+        """Read the file again and apply it, or keep the old configuration; return the problems, if any."""
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
@@ -299,7 +303,7 @@ class App:
             config, specs = self.settings.reload()
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
             config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
-            # What may be refused comes first, and changes nothing where it is.
+            # Steps that may be rejected come first, and change nothing if they are.
             listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster, *self._entries])
             try:
                 self.telemetry.set(config)
@@ -325,21 +329,21 @@ class App:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
         else:
             log.info("reloaded")
-        self._tell_ready()
+        self._notify_ready()
         return []
 
-    # --- what the admin port asks ---
+    # --- for the admin port ---
 
     @property
     def addresses(self) -> list[str]:
-        """What it serves on."""
+        """The addresses of the listeners."""
         return self.workers.addresses
 
     def is_alive(self) -> bool:
         return self.control.is_alive()
 
     def waiting_for(self) -> list[str]:
-        """Why the program is not ready to serve."""
+        """Return why the activator is not ready to serve."""
         reasons = []
         if self.draining:
             reasons.append("draining")
@@ -362,7 +366,7 @@ class App:
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:
             from activator.telemetry.metrics.exposition import (
-                Exposition,  # prometheus-client: only when asked for
+                Exposition,  # prometheus-client: imported on the first request
             )
 
             self._exposition = Exposition(self.workers.revision_statistics, self._program)
@@ -426,7 +430,7 @@ class App:
 
     @property
     def log(self) -> AppLog | None:
-        """The program's own log, where it is ours to set."""
+        """The activator's own log, if it manages that."""
         return self.telemetry.app_log
 
     def set_log_level(self, part: str, level: str) -> None:
@@ -437,7 +441,7 @@ class App:
     # --- within ---
 
     def _program(self) -> Program:
-        """What the metrics of the program are read from."""
+        """Return the inputs of the activator's metrics."""
         from activator.telemetry.metrics.group_families import GroupFigures
         from activator.telemetry.metrics.program_families import Program
         from activator.telemetry.metrics.scaling_families import ScalingFigures
@@ -472,7 +476,7 @@ class App:
         return WorkerFigures(dict(states), sum(one["restarts"] for one in shown), counts.cpu_s, counts.resident_bytes)
 
     def _receive(self, message: FromData) -> None:
-        """From the data plane."""
+        """Process a message from the data plane."""
         if isinstance(message, Drained):
             if not self._drained.done():
                 self._drained.set_result(message.finished)
@@ -484,7 +488,7 @@ class App:
             self.control.receive(message)
 
     async def _start_sources(self) -> None:
-        """The sources beside the file: each is a folder, and a line here. Raises StartError."""
+        """Start the sources other than the file: each is a folder, and a line here. Raises StartError."""
         kubernetes = self.config.kubernetes
         if kubernetes is not None and kubernetes.mode == ACTIVATIONS:
             self._activations = self._make_activations()
@@ -501,11 +505,11 @@ class App:
             await self.control.start_source(self._push)
 
     async def _join_group(self) -> Membership | None:
-        """Raises StartError."""
-        from activator.members.joining import join  # only where there are members
+        """Join the group of members. Raises StartError."""
+        from activator.members.joining import join  # imported only with members
 
         if self.config.admin_address:
-            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
+            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s without heartbeats
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
@@ -513,25 +517,25 @@ class App:
         )
 
     def _displaced(self) -> None:
-        """End: another replica has the seat of this one in the group, or the others take this one for ended."""
+        """End: another replica has this one's seat in the group, or the others consider this one ended."""
         self._exit_code = EXIT_DISPLACED
         self.stop()
 
     def _make_push(self) -> PushSource:
-        from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
+        from activator.control_plane.sources.push.source import PushSource  # aiohttp: only if pods report themselves
 
         worker = self.control.worker
         return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
 
     def _own_addresses(self) -> list[str]:
-        """Return the addresses that the program listens on, as configured and as bound."""
+        """Return the addresses that the activator listens on, as configured and as bound."""
         config, kubernetes = self.config, self.config.kubernetes
-        said = [*map(address_of_listener, _listeners(config)), config.admin_address]
-        said += [config.push.listen, config.members.listen]
+        addresses = [*map(address_of_listener, _listeners(config)), config.admin_address]
+        addresses += [config.push.listen, config.members.listen]
         if kubernetes is not None:
-            said.append(kubernetes.external_scaler.listen)
+            addresses.append(kubernetes.external_scaler.listen)
         push = "" if self._push is None else self._push.address
-        return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
+        return [one for one in (*addresses, *self.addresses, self.admin_address, push) if one]
 
     @property
     def _cluster(self) -> KnativeMode | ActivationsMode | None:
@@ -556,13 +560,13 @@ class App:
         )
 
     def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
-        need("kubernetes", "the external scaler")  # grpclib: only where KEDA asks
+        need("kubernetes", "the external scaler")  # grpclib: imported only with KEDA
         from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
 
         return ExternalScalerSource(kubernetes.external_scaler.listen, self._now)
 
     def _make_knative(self) -> KnativeMode:
-        # Kubernetes' client and protobuf: only where there is a cluster.
+        # Kubernetes' client and protobuf are needed only with a cluster.
         need("kubernetes", "kubernetes mode")
         from activator.control_plane.sources.knative.environment import read_environment
         from activator.control_plane.sources.knative.mode import KnativeMode
@@ -586,7 +590,7 @@ class App:
         )
 
     def _report_health(self) -> None:
-        """What a kubelet is answered on a serving port, if that has changed; only Knative's kubelets ask there."""
+        """Send a change of the health that kubelets get on a serving port; only Knative's kubelets ask there."""
         if self._knative is None:
             return
         not_alive = "" if self.is_alive() else "the state worker does not turn"
@@ -595,11 +599,11 @@ class App:
             self._health = health
             self._channel.send_command(health)
 
-    def _tell_ready(self) -> None:
+    def _notify_ready(self) -> None:
         self._manager.ready(f"serving on {', '.join(self.addresses)}")
 
     async def _feed_watchdog(self) -> None:
-        """While the state worker turns; systemd starts the program anew otherwise."""
+        """Notify systemd's watchdog while the state worker turns; otherwise systemd restarts the activator."""
         if self.is_alive():
             self._manager.alive()
         await pause(self._manager.watchdog_s / 3)
@@ -619,17 +623,17 @@ class App:
             self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
-        """The cluster's ConfigMaps say something new."""
+        """Apply changed settings of the cluster's ConfigMaps."""
         self._channel.send_command(SpeakKnative(self._cluster_domain, settings.passes_through))
         try:
             self.telemetry.settle(settings)
         except StartError as error:
-            log.error("the cluster's settings are not taken: %s", error)
+            log.error("the cluster's settings are not applied: %s", error)
             return
         self.workers.settle(settings)
 
     def _serve_tls(self, wanted: Listener) -> None:
-        """A listener that the cluster asks for, or a new certificate for it."""
+        """Serve a TLS listener of the cluster's settings, or its new certificate."""
         self._asked_by_cluster = [wanted]
         try:
             self.workers.change(self.workers.plan([*_listeners(self.config), wanted]))
@@ -655,22 +659,22 @@ class App:
             return frozenset(port for port in ports if join_address(host, port) not in self._entries)
 
     def _entry_host(self) -> str:
-        """Where ports of single revisions are opened: where the first port for all of them is."""
+        """Return the host for ports of single revisions: that of the first TCP listener."""
         addresses = [address_of_listener(one) for one in _listeners(self.config)]
         return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
 
     def _families(self) -> frozenset[str]:
-        """The address families by which those ports are reached."""
+        """Return the address families of those ports."""
         host = self._entry_host()
         return frozenset({"IPv4", "IPv6"} if host == "::" else {"IPv6" if ":" in host else "IPv4"})
 
     def _serve_entry(self, address: str) -> None:
-        """One more."""
+        """Serve one more entry port."""
         wanted = [*_listeners(self.config), *self._asked_by_cluster, *self._entries, address]
         try:
             self.workers.change(self.workers.plan(wanted))
         except StartError as error:
-            if address not in self._unbound_entries:  # it is tried again each second
+            if address not in self._unbound_entries:  # it is retried every second
                 self._unbound_entries.add(address)
                 log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
             return
@@ -678,7 +682,7 @@ class App:
 
     def _make_knative_metrics(self, proxy: RequestHooks) -> KnativeExporter:
         from activator.telemetry.metrics.knative_export import (
-            KnativeExporter,  # aiohttp and more: only where they are wanted
+            KnativeExporter,  # aiohttp and more: imported only if enabled
         )
         from activator.telemetry.metrics.knative_metrics import KnativeMetrics
         from activator.telemetry.metrics.knative_requests import KnativeRequests
@@ -693,7 +697,7 @@ class App:
         return KnativeExporter(metrics, proxy, own, self._tasks, time.time_ns, workers.gather_statistics)
 
     async def _start_admin(self) -> None:
-        from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
+        from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
         from activator.admin.token import AdminToken
 
         wanted = self.config.admin
@@ -703,7 +707,7 @@ class App:
         self._admin = admin
 
     def _judge(self) -> None:
-        """Give up when the state worker has failed for long: the program can then be started anew."""
+        """Drain and exit if the state worker has failed for too long, so that the activator is restarted."""
         grace_s = self.config.shutdown.panic_grace
         if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
             reasons = self.control.over_budget()
@@ -713,7 +717,7 @@ class App:
 
     def _signalled(self) -> None:
         if self.draining:
-            os._exit(EXIT_NOW)  # the reaper ends what is left of the processes
+            os._exit(EXIT_NOW)  # the reaper kills the remaining processes
         self.stop()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
@@ -721,7 +725,7 @@ class App:
         log.error("the task %s failed", name, exc_info=error)
 
     def _own_counts(self) -> WorkerCounts:
-        """Beside those of the workers."""
+        """Return the counts of this process in addition to those of the workers."""
         spans = {} if self.data is not None else self.telemetry.traces.totals
         return WorkerCounts(DataPlaneStatistics(errors_total=self._errors_total), spans=spans)
 
@@ -739,9 +743,9 @@ class App:
     def _make_pool(
         self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, template: Template | None
     ) -> Workers:
-        from activator.workers.pool import WorkerPool  # only where there are several
+        from activator.workers.pool import WorkerPool  # imported only with several workers
 
-        environment = {**os.environ, MARK: reaping.mark}  # so that the reaper ends them, should this process be killed
+        environment = {**os.environ, MARK: reaping.mark}  # for the reaper, which kills them if this process is killed
         log_level = "" if app_log is None else app_log.fixed_level or ""
         return WorkerPool(
             *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),

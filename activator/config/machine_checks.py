@@ -1,6 +1,6 @@
-"""What `activator check` looks up on this machine: whether the local programs of a file could start here.
+"""The checks of `activator check` on this machine: whether the local programs of a file can start here.
 
-A start does not need it: what is missing then may be there when the first request comes, and is told if not.
+A start does not need them: a missing program may exist when the first request comes, and is reported if not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> list[str]:
-    """One line for each mistake, with its place in the file that `root` was read from."""
+    """Return one line for each mistake, with its place in the file that `root` was read from."""
     problems: list[str] = []
     for place, revision in enumerate(config.revisions):
         for key, named in (("waiting_page", revision.waiting_page), ("fallback", revision.fallback)):
@@ -48,12 +48,12 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
 
 
 class _ContainerLooks:
-    """Each engine is looked for once, and what is wrong with it told once."""
+    """The checks of containers: each engine is queried once, and its problem reported once."""
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._engines: dict[str, EngineLook | None] = {}  # None: it cannot be used, which has been told
+        self._engines: dict[str, EngineLook | None] = {}  # None: it cannot be used, which has been reported
 
     def problems(self, root: Item) -> list[str]:
         found: list[str] = []

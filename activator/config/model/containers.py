@@ -19,7 +19,7 @@ Processors = Annotated[float, msgspec.Meta(ge=0.0, le=4096.0)]
 
 
 class ContainerStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a container is ended, once it has no request any more."""
+    """The end of a container that has no request any more."""
 
     signal: Annotated[
         str,

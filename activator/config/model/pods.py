@@ -129,7 +129,7 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same settings for one revision, and active health checks of its ready pods."""
+    """Passive health checks of one revision, and active health checks of its ready pods."""
 
     strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
     ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None

@@ -1,4 +1,4 @@
-"""Requests for a revision at zero: which of them wait, what they get, and what counts as activity."""
+"""Requests for a revision at zero: which of them wait, their responses, and activity."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Busy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What keeps a program running besides requests, and what does not."""
+    """The activity, besides requests, that keeps a program running."""
 
     websocket: Annotated[
         str, doc("`open`: an open WebSocket counts. `traffic`: only one with traffic.", "traffic", words=COUNTS)
@@ -116,7 +116,7 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients get instead of a rejection, if the revision fails or its queue is full. Exactly one of the three."""
+    """The response instead of a rejection, if the revision fails or its queue is full. Exactly one of the three."""
 
     file: Annotated[
         str, doc("A file that is sent with the status of the rejection, at most 256 KiB.", "sorry.html")
