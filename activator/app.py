@@ -297,7 +297,7 @@ class App:
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
-            log.error("reload refused: the program is draining")
+            log.error("reload refused: the activator is draining")
             return ["the program is draining"]
         try:
             config, specs = self.settings.reload()
@@ -326,7 +326,7 @@ class App:
         self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
-            log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
+            log.warning("reloaded, but a change of %s requires a restart", ", ".join(fixed))
         else:
             log.info("reloaded")
         self._notify_ready()
@@ -676,7 +676,7 @@ class App:
         except StartError as error:
             if address not in self._unbound_entries:  # it is retried every second
                 self._unbound_entries.add(address)
-                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
+                log.error("%s: requests of one Service cannot be received; another port is used for it", error)
             return
         self._entries.append(address)
 

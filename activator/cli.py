@@ -217,9 +217,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     _raise_descriptor_limit()  # before the workers are forked, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
-    reaping = (
-        Reaping.start()
-    )  # before the template is forked: it must not have this pipe
+    reaping = Reaping.start()  # before the template is forked: it must not have this pipe
     template = None
     if worker_count(loaded[0]) > 1:
         from activator.workers.fork_server import fork_template

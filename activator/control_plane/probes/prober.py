@@ -168,7 +168,7 @@ class Prober(Asker):
         name = (order.key, order.identity)
         self._failed[name] = order
         backoff_s = self._panicked(order.key, order, error, self.now())
-        log.error("%r failed (%r); again in %.1f s", order, error, backoff_s)
+        log.error("%r failed (%r); next attempt in %.1f s", order, error, backoff_s)
         self._later(backoff_s, partial(self._repeat, name))
 
     def _repeat(self, name: tuple[str, str]) -> None:
@@ -236,7 +236,7 @@ class Prober(Asker):
             found, cause = await self._ask_in_its_place(pod)
         except Exception:  # a bug: the pod is probed again
             self.errors_total += 1
-            log.exception("could not ask the pod %s of %s", order.identity, order.key)
+            log.exception("could not probe the pod %s of %s", order.identity, order.key)
         self.asked_totals[found] += 1
         pod.answered_with(found, asyncio.current_task(), cause)
         if found is not Ask.ANSWERED:

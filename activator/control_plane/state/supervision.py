@@ -82,7 +82,7 @@ class Supervision:
 
         def failed(error: Exception) -> float:
             backoff_s = self.panicked(key, _owner_name(key), error, now())
-            log.error("%s failed; it starts again in %.1f s", _owner_name(key), backoff_s, exc_info=error)
+            log.error("%s failed; it restarts in %.1f s", _owner_name(key), backoff_s, exc_info=error)
             return backoff_s
 
         return failed

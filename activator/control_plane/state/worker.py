@@ -317,7 +317,7 @@ class StateWorker:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
             log.error("a bug: %r requests an illegal transition: %r", change, transition)
         for address, older, newer in reduction.ousted:
-            log.info("%s: %s has the address %s now, %s leaves it", key, newer, address, older)
+            log.info("%s: %s has the address %s now, %s drains", key, newer, address, older)
         if type(change) is RevisionGone:
             self.supervision.forget(key)
         if reduction.stale:

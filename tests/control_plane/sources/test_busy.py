@@ -249,4 +249,4 @@ def test_a_revision_is_asked_while_it_has_no_request(caplog: pytest.LogCaptureFi
         assert failures == []
 
     asyncio.run(run())
-    assert caplog.text.count("does not say whether it is busy") == 1
+    assert caplog.text.count("does not report whether it is busy") == 1

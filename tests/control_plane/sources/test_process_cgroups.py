@@ -94,7 +94,7 @@ def test_a_program_runs_in_a_cgroup_of_its_own_and_the_activator_in_a_leaf(folde
     assert int(said["limit"]) == CONTROLLERS[name][1]
     assert len(said["leaf"]) == 1
     assert (said["exceeded"], said["left"]) == (False, ["activator"])
-    assert f"is a limit of cgroups below {folder}" in told
+    assert f"is enforced by cgroups below {folder}" in told
 
 
 def test_where_others_run_as_well_it_is_nobody_s(folder: Path) -> None:
@@ -137,7 +137,7 @@ def test_why_there_are_none(
     with caplog.at_level(logging.INFO, "activator.process"):
         assert cgroups.limited(1) is None and cgroups.limited(2) is None
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("`memory` of programs is a limit of setrlimit: ") and reason in said
+    assert said.startswith("`memory` of programs is enforced by setrlimit: ") and reason in said
 
 
 def test_of_memory_the_limit_is_for_the_whole_program(tmp_path: Path) -> None:
@@ -169,4 +169,4 @@ def test_one_in_which_something_runs_is_told(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "a").mkdir()
     (tmp_path / "a/program").touch()
     Cgroup(tmp_path / "a", "memory.events").remove()
-    assert f"the cgroup {tmp_path}/a stays: Directory not empty" in caplog.text
+    assert f"the cgroup {tmp_path}/a cannot be removed: Directory not empty" in caplog.text

@@ -157,7 +157,7 @@ class ContainerSource(Source):
             if self.problems.get(name) != problem:
                 log.warning("%s", problem)
         for name in self.problems.keys() - now.problems.keys():
-            log.info("the container %s has no mistake any more", name)
+            log.info("the container %s has no problem any more", name)
         self.problems = now.problems
         before = self._found
         for key in before.keys() - now.found.keys():
@@ -185,7 +185,7 @@ class ContainerSource(Source):
         self._programs.add_revision(key, revision)
 
     def _drop(self, key: str) -> None:
-        log.info("the container of the revision %s is not there any more", key)
+        log.info("the container of the revision %s was removed", key)
         if self._sets.pop(key, None) is not None and key not in self._file:
             self._programs.drop_revision(key)
             self._submit(RevisionGone(key))

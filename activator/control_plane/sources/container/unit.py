@@ -425,7 +425,7 @@ class ContainerUnit(Unit):
         problem = await self._command(f"/containers/{self.id}/kill", {"signal": "SIGKILL"}, (404, 409))
         shown = await self._inspected() if problem else None
         if problem and (shown is None or state_of(shown).is_running):
-            log.warning("%s: it cannot be ended: %s", self.identity, problem)
+            log.warning("%s: it cannot be killed: %s", self.identity, problem)
             return
         self._look.set()
         if self._running:

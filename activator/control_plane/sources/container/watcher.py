@@ -69,7 +69,7 @@ class Watcher:
     def _look_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError):
             if not self._is_away:
-                log.warning("containers are not found at the moment: %s", error)
+                log.warning("containers cannot be discovered at the moment: %s", error)
             self._is_away, self.problem = True, str(error)
         else:  # a bug, or an unexpected answer: the next attempt may succeed
             self._tasks.on_error("discovery of containers", error)

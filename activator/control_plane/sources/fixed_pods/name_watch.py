@@ -81,7 +81,7 @@ class NameWatch:
         if self.problem:
             log.info("%s is resolved again", self.label)
         if found.cut:
-            log.warning("%s has more addresses than can be used: the first %d are", self.label, len(found.targets))
+            log.warning("%s has too many addresses: only the first %d are used", self.label, len(found.targets))
         if self.problem or found.targets != self.targets:
             self.problem = ""
             self.targets = found.targets

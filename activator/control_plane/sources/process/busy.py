@@ -156,7 +156,9 @@ class BusyWatch:
             return
         silent = watched.silent[process.identity] = watched.silent.get(process.identity, 0) + 1
         if silent == SILENT_MAX:
-            log.warning("%s does not say whether it is busy, and counts as idle: %s", process.identity, answer.problem)
+            log.warning(
+                "%s does not report whether it is busy, and counts as idle: %s", process.identity, answer.problem
+            )
         if silent >= SILENT_MAX:
             process.busy = False
 

@@ -53,7 +53,7 @@ class Cgroup:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("the cgroup %s stays: %s", self.path, error.strerror)
+            log.warning("the cgroup %s cannot be removed: %s", self.path, error.strerror)
 
 
 class Cgroups:
@@ -84,7 +84,9 @@ class Cgroups:
             for file, text in self.MORE.items():
                 (made.path / file).write_text(text)
         except OSError as error:
-            log.warning("no cgroup %s: %s; the limit is one of setrlimit", made.path, error.strerror)
+            log.warning(
+                "the cgroup %s cannot be created: %s; the memory limit is set by setrlimit", made.path, error.strerror
+            )
             made.remove()
             return None
         return made
@@ -96,13 +98,13 @@ class Cgroups:
                 own = self._find()
                 self._enable(own)
             except UnusableError as error:
-                log.info("`memory` of programs is a limit of setrlimit: %s", error)
+                log.info("`memory` of programs is enforced by setrlimit: %s", error)
             except OSError as error:
-                log.info("`memory` of programs is a limit of setrlimit: %s: %s", error.filename, error.strerror)
+                log.info("`memory` of programs is enforced by setrlimit: %s: %s", error.filename, error.strerror)
             else:
                 self._own = own
                 _remove_empty(own)
-                log.info("`memory` of programs is a limit of cgroups below %s", own)
+                log.info("`memory` of programs is enforced by cgroups below %s", own)
         return self._own
 
     def _find(self) -> Path:

@@ -291,7 +291,7 @@ class ChildProcess(Unit):
         try:
             return await asyncio.wait_for(child.wait(), timeout_s)
         except TimeoutError:
-            log.warning("%s: %s took longer than %g s, and was ended", self.identity, command[0], timeout_s)
+            log.warning("%s: %s took longer than %g s, and was killed", self.identity, command[0], timeout_s)
             return None
         finally:
             signal_group(child.pid, signal.SIGKILL)

@@ -146,7 +146,7 @@ class Lifetime:
             process.sleep_asked.clear()
             problem = await self._fall_asleep(exited, asked)
             if problem:
-                log.warning("%s does not sleep, and is stopped: %s", process.identity, problem)
+                log.warning("%s could not be put to sleep, and is stopped: %s", process.identity, problem)
                 self._keeper.stop(process)
             if exited.done() or process.stopping:
                 return ""

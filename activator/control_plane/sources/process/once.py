@@ -60,7 +60,7 @@ async def verdict_on(process: LocalProcess) -> str:
     if process.failed_for:
         log.warning("%s has not answered its request (%s): %s", process.identity, process.failed_for, cause)
     elif process.unit.exit_code:
-        log.warning("%s has answered its request, and then: %s", process.identity, cause)
+        log.warning("%s has answered its request; then %s", process.identity, cause)
     else:
         log.info("%s has answered its request and ended", process.identity)
     return ""

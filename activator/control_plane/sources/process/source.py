@@ -180,7 +180,7 @@ class ProcessSource(Source):
             self.groups.programs_changed(key, group)
         except Exception as error:  # a bug in the group, not a failure of the program: the next tick decides again
             self._panicked(f"{TASK}group {group}", key, error, self._now())
-            log.error("an error of ours in the group %s", group, exc_info=error)
+            log.error("an internal error in the group %s", group, exc_info=error)
 
     def released(self, key: str) -> None:
         self.autoscaler.release(key)

@@ -263,7 +263,7 @@ class ProcessSupervisor(Keeper):
 
     def _went_wrong(self, fleet: Fleet, what: str, error: Exception) -> float:
         backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", what, error, self._now())
-        log.error("an error of ours with %s of %s; again in %.1f s", what, fleet.key, backoff_s, exc_info=error)
+        log.error("an internal error with %s of %s; next attempt in %.1f s", what, fleet.key, backoff_s, exc_info=error)
         return backoff_s
 
     def _move_towards(self, fleet: Fleet) -> None:
