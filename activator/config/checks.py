@@ -3,7 +3,7 @@
 Rules
   1. A check skips keys that could not be read, so that each mistake is reported once.
   2. A key that would be ignored is a mistake.
-  3. A message has the value and what was expected; if two keys exclude or require each other, it says what to change.
+  3. A message has the found and the expected value, or, if two keys exclude or require each other, the correction.
 """
 
 from __future__ import annotations

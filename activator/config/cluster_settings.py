@@ -51,7 +51,7 @@ Tell = Callable[[str], None]
 
 
 def read_network(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """Return the settings updated from config-network; `tell` is called with each mistake."""
+    """Return the settings updated from config-network; `tell` receives each mistake."""
     mode = data.get("mesh-compatibility-mode", MESH_AUTO).lower()
     if mode not in (MESH_AUTO, MESH_ENABLED, MESH_DISABLED):
         tell(f"{NETWORK}: mesh-compatibility-mode: expected auto, enabled or disabled, found {mode!r}")

@@ -28,7 +28,7 @@ class EngineLook:
             reason = error.strerror or error
             return f"the container engine at {self.path} cannot be reached: {reason}; {hint_for(self.path, error)}"
         except http.client.HTTPException:
-            return f"what listens at {self.path} is no container engine: correct `containers.engine`"
+            return f"the server at {self.path} is not a container engine: correct `containers.engine`"
         return "" if status == 200 else f"the container engine at {self.path} answers with status {status}"
 
     def has_image(self, name: str) -> bool:

@@ -2,7 +2,7 @@
 
 Rules
   1. Everything is looked up when a process starts, and by `activator check`; files are read at each start.
-  2. A mistake is a `ConfigError` whose lines say what to do. Values of variables are secrets: no message shows one.
+  2. A mistake is a `ConfigError` whose lines have the correction. Values of variables are secrets: no message shows one.
   3. `~`, `$VAR` and `${VAR}` are expanded only in paths; `$$` is a dollar sign. A command is a list, as for exec.
 """
 
@@ -218,7 +218,7 @@ def check_program(command: list[str], directory: str, variables: Mapping[str, st
 def read_env_file(path: str) -> dict[str, str]:
     """Read the variables of a file. Raises ConfigError with the line of each mistake."""
     if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would block
-        raise ConfigError([f"{path}: is no file; correct `env_file`"])
+        raise ConfigError([f"{path}: is not a file; correct `env_file`"])
     try:
         with Path(path).open("rb") as file:
             data = file.read(ENV_FILE_BYTES_MAX + 1)

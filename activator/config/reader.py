@@ -2,7 +2,7 @@
 
 Rules
   1. All mistakes are reported, not only the first: a value that cannot be read is left out, and reading continues.
-  2. A mistake is one line: its place, the key's path, what was found and what was expected, or what to change.
+  2. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
   3. The structs are the only description of the file. A new field there is a new key in the file, in the environment
      and in the schema; its bounds are in its `msgspec.Meta`.
 """

@@ -139,7 +139,7 @@ def _no_yaml(where: str, detail: str) -> str:
 
 
 def _yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
-    """Return what to change if the parser's own words do not say it."""
+    """Return a correction, if the parser's own message has none."""
     detail = f"{error.context} {error.problem}"
     if "alias" in detail:
         return "; a value that begins with * needs quotes"

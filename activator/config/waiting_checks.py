@@ -141,7 +141,7 @@ def text_of(file: str) -> str:
     except OSError as error:
         raise ConfigError([f"{file}: {error.strerror or error}"]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{file}: is no text in UTF-8"]) from error
+        raise ConfigError([f"{file}: is not UTF-8 text"]) from error
     if len(data) > PAGE_BYTES_MAX:
         raise ConfigError([f"{file}: is larger than {PAGE_BYTES_MAX // KIB} KiB"])
     return text

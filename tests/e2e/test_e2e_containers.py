@@ -159,7 +159,7 @@ def test_a_container_that_needs_more_memory_than_it_may(run_activator: RunActiva
     activator = run_activator(on(engine, revision("greedy", image=IMAGE, command=greedy, memory="16MiB")))
     answer = get(activator, "greedy")
     assert (answer.status, answer.reason) == (503, "revision_failed")
-    assert b"more memory than it may (`memory: 16777216`)" in answer.body
+    assert b"more memory than allowed (`memory: 16777216`)" in answer.body
 
 
 def test_a_container_that_exists_is_started_and_stopped_and_never_removed(

@@ -8,10 +8,10 @@ from activator.control_plane.groups.group import Group, MemberState
 from activator.control_plane.groups.policy import Wait, WaitsFor
 
 _SENTENCES: Final = {
-    WaitsFor.LEAVING: "waits until what leaves has gone",
+    WaitsFor.LEAVING: "waits until other programs have ended",
     WaitsFor.TURN: "waits for its turn",
-    WaitsFor.BEHIND: "waits behind a request that came earlier",
-    WaitsFor.BACKOFF: "waits for the time after a failed start",
+    WaitsFor.BEHIND: "waits behind an earlier request",
+    WaitsFor.BACKOFF: "waits for the backoff after a failed start",
 }
 
 

@@ -105,7 +105,7 @@ class _Events(ClientEvents):
 
     def peer_goes_away(self, last_id: int, code: int) -> None:
         if not self._answer.complete and last_id == 0:
-            self._answer.problem = f"it goes away ({code_name(code)})"
+            self._answer.problem = f"it sent GOAWAY ({code_name(code)})"
 
     def peer_settings(self) -> None:
         pass

@@ -137,7 +137,7 @@ def whole(revision: RevisionRecord) -> RebuildRevision:
 
 
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
-    reduction.mismatches.append(("line", "requests wait and a pod has room"))
+    reduction.mismatches.append(("line", "requests wait although a pod has a free slot"))
     reduction.effects.append(PumpLine(change.key))
 
 
@@ -151,7 +151,7 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
     if pod is None or pod.state() == DRAINING:
         reduction.refused = True
         return
-    reduction.mismatches.append(("suspect", f"nobody decided about {change.identity}, which is suspected"))
+    reduction.mismatches.append(("suspect", f"{change.identity} is suspected without a decision"))
     reduction.effects.append(set_pod(revision, pod))
 
 

@@ -104,7 +104,7 @@ def test_where_others_run_as_well_it_is_nobody_s(folder: Path) -> None:
             (folder / "cgroup.procs").write_text(str(other.pid))
             said, told = run_in(folder, name)
             assert said["made"] == [None, None]
-            assert told.count(f"others run in {folder} as well: a service with `Delegate=yes`") == 1
+            assert told.count(f"other processes run in {folder}: a service with `Delegate=yes`") == 1
             assert (folder / "cgroup.procs").read_text().split() == [str(other.pid)], "nobody was moved"
         finally:
             other.kill()
@@ -121,7 +121,7 @@ def proc(folder: Path, cgroup: str, mount: str = "") -> str:
     ("cgroup", "root", "controllers", "reason"),
     [
         ("1:memory:/x\n", "/", "", "there are no cgroups of version 2"),
-        ("0::/a/b\n", "/c", "", "our cgroup is not to be seen from here"),
+        ("0::/a/b\n", "/c", "", "our cgroup is not visible here"),
         ("0::/a\n", "/", "cpu pids", "has no controller `memory`"),
         ("0::/none\n", "/", "memory", "No such file or directory"),
     ],
@@ -162,7 +162,7 @@ def test_a_cgroup_that_is_gone_stops_the_start(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", str(LAUNCHER), f"cgroup={tmp_path}/none", "--", "true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == NOT_POSSIBLE
-    assert done.stderr == f"cannot go into the cgroup {tmp_path}/none: No such file or directory\n"
+    assert done.stderr == f"cannot enter the cgroup {tmp_path}/none: No such file or directory\n"
 
 
 def test_one_in_which_something_runs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

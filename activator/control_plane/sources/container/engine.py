@@ -175,7 +175,7 @@ def version_of(found: dict[str, Any]) -> str:
     """Return the newest version of the API that both sides support. Raises EngineError."""
     theirs = _VERSION.fullmatch(str(found.get("ApiVersion", "")))
     if theirs is None:
-        raise EngineError(200, "what answers is no container engine: it names no version of the API")
+        raise EngineError(200, "the server is not a container engine: it reports no API version")
     version = min((int(theirs[1]), int(theirs[2])), VERSION_NEWEST)
     return f"{version[0]}.{version[1]}"
 

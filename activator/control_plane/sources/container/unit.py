@@ -245,7 +245,7 @@ class ContainerUnit(Unit):
 
     def _cause_in(self, state: ContainerState) -> str:
         if state.is_oom_killed:
-            return f"the program was ended because it used more memory than it may{self._memory_limit()}"
+            return f"the program was killed because it used more memory than allowed{self._memory_limit()}"
         return f"the container could not be started: {state.error}" if state.error else ""
 
     # --- while it runs ---
@@ -305,7 +305,7 @@ class ContainerUnit(Unit):
         code = self._exit_code or 0
         cause = cause_of(128 - code if 128 < code < 160 else code, lines)
         if code == KILLED and self.settings.memory:  # engines may not know the reason (Podman 4.3 with cgroups v1)
-            cause += f"; exceeding its memory limit{self._memory_limit()} looks the same"
+            cause += f"; using more memory than allowed{self._memory_limit()} ends a program the same way"
         return cause
 
     def _memory_limit(self) -> str:

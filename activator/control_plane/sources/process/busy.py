@@ -193,7 +193,7 @@ def judge(body: bytes, field: str) -> BusyAnswer:
             return BusyAnswer(_WORDS[text.lower()])
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return BusyAnswer(problem="the answer is no JSON, and neither `busy` nor `idle`")
+        return BusyAnswer(problem="the answer is neither JSON nor one of `busy` and `idle`")
     values = _values(data, (field or "busy").split(".")[:_DEPTH_MAX])
     if not values:
         return BusyAnswer(problem=f"the answer has no field {field or 'busy'}") if data != [] else BusyAnswer()

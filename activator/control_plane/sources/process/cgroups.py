@@ -118,7 +118,7 @@ class Cgroups:
         root, folder = roots[0]
         below = os.path.relpath(place, root)
         if below.startswith(".."):
-            raise UnusableError("our cgroup is not to be seen from here")
+            raise UnusableError("our cgroup is not visible here")
         own = Path(os.path.normpath(os.path.join(folder, below)))
         if self.CONTROLLER not in (own / "cgroup.controllers").read_text().split():
             raise UnusableError(f"{own} has no controller `{self.CONTROLLER}`")
@@ -136,14 +136,14 @@ class Cgroups:
                 if error.errno != errno.EBUSY:
                     raise
             self._move(found, own)
-        raise UnusableError(f"processes come to {own} again and again")
+        raise UnusableError(f"new processes keep entering {own}")
 
     def _ours_in(self, own: Path) -> set[int]:
         """Return the processes in the cgroup. Raises UnusableError if one is not a descendant of the activator."""
         ours = _descendants(os.getpid(), self._proc)
         found = {int(line) for line in (own / "cgroup.procs").read_text().split()}
         if found - ours:
-            raise UnusableError(f"others run in {own} as well: a service with `Delegate=yes` has one for itself")
+            raise UnusableError(f"other processes run in {own}: a service with `Delegate=yes` has a cgroup of its own")
         return found
 
     def _move(self, processes: set[int], own: Path) -> None:

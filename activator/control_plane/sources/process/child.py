@@ -264,7 +264,7 @@ class ChildProcess(Unit):
         await self._rest_of_output()
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
-            return f"the program was ended since it used more memory than it may (`memory: {limit}`)"
+            return f"the program was killed because it used more memory than `memory: {limit}` allows"
         cause = cause_of(self.exit_code or 0, self.output.lines())
         if self.exit_code == 0 and self._remains is not None:
             await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)

@@ -41,7 +41,7 @@ def join(cgroup: str) -> str:
         with open(os.path.join(cgroup, "cgroup.procs"), "w") as procs:
             procs.write("0")
     except OSError as error:
-        return f"cannot go into the cgroup {cgroup}: {error.strerror}"
+        return f"cannot enter the cgroup {cgroup}: {error.strerror}"
     return ""
 
 

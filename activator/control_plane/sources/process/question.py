@@ -70,7 +70,7 @@ async def _reply(reader: asyncio.StreamReader, body_bytes_max: int) -> Reply:
         if found.status and not body_bytes_max:
             break
         if error is not None:
-            return Reply(problem=error.detail or "no answer of HTTP")
+            return Reply(problem=error.detail or "no valid HTTP response")
         if len(found.body) > body_bytes_max:
             return Reply(problem=f"the answer is larger than {body_bytes_max // KIB} KiB")
         if not data and not found.is_whole:

@@ -150,8 +150,8 @@ def test_a_start_that_cannot_succeed_says_why(
     [
         (Image(((2, "Error: no model"),), exit_code=3), False, "the program exited with code 3: Error: no model"),
         (Image(exit_code=139), False, "the program was ended by SIGSEGV"),
-        (Image(exit_code=137), False, "by SIGKILL; exceeding its memory limit (`memory: 67108864`) looks the same"),
-        (Image(exit_code=137), True, "it used more memory than it may (`memory: 67108864`)"),
+        (Image(exit_code=137), False, "by SIGKILL; using more memory than allowed (`memory: 67108864`) ends"),
+        (Image(exit_code=137), True, "it used more memory than allowed (`memory: 67108864`)"),
     ],
 )
 def test_why_a_container_ended(
