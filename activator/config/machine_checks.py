@@ -43,11 +43,11 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
         if revision.process is not None:
             item = item_at(element_at(item_at(root, "revisions"), place), "process")
             _check(item, revision.process, f"revisions[{place}].process", environ, problems)
-    problems.extend(_ContainerLooks(config, environ).problems(root))
+    problems.extend(_ContainerChecks(config, environ).problems(root))
     return problems
 
 
-class _ContainerLooks:
+class _ContainerChecks:
     """The checks of containers: each engine is queried once, and its problem reported once."""
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
@@ -63,10 +63,10 @@ class _ContainerLooks:
         for place, revision in enumerate(self._config.revisions):
             if revision.container is not None:
                 item = item_at(element_at(item_at(root, "revisions"), place), "container")
-                self._look(item, revision.container, f"revisions[{place}].container", found)
+                self._check(item, revision.container, f"revisions[{place}].container", found)
         return found
 
-    def _look(self, item: Item, container: Container, path: str, problems: list[str]) -> None:
+    def _check(self, item: Item, container: Container, path: str, problems: list[str]) -> None:
         for key, look in (
             ("env_file", partial(container_variables, container, self._environ)),
             ("volumes", partial(volumes_of, container, self._environ)),

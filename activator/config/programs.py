@@ -2,7 +2,7 @@
 
 Rules
   1. Everything is looked up when a process starts, and by `activator check`; files are read at each start.
-  2. A mistake is a `ConfigError` whose lines have the correction. Values of variables are secrets: no message shows one.
+  2. A mistake is a `ConfigError` whose lines have the correction. No message shows the value of a variable.
   3. `~`, `$VAR` and `${VAR}` are expanded only in paths; `$$` is a dollar sign. A command is a list, as for exec.
 """
 

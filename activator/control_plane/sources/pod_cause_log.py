@@ -31,7 +31,7 @@ class PodCauseLog:
         self._logged: dict[str, dict[str, str]] = {}  # by revision and pod: the logged cause without its numbers
         self._not_before_s: dict[str, float] = {}  # by revision: when the next line is allowed
 
-    def look(self, key: str, failing: Mapping[str, Failing], now_s: float) -> None:
+    def report(self, key: str, failing: Mapping[str, Failing], now_s: float) -> None:
         """Log new causes. `failing`: all pods of the revision that do not answer, by identity."""
         if now_s < self._not_before_s.get(key, now_s):
             return

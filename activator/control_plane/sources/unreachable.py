@@ -47,7 +47,7 @@ class UnreachableRevisions:
         self._model = model
         self._now = now
         self.patience_s: dict[str, float] = {}
-        self._look_s: dict[str, float] = {}  # the earliest time of the next check of a revision's pods
+        self._next_check_s: dict[str, float] = {}  # the earliest time of the next check of a revision's pods
         self.causes: dict[str, str] = {}  # unreachable revisions, by key
         self.pod_causes = PodCauseLog()
         self._no_pods = no_pods
@@ -55,10 +55,10 @@ class UnreachableRevisions:
     def pod_failed(self, key: str) -> None:
         """Note that a pod of the revision did not answer a probe."""
         now_s = self._now()
-        if key not in self.patience_s or now_s < self._look_s.get(key, 0.0):
+        if key not in self.patience_s or now_s < self._next_check_s.get(key, 0.0):
             return
-        self._look_s[key] = now_s + LOOK_INTERVAL_S
-        self.pod_causes.look(key, self._prober.failing(key), now_s)
+        self._next_check_s[key] = now_s + LOOK_INTERVAL_S
+        self.pod_causes.report(key, self._prober.failing(key), now_s)
         self._judge(key)
 
     def _judge(self, key: str) -> None:
@@ -87,7 +87,7 @@ class UnreachableRevisions:
         """Forget a revision that was removed."""
         self.causes.pop(key, None)
         self.patience_s.pop(key, None)
-        self._look_s.pop(key, None)
+        self._next_check_s.pop(key, None)
         self.pod_causes.forget(key)
 
     def resubmit(self, key: str) -> None:

@@ -89,7 +89,7 @@ class ContainerSource(Source):
             self._stop()
             self._engine = engine
         if self._watcher is None:
-            self._watcher = Watcher(engine, self._tasks, self._look)
+            self._watcher = Watcher(engine, self._tasks, self._refresh)
             self._task = self._tasks.start("discovery of containers", self._watcher.run())
         self._watcher.hurry()
 
@@ -121,7 +121,7 @@ class ContainerSource(Source):
 
     # --- observed containers ---
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         engine = self._engine
         if engine is None:
             return

@@ -91,7 +91,7 @@ class ContainerUnit(Unit):
         self.port: int | None = None  # in the container
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
-        self._look = asyncio.Event()  # it may have ended: inspect it now
+        self._inspect_now = asyncio.Event()  # it may have ended: inspect it now
         self._asked_since_s = 0.0  # when the readiness checks began
         self._is_silent = False  # the engine did not answer when it was to be stopped
         self._cause = ""
@@ -208,13 +208,13 @@ class ContainerUnit(Unit):
 
     async def _pause(self, seconds: float) -> None:
         """Wait until the next inspection is due."""
-        await wait_for(self._look, seconds)
-        self._look.clear()
+        await wait_for(self._inspect_now, seconds)
+        self._inspect_now.clear()
 
     async def _wait(self) -> None:
         """Wait until the container may have ended."""
         waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
-        hurried = asyncio.ensure_future(self._look.wait())  # noqa: TID251 - cancelled below
+        hurried = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
         try:
             await asyncio.wait({waits, hurried}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
             if waits.done():
@@ -222,7 +222,7 @@ class ContainerUnit(Unit):
         finally:
             hurried.cancel()
             waits.cancel()
-            self._look.clear()
+            self._inspect_now.clear()
 
     async def _ask_to_wait(self) -> None:
         async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
@@ -380,7 +380,7 @@ class ContainerUnit(Unit):
         else:
             self._has_ended("", 0)  # the engine reports it; something else may start it again at this moment
         finally:
-            self._look.set()
+            self._inspect_now.set()
 
     async def _inspected(self) -> dict[str, Any] | None:
         self._is_silent = False
@@ -427,7 +427,7 @@ class ContainerUnit(Unit):
         if problem and (shown is None or state_of(shown).is_running):
             log.warning("%s: it cannot be killed: %s", self.identity, problem)
             return
-        self._look.set()
+        self._inspect_now.set()
         if self._running:
             await wait_for(self._ended, KILL_TIMEOUT_S)
 

@@ -35,10 +35,10 @@ class Watcher:
     def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._tasks = tasks
-        self._look = look
+        self._refresh = look
         self._changed = asyncio.Event()
-        self._look_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
-        self._listen_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._refresh_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._listen_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
         self._is_away = False
         self.looks_total = 0
         self.problem = ""  # why the last refresh failed
@@ -51,41 +51,41 @@ class Watcher:
         """Run until cancelled."""
         events = self._tasks.start("container events", keep_running(self._listen, self._listen_failed))
         try:
-            await keep_running(self._look_and_rest, self._look_failed)
+            await keep_running(self._refresh_and_rest, self._refresh_failed)
         finally:
             events.cancel()
 
-    async def _look_and_rest(self) -> None:
+    async def _refresh_and_rest(self) -> None:
         self._changed.clear()
         self.looks_total += 1
-        await self._look()
+        await self._refresh()
         if self._is_away:
             log.info("the container engine at %s answers again", self._engine.path)
         self._is_away, self.problem = False, ""
-        self._look_again.reset()
+        self._refresh_backoff.reset()
         await wait_for(self._changed, LOOK_S)
         await pause(LOOK_PAUSE_S)
 
-    def _look_failed(self, error: Exception) -> float:
+    def _refresh_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError):
             if not self._is_away:
                 log.warning("containers cannot be discovered at the moment: %s", error)
             self._is_away, self.problem = True, str(error)
         else:  # a bug, or an unexpected answer: the next attempt may succeed
             self._tasks.on_error("discovery of containers", error)
-        return self._look_again.next_s()
+        return self._refresh_backoff.next_s()
 
     async def _listen(self) -> None:
         query = {"filters": json.dumps({"type": ["container"]})}
         lines = JsonLines()
         async with self._engine.streamed("GET", "/events", query) as content:
             self._changed.set()  # for changes before the stream was open
-            self._listen_again.reset()
+            self._listen_backoff.reset()
             while data := await content.read(_READ_BYTES):
                 if any(_matters(event) for event in lines.feed(data)):
                     self._changed.set()
         self._changed.set()
-        await pause(self._listen_again.next_s())
+        await pause(self._listen_backoff.next_s())
 
     def _listen_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError | NoStreamError):
@@ -93,7 +93,7 @@ class Watcher:
         else:  # a bug, or an unexpected answer
             self._tasks.on_error("container events", error)
         self._changed.set()
-        return self._listen_again.next_s()
+        return self._listen_backoff.next_s()
 
 
 def _matters(event: dict[str, Any]) -> bool:

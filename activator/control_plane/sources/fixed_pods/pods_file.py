@@ -138,10 +138,10 @@ class PodsFile:
 
     async def step(self) -> None:
         """Check the file, and wait until the next check."""
-        await self.look()
+        await self.check()
         await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Read the file if it has changed, and apply the content once it is complete."""
         found = await asyncio.to_thread(_read_if_changed, self._path, self._read)
         now_s = self._now()

@@ -67,9 +67,9 @@ class ShownOutput:
         for key, shown in self._shown.items():
             fleet = self._find(key)
             if fleet is not None:
-                self._look(key, fleet, shown)
+                self._refresh(key, fleet, shown)
 
-    def _look(self, key: str, fleet: Fleet, shown: _Shown) -> None:
+    def _refresh(self, key: str, fleet: Fleet, shown: _Shown) -> None:
         history = fleet.log.history
         if fleet.wanted == 0 or fleet.ready():  # no start is under way
             shown.since = shown.last = history.last

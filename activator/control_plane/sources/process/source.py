@@ -82,9 +82,9 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
-            self._set_looks(key, revision)
+            self._set_watches(key, revision)
 
-    def _set_looks(self, key: str, revision: Revision) -> None:
+    def _set_watches(self, key: str, revision: Revision) -> None:
         """Set which parts of the output and the background work of its programs are watched."""
         page = revision.waiting_page
         self.busy.set_revision(key, revision.activity.busy)
@@ -99,7 +99,7 @@ class ProcessSource(Source):
         """Add or replace a revision with a program that is not from the file."""
         self.supervisor.set_revision(key, revision)
         self.autoscaler.set_revision(key, process_rule(revision))
-        self._set_looks(key, revision)
+        self._set_watches(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
