@@ -1,4 +1,4 @@
-"""The commands that ask a running program, by its admin port: status, logs, load and unload, restart, drain."""
+"""The commands that talk to a running activator through its admin port: status, logs, load, restart, drain and more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError
 
-ADMIN: Final = "http://127.0.0.1:8008"  # the admin port that is asked if nothing names another one
+ADMIN: Final = "http://127.0.0.1:8008"  # the default admin port
 ADMIN_TOKEN: Final = "ACTIVATOR_ADMIN__TOKEN"
 
 _LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
@@ -31,24 +31,26 @@ def add_admin_commands(
     drain.set_defaults(handler=_drain)
     status = commands.add_parser(
         "status",
-        help="what a running activator is doing",
+        help="show what a running activator is doing",
         examples=("activator status", "activator status --why app", "activator status --json --admin 127.0.0.1:9008"),
     )
     _add_admin(status)
     status.add_argument("--json", action="store_true", help="as JSON")
     status.add_argument(
-        "--why", metavar="NAME", nargs="?", const="", help="why each revision, or this one, has so many pods"
+        "--why", metavar="NAME", nargs="?", const="", help="explain the number of pods of each revision, or of this one"
     )
-    status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
+    status.add_argument("--watch", action="store_true", help="repeat every second, until interrupted")
     status.set_defaults(handler=_status)
     logs = commands.add_parser(
         "logs",
-        help="what the local programs of a revision have written",
+        help="show the output of a revision's local programs",
         examples=("activator logs app", "activator logs -f -n 20 app"),
     )
     logs.add_argument("name", metavar="NAME")
-    logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
-    logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue with new lines, until interrupted")
+    logs.add_argument(
+        "-n", "--lines", type=_count, default=100, metavar="N", help="number of last lines (default: 100)"
+    )
     _add_admin(logs)
     logs.set_defaults(handler=_logs)
     load_revision = commands.add_parser(
@@ -58,7 +60,7 @@ def add_admin_commands(
     )
     load_revision.add_argument("name", metavar="NAME")
     load_revision.add_argument(
-        "--for", dest="seconds", metavar="TIME", help="and keep one for so long (10m), from when it is ready"
+        "--for", dest="seconds", metavar="TIME", help="keep one running for this time (10m), from when it is ready"
     )
     _add_admin(load_revision)
     load_revision.set_defaults(handler=_load_revision)
@@ -72,7 +74,7 @@ def add_admin_commands(
     unload.set_defaults(handler=_unload_revision)
     ended = commands.add_parser(
         "member-ended",
-        help="confirm that a silent member of the group has ended for certain: its slots are granted again",
+        help="confirm that a silent member of the group has certainly ended, so that its slots are granted again",
         examples=("activator member-ended 2",),
     )
     ended.add_argument("seat", type=_count, metavar="SEAT")
@@ -80,7 +82,7 @@ def add_admin_commands(
     ended.set_defaults(handler=_end_member)
     restart = commands.add_parser(
         "restart",
-        help="start other programs of a revision; those that run finish their requests",
+        help="replace the programs of a revision; the old ones finish their requests",
         examples=("activator restart app",),
     )
     restart.add_argument("name", metavar="NAME")
@@ -91,12 +93,12 @@ def add_admin_commands(
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
-    """Add the options that say how to reach the running program."""
+    """Add the options for reaching the running activator."""
     command.add_argument(
         "--admin",
         metavar="URL",
         default=ADMIN,
-        help=f"its admin port (default: that of -c or ACTIVATOR_ADMIN, else {ADMIN})",
+        help=f"the URL of its admin port (default: that of -c or ACTIVATOR_ADMIN, else {ADMIN})",
     )
     command.add_argument(
         "--token",
@@ -113,7 +115,7 @@ def _count(text: str) -> int:
 
 
 def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
-    """Return how the admin port is asked: with method and path. Raises ConfigError and StartError."""
+    """Return the client of the admin port, called with method and path. Raises ConfigError and StartError."""
     from activator.admin.client import ask
     from activator.runtime.secret_text import read_secret
 
@@ -134,13 +136,13 @@ def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
 
 
 def _admin_of_environment() -> tuple[str, str]:
-    """Return the address and the token that the variables of the key `admin` give; each may be empty."""
+    """Return the address and the token that the variables of the key `admin` set; each may be empty."""
     from activator.config.tree import Item, lay_environment_over
 
     root = Item("", entries={})
-    said = {name: value for name, value in os.environ.items() if name.split("__")[0] == "ACTIVATOR_ADMIN"}
+    settings = {name: value for name, value in os.environ.items() if name.split("__")[0] == "ACTIVATOR_ADMIN"}
     problems: list[str] = []
-    lay_environment_over(root, said, problems)
+    lay_environment_over(root, settings, problems)
     if problems:
         raise ConfigError(problems)
     item = (root.entries or {}).get("admin")
@@ -151,7 +153,7 @@ def _admin_of_environment() -> tuple[str, str]:
 
 
 def _reachable(address: str) -> str:
-    """Return an address to connect to for one to listen on."""
+    """Return an address to connect to for a listening address."""
     host, colon, port = address.rpartition(":")
     return f"{_LOOPBACKS[host]}{colon}{port}" if host in _LOOPBACKS else address
 
@@ -216,7 +218,7 @@ def _restart_revision(options: argparse.Namespace, command: list[str] | None) ->
 
 
 def _post(options: argparse.Namespace, path: str, done: str) -> int:
-    """Ask the program for something, and print `done`."""
+    """Send the request, and print `done`."""
     _admin_of(options)("POST", path)
     print(done)
     return 0

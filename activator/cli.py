@@ -1,7 +1,7 @@
-"""The command line: what users type, exit codes, one line for every mistake.
+"""The command line: the commands, their exit codes, and one line for every mistake.
 
-Exit codes: 0 fine, 1 a refused configuration or a failed check, 2 wrong usage, 3 could not start, 4 the state
-worker went on failing.
+Exit codes: 0 success, 1 an invalid configuration or a failed check, 2 wrong usage, 3 could not start, 4 the state
+worker kept failing.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 REFUSED = 1
 NOT_STARTED = 3
 
-# The default host to listen on, in place of 127.0.0.1. The image sets it: 127.0.0.1 of a container cannot be reached
-# from outside. `listen` in a file, a variable or an option takes precedence.
+# The default host to listen on, instead of 127.0.0.1. The image sets it, because 127.0.0.1 of a container cannot be
+# reached from outside. `listen` in a file, a variable or an option takes precedence.
 BIND_HOST = "ACTIVATOR_BIND_HOST"
 LOOPBACK = "127.0.0.1"
 UNITS = "/etc/systemd/system"
@@ -46,7 +46,7 @@ Loaded = tuple[Config, list[RevisionSpec]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The console script."""
+    """Run the command line; return the exit code."""
     words = sys.argv[1:] if arguments is None else arguments
     command: list[str] | None = None
     if "--" in words:
@@ -95,25 +95,25 @@ def _parser() -> Parser:
         ),
         usage="activator run [-c FILE]\n       activator run [--listen ADDRESS] [--admin ADDRESS] -- CMD ...",
         description="Serve the revisions of a file, or one program that is started on the first request: "
-        "`{port}` in CMD and $PORT carry its port; where CMD has `{socket}` it listens on that Unix socket.",
+        "`{port}` in CMD and $PORT are its port; with `{socket}` in CMD it listens on that Unix socket.",
     )
     run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
     run.add_argument(
         "--listen",
         metavar="ADDRESS",
-        help="where to serve CMD: a port, HOST:PORT or unix:/PATH (default: 127.0.0.1:8012)",
+        help="the address to serve CMD on: a port, HOST:PORT or unix:/PATH (default: 127.0.0.1:8012)",
     )
     run.add_argument(
-        "--admin", metavar="ADDRESS", help="the admin port, likewise (default: 8008 of 127.0.0.1; empty: none)"
+        "--admin", metavar="ADDRESS", help="the admin port, in the same form (default: 127.0.0.1:8008; empty: none)"
     )
-    run.add_argument("--log-level", choices=LOG_LEVELS, help="stronger than `log:` in the file (default: info)")
+    run.add_argument("--log-level", choices=LOG_LEVELS, help="overrides `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
     init = commands.add_parser(
         "init",
-        help="write a commented file to begin with",
-        description="Write a commented file to begin with, for one of these situations:\n"
+        help="write a commented example file",
+        description="Write a commented example file for one of these situations:\n"
         + "\n".join(f"  {name:10}{what}" for name, what in SITUATIONS.items()),
         examples=("activator init program", "activator init models -o models.yaml", "activator init backends -o -"),
     )
@@ -137,16 +137,20 @@ def _parser() -> Parser:
     add_admin_commands(commands, _load)
     install = commands.add_parser(
         "install-service",
-        help="write units of systemd that run a file, hardened",
+        help="write hardened systemd units that run a file",
         examples=(
             "activator install-service -c /srv/site/activator.yaml --print",
             "sudo activator install-service -c /srv/site/activator.yaml --run-as site",
         ),
     )
     install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
-    install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
-    install.add_argument("--directory", metavar="DIR", default=UNITS, help=f"where units are (default: {UNITS})")
-    install.add_argument("--print", action="store_true", help="print the units, and write nothing")
+    install.add_argument(
+        "--run-as", metavar="USER", default="", help="the user of the service (default: the calling user)"
+    )
+    install.add_argument(
+        "--directory", metavar="DIR", default=UNITS, help=f"the directory for the units (default: {UNITS})"
+    )
+    install.add_argument("--print", action="store_true", help="print the units without writing them")
     install.set_defaults(handler=_install_service)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(handler=_version)
@@ -210,16 +214,16 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     from activator.runtime.sockets import pass_on
     from activator.runtime.unix_sockets import remove_all_files
 
-    _raise_descriptor_limit()  # before there are workers, which inherit it
+    _raise_descriptor_limit()  # before the workers are forked, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
-    reaping = Reaping.start()  # before the template, which shares what this has loaded, and has none of its descriptors
+    reaping = Reaping.start()  # before the template is forked: it must not have this pipe
     template = None
     if worker_count(loaded[0]) > 1:
         from activator.workers.fork_server import fork_template
 
         load(loaded[0])
-        template = fork_template()  # when the program is loaded, and before there is an event loop or a thread
+        template = fork_template()  # after the modules are loaded, before there is an event loop or a thread
     if template is not None:
         reaping.born(template.process)
         template.ended = reaping.exited
@@ -236,7 +240,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
 
 
 def _raise_descriptor_limit() -> None:
-    """A proxied request holds two descriptors: ask for as many as the system lets us."""
+    """Raise the limit of file descriptors as far as the system allows: a proxied request holds two."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -266,7 +270,7 @@ def _loaded(text: str, path: str) -> Loaded:
 
 
 def bound(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration; where `listen` is its default, on the host that `environ` names."""
+    """Return the configuration with the host of `environ` in `listen`, if that is the default."""
     host = environ.get(BIND_HOST, "")
     default = Config().listen
     if not host or config.listen != default:
@@ -275,7 +279,7 @@ def bound(config: Config, environ: Mapping[str, str]) -> Config:
 
 
 def _settle_addresses(options: argparse.Namespace) -> str:
-    """Whole addresses in place of what was typed: a port alone is one of this machine. Returns what is wrong."""
+    """Complete the addresses in the options: a port alone gets a host of this machine. Return the mistake, if any."""
     from activator.config.checks import split_address
     from activator.runtime.unix_address import is_unix, problem_with
 
@@ -310,10 +314,10 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     config = overlay(Config(revisions=[revision]), os.environ)
     if "ACTIVATOR_LISTEN" not in os.environ:
         config = bound(config, os.environ)
-    said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
-    if "admin" in said and isinstance(config.admin, AdminListener):  # the environment gives it a token
-        said["admin"] = msgspec.structs.replace(config.admin, listen=options.admin, address="")
-    config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
+    typed = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
+    if "admin" in typed and isinstance(config.admin, AdminListener):  # the environment gives it a token
+        typed["admin"] = msgspec.structs.replace(config.admin, listen=options.admin, address="")
+    config = msgspec.structs.replace(config, **typed)  # options override the environment
     admin = msgspec.structs.asdict(config.admin) if isinstance(config.admin, AdminListener) else {}
     exposed = exposed_admin(config.admin_address, admin)
     if exposed:
@@ -326,7 +330,7 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
 
 
 def _from_knative() -> Loaded | None:
-    """The configuration where the environment is that of Knative's activator, and None elsewhere."""
+    """Return the configuration for the environment of Knative's activator; None in another environment."""
     from activator.control_plane.sources.knative.environment import is_knative
 
     if not is_knative(os.environ):
@@ -365,14 +369,14 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _manifest(path: str) -> Checked | None:
-    """What is found in a file of Kubernetes objects; None: it is none, or cannot be read."""
+    """Check a file of Kubernetes objects; None if it is not one, or cannot be read."""
     from activator.config.manifest import check_manifest
     from lb.registry import names
 
     try:
         text = Path(path).read_text("utf-8")
     except (OSError, ValueError):
-        return None  # which `_load` tells
+        return None  # `_load` reports it
     return check_manifest(text, path, set(names()))
 
 

@@ -1,4 +1,4 @@
-"""What the commands share: a parser that suggests what was meant, and help with examples."""
+"""The common parser of the commands: it suggests corrections, and shows examples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
-USAGE: Final = 2  # the exit code of wrong usage
+USAGE: Final = 2  # exit code of wrong usage
 
 _INVALID_CHOICE: Final = re.compile(
     r"argument (?P<of>[^:]+): invalid choice: '(?P<found>[^']*)'.* \(choose from (?P<all>.*)\)"
@@ -17,7 +17,7 @@ _UNKNOWN: Final = re.compile(r"unrecognized arguments: (?P<found>.*)")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose mistakes are one line that says what to write. `examples`: command lines, shown by `--help`."""
+    """A parser that reports a mistake as one line with a correction. `examples`: command lines, shown by `--help`."""
 
     def __init__(self, *, examples: tuple[str, ...] = (), **settings: Any) -> None:
         if examples:

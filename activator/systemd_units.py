@@ -1,12 +1,12 @@
-"""Units of systemd that run one file: a service that tells when it is ready, and sockets that outlive it.
+"""Units of systemd for one configuration file: a service that reports readiness, and sockets that outlive it.
 
 Rules
-  1. systemd opens the sockets: a restart refuses no connection, it waits in the queue (`runtime/service_manager.py`).
-     Only addresses of numbers and Unix sockets can be opened so; others are bound by the service itself, and so are all
-     ports where there are several workers, each of which has a socket of its own.
+  1. systemd opens the sockets: connections during a restart are not refused but wait in the backlog
+     (`runtime/service_manager.py`). That is possible only for numeric addresses and Unix sockets. The service binds all
+     others itself, and all ports with several workers, each of which has a socket of its own.
   2. A unit has one mode, owner and group for all of its sockets: Unix sockets that differ have a unit each.
-  3. The service is hardened as far as programs that it starts, which are unknown, can be expected to bear.
-  4. A unit of that name that this has not written is never replaced.
+  3. The service is hardened as far as the programs that it starts, which are unknown, are likely to tolerate.
+  4. A unit with the same name that was not written by this command is never replaced.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ WantedBy=sockets.target
 
 
 def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str, str]:
-    """Name → text. `file`: absolute; `program`: how the activator is called."""
+    """Return the units, name → text. `file`: absolute; `program`: the command line of the activator."""
     sockets = _sockets(config, user)
     names = " ".join(sockets)
     command = [*program, "run", "-c", str(file)]
@@ -94,7 +94,7 @@ def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str
 
 
 def _sockets(config: Config, user: str) -> dict[str, str]:
-    """The units of sockets: one for ports, one for each kind of access to Unix sockets."""
+    """Return the socket units: one for ports, one for each kind of access to Unix sockets."""
     listeners = config.listen if isinstance(config.listen, list) else [config.listen]
     addresses = [address_of_listener(one) for one in listeners]
     ports = [address for address in map(stream_of, addresses) if address] if config.workers == 1 else []
@@ -117,7 +117,7 @@ def _socket(listens: list[str], more: str) -> str:
 
 
 def stream_of(address: str) -> str:
-    """What ListenStream has for `host:port`; empty: systemd cannot open it as we would."""
+    """Return the ListenStream of `host:port`; empty if systemd cannot open it as the activator would."""
     host, _, port = address.rpartition(":")
     try:
         parsed = ipaddress.ip_address(host.strip("[]"))
@@ -129,7 +129,7 @@ def stream_of(address: str) -> str:
 
 
 def install(found: dict[str, str], directory: Path) -> list[str]:
-    """Write the units; what to do next, as lines. Raises StartError."""
+    """Write the units; return the next steps, as lines. Raises StartError."""
     for name in found:
         path = directory / name
         if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK[:40]):
@@ -153,5 +153,5 @@ def install(found: dict[str, str], directory: Path) -> list[str]:
 
 
 def _escaped(text: str) -> str:
-    """Of systemd's own: `%` begins a specifier, `$` a variable."""
+    """Escape systemd's special characters: `%` begins a specifier, `$` a variable."""
     return text.replace("%", "%%").replace("$", "$$")

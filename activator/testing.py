@@ -1,4 +1,6 @@
-"""The contract of every filter, as tests that an author runs on a filter of their own. They need pytest only to be run:
+"""The contract of every filter, as tests for the authors of filters.
+
+Only running them needs pytest:
 
     from activator.testing import FilterContract
 
@@ -7,10 +9,10 @@
         options = {"secret": "a"}
 
 Rules
-  1. Each test runs the program itself, with real sockets, in front of a server in this process.
-  2. What is checked holds for any filter: whatever a client does, the filter raises nothing, each request ends, nothing
-     of it is left, and the answer does not depend on how the bytes came.
-  3. `request_fields` and `body` make a request that the filter lets through, if there is one.
+  1. Each test runs the activator itself, with real sockets, in front of a server in this process.
+  2. The contract applies to any filter: whatever a client does, the filter raises nothing, each request ends, its
+     resources are released, and the response does not depend on how the bytes are split into reads.
+  3. `request_fields` and `body` describe a request that the filter accepts, if there is one.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ from pathlib import Path
 from typing import ClassVar, Final, Self
 
 PATIENCE_S: Final = 20.0
-PIECE_S: Final = 0.002  # after each piece, so that it is read by itself
+PIECE_S: Final = 0.002  # after each piece, so that it is read separately
 _ERRORS: Final = re.compile(rb"^activator_errors_total (\d+)", re.MULTILINE)
 
-# Heads that are in order, and unusual: each is followed by the end of the fields.
+# Valid but unusual heads; each is followed by the end of the fields.
 _ODD_FIELDS: Final = (
     b"X-Empty:\r\n",
     b"X-Bytes: \xff\xfe\x80\r\n",
@@ -66,7 +68,7 @@ class _Pod(BaseHTTPRequestHandler):
 
 
 class Running:
-    """The program, with the filter, in front of a pod; use it as a context."""
+    """The activator with the filter, in front of a pod; a context manager."""
 
     def __init__(self, filter_path: str, options: Mapping[str, str]) -> None:
         self._pod = ThreadingHTTPServer(("127.0.0.1", 0), _Pod)
@@ -117,12 +119,12 @@ class Running:
             yield made
 
     def ask(self, request: bytes, piece_bytes: int = 0, port: int = 0) -> tuple[int, bytes]:
-        """Send the request, in pieces if `piece_bytes` is set; return the status and the body of the answer."""
+        """Send the request, in pieces if `piece_bytes` is set; return the status and the body of the response."""
         with self.connection(port) as made:
             if piece_bytes:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             step = piece_bytes or max(len(request), 1)
-            with contextlib.suppress(ConnectionError):  # it may be refused before all of it is read
+            with contextlib.suppress(ConnectionError):  # it may be rejected before all of it is read
                 for start in range(0, len(request), step):
                     made.sendall(request[start : start + step])
                     if piece_bytes:
@@ -131,7 +133,7 @@ class Running:
         return int(head.split(b" ", 2)[1]), body
 
     def errors(self) -> int:
-        """Return how many exceptions the program has counted."""
+        """Return how many exceptions the activator has counted."""
         found = _ERRORS.search(self.ask(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
         assert found is not None
         return int(found[1])
@@ -169,19 +171,19 @@ def _read_all(made: socket.socket) -> bytes:
 
 
 class FilterContract:
-    """Subclass it, and set `filter_path`."""
+    """The base class of the tests; set `filter_path`."""
 
     filter_path: ClassVar[str]
     options: ClassVar[Mapping[str, str]] = {}
-    request_fields: ClassVar[Mapping[str, str]] = {}  # they make a request that is let through; {}: all are, or none
-    body: ClassVar[bytes] = b""  # that request has it
+    request_fields: ClassVar[Mapping[str, str]] = {}  # fields of an accepted request; {}: all are accepted, or none
+    body: ClassVar[bytes] = b""  # the body of that request
     lets_through: ClassVar[bool] = True  # False: no request reaches a pod
 
     def running(self) -> Running:
         return Running(self.filter_path, self.options)
 
     def request(self, fields: bytes = b"", body: bytes | None = None) -> bytes:
-        """Return the bytes of a request that is let through, with more fields, or with another body."""
+        """Return the bytes of a request that is accepted, with more fields, or with another body."""
         sent = self.body if body is None else body
         named = "".join([f"{name}: {value}\r\n" for name, value in self.request_fields.items()]).encode()
         verb = b"POST" if sent else b"GET"
@@ -233,7 +235,7 @@ class FilterContract:
             assert running.ask(request)[0] == running.ask(request)[0]
 
     def test_it_is_made_anew_by_a_reload_under_load(self) -> None:
-        """Requests that are under way keep the filters that they began with."""
+        """Requests in progress keep the filters with which they began."""
         with self.running() as running:
             request, stop = self.request(), threading.Event()
             expected = running.ask(request)

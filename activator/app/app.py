@@ -1,7 +1,7 @@
-"""The composition root: one control plane, one data plane or many, the admin port, signals.
+"""The composition root: one control plane, one data plane or several, the admin port, and signals.
 
-The planes know each other only by messages, which a channel carries (`messages/`). Within one process it calls, and
-it may as well encode (tests run the program that way). With more workers, `workers/` carries them between processes.
+The planes communicate only by messages, through a channel (`messages/`). Within one process the channel calls, and
+optionally encodes the messages (tests use that). With several workers, `workers/` carries them between processes.
 """
 
 from __future__ import annotations
@@ -67,15 +67,15 @@ if TYPE_CHECKING:
     from activator.telemetry.request_hooks import RequestHooks
     from activator.workers.fork_server import Template
 
-STOP_MARGIN_S: Final = 60.0  # for programs to end, over the time of the drain; then systemd may kill us
-HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
-PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
+STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
+HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
+PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether it has failed for too long
 
 log = logging.getLogger("activator")
 
 EXIT_FINE = 0
-EXIT_CUT = 1  # the drain took too long and requests were cut
-EXIT_PANICS = 4  # the state worker failed again and again
+EXIT_CUT = 1  # the drain timed out and requests were aborted
+EXIT_PANICS = 4  # the state worker failed repeatedly
 EXIT_DISPLACED = 5  # another replica has this one's seat in the group
 EXIT_NOW = 130  # a second signal
 
@@ -87,11 +87,11 @@ class Settings(msgspec.Struct, frozen=True):
     specs: list[RevisionSpec]
     reload: Callable[[], tuple[Config, list[RevisionSpec]]] | None = None
     seed: int | None = None
-    encode_messages: bool = False  # carry every message as bytes between the parts
+    encode_messages: bool = False  # encode every message between the planes
 
 
 def _calm_the_collector() -> None:
-    """Keep what exists now; a request leaves no cycles, so the collector need not run every 700 objects.
+    """Exclude the present objects from garbage collection and raise the thresholds: requests create no cycles.
 
     Measured: 2 to 4 of 80 us per request.
     """
@@ -119,7 +119,7 @@ def load(config: Config) -> None:
 
 
 class App:
-    """One running activator. Use it within one event loop."""
+    """One running activator; to be used within one event loop."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class App:
         self._manager = manager or ServiceManager({}, 0)
         self.draining = False
         self._errors_total = 0
-        self.needs_restart: list[str] = []  # keys that the last reload found changed and could not apply
+        self.needs_restart: list[str] = []  # changed keys that the last reload could not apply
         self.admin_address = ""
         self._now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
@@ -148,7 +148,7 @@ class App:
         channel = self._channel = DirectChannel(settings.encode_messages)
         count = worker_count(settings.config)
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
-        self.data = data  # in this process
+        self.data = data  # if it is in this process
         self.control = ControlPlane(
             now,
             channel.send_effects,
@@ -186,7 +186,7 @@ class App:
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._exit_code = 0  # another one than that of an end in order
+        self._exit_code = 0  # overrides the exit code of a normal end
         self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
@@ -195,7 +195,7 @@ class App:
         self.membership: Membership | None = None
 
     async def start(self) -> None:
-        """Bind, begin to serve. Raises StartError."""
+        """Bind the listeners and begin to serve. Raises StartError."""
         workers = self.workers
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
@@ -238,22 +238,22 @@ class App:
         if self.config.admin_address:
             self._tasks.keep_running("history", self.history.step)
         _calm_the_collector()
-        self._tell_ready()
+        self._notify_ready()
         for address in unused():
-            log.warning("systemd has opened %s, where nothing of ours listens: correct its unit, or `listen`", address)
+            log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
         if self._manager.watchdog_s > 0.0:
             self._tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()
         return await self.close()
 
     def stop(self) -> None:
-        """Begin to drain; `run` returns when that is done."""
+        """Begin to drain; `run` returns when that is complete."""
         self.draining = True
         self._report_health()
         self._stop.set()
 
     async def close(self) -> int:
-        """Drain, stop every process, end every task."""
+        """Drain, stop every process and end every task; return the exit code."""
         self.draining = True
         if self.membership is not None:
             self.membership.drain_begins()
@@ -285,7 +285,7 @@ class App:
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
-            log.error("reload refused: the program is draining")
+            log.error("reload refused: the activator is draining")
             return ["the program is draining"]
         try:
             config, specs = self.settings.reload()
@@ -313,10 +313,10 @@ class App:
         self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
-            log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
+            log.warning("reloaded, but a change of %s requires a restart", ", ".join(fixed))
         else:
             log.info("reloaded")
-        self._tell_ready()
+        self._notify_ready()
         return []
 
     # --- what others ask ---
@@ -330,7 +330,7 @@ class App:
         return self.control.is_alive()
 
     def waiting_for(self) -> list[str]:
-        """Why the program is not ready to serve."""
+        """Return why the activator is not ready to serve."""
         reasons = []
         if self.draining:
             reasons.append("draining")
@@ -347,7 +347,7 @@ class App:
     # --- within ---
 
     def _receive(self, message: FromData) -> None:
-        """From the data plane."""
+        """Process a message from the data plane."""
         if isinstance(message, Drained):
             if not self._drained.done():
                 self._drained.set_result(message.finished)
@@ -357,13 +357,11 @@ class App:
             self.control.receive(message)
 
     async def _join_group(self) -> Membership | None:
-        """Raises StartError."""
-        from activator.members.joining import join  # only where there are members
+        """Join the group of members. Raises StartError."""
+        from activator.members.joining import join  # imported only with members
 
         if self.config.admin_address:
-            importlib.import_module(
-                "activator.admin.server"
-            )  # imported here: it takes 0.3 s, during which no heartbeat could be sent
+            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s without heartbeats
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
@@ -371,12 +369,12 @@ class App:
         )
 
     def _displaced(self) -> None:
-        """End: another replica has the seat of this one in the group, or the others take this one for ended."""
+        """End: another replica has this one's seat in the group, or the others consider this one ended."""
         self._exit_code = EXIT_DISPLACED
         self.stop()
 
     def _own_addresses(self) -> list[str]:
-        """Return the addresses that the program listens on, as configured and as bound."""
+        """Return the addresses that the activator listens on, as configured and as bound."""
         config, kubernetes = self.config, self.config.kubernetes
         said = [*map(address_of_listener, listeners(config)), config.admin_address]
         said += [config.push.listen, config.members.listen]
@@ -395,7 +393,7 @@ class App:
             self._health = health
             self._channel.send_command(health)
 
-    def _tell_ready(self) -> None:
+    def _notify_ready(self) -> None:
         self._manager.ready(f"serving on {', '.join(self.addresses)}")
 
     async def _feed_watchdog(self) -> None:
@@ -424,12 +422,12 @@ class App:
         try:
             self.telemetry.settle(settings)
         except StartError as error:
-            log.error("the cluster's settings are not taken: %s", error)
+            log.error("the cluster's settings are not applied: %s", error)
             return
         self.workers.settle(settings)
 
     async def _start_admin(self) -> None:
-        from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
+        from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
         from activator.admin.token import AdminToken
 
         wanted = self.config.admin
@@ -476,9 +474,9 @@ class App:
     def _make_pool(
         self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, template: Template | None
     ) -> Workers:
-        from activator.workers.pool import WorkerPool  # only where there are several
+        from activator.workers.pool import WorkerPool  # imported only with several workers
 
-        environment = {**os.environ, MARK: reaping.mark}  # so that the reaper ends them, should this process be killed
+        environment = {**os.environ, MARK: reaping.mark}  # for the reaper, which kills them if this process is killed
         log_level = "" if app_log is None else app_log.fixed_level or ""
         return WorkerPool(
             *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),

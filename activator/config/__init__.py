@@ -2,5 +2,5 @@
 
     file  →  checks, schema  →  …_checks  →  reader  →  tree
 
-Each knows only what stands to its right. A mistake is one line that says what is wrong, where, and what to do.
+Each depends only on the modules to its right. A mistake is one line with its place, its cause and its correction.
 """

@@ -1,12 +1,11 @@
-"""An `Activation`, the object that declares a revision in a cluster: the keys of a revision in the file, spelled as
-Kubernetes spells them.
+"""An `Activation`, the object that declares a revision in a cluster, with the keys of a revision in camel case.
 
 Rules
-  1. There is one description of the keys: the structs of `model/`. Here stands only what differs in a cluster: the
-     target in place of `pods` and `process`, and the spelling (`container_concurrency` is `containerConcurrency`).
-  2. An object is read and checked by the code that reads and checks the file, so a mistake is told in the same way,
-     with the keys spelled as its author spelled them.
-  3. Text that is not a key is never respelled: names of headers, of environment variables, values.
+  1. The structs of `model/` describe the keys. This module has only the differences in a cluster: the target instead of
+     `pods` and `process`, and the spelling (`container_concurrency` is `containerConcurrency`).
+  2. The reader and the checks of the file are used, so mistakes are reported in the same way, with the keys in the
+     spelling of the object.
+  3. Text that is not a key keeps its spelling: names of headers, of environment variables, and values.
 """
 
 from __future__ import annotations
@@ -38,13 +37,14 @@ VERSION: Final = "v1alpha1"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 KIND: Final = "Activation"
 
-PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")  # RFC 6335 service name, as Kubernetes takes it
+# An RFC 6335 service name, as Kubernetes accepts it.
+PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")
 PATIENCE_S: Final = 60.0
 
-# What a revision has in the file only: a cluster says it by other means, or cannot have it.
-# `waiting_page` and `fallback` name files, which the author of an object must not read out of our container;
-# `filters` names code that is run here, `fault` is for those who test the clients of one machine;
-# `respond_async` keeps answers in the memory of one replica, which others find only as members of one group.
+# Keys that only the file has; a cluster has another way to set them, or cannot have them.
+# `waiting_page` and `fallback` name files, which an object's author must not be able to read from our container;
+# `filters` names code that is run here; `fault` is for tests of clients on one machine;
+# `respond_async` stores responses in the memory of one replica, and other replicas find them only in a group.
 _FILE_ONLY: Final = frozenset(
     {
         "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "no_wake", "waiting_page",
@@ -54,7 +54,7 @@ _FILE_ONLY: Final = frozenset(
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is scaled: an object of the same namespace with a scale subresource."""
+    """The object that is scaled: in the same namespace, with a scale subresource."""
 
     name: Annotated[str, doc("The name of the object.", "model")]
     kind: Annotated[str, doc("Its kind.", "StatefulSet")] = "Deployment"
@@ -62,7 +62,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Activation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an Activation has beside the keys of a revision."""
+    """The keys of an Activation besides those of a revision."""
 
     target: Annotated[Target, doc("The object whose pods serve the requests, and which is scaled.")]
     port: Annotated[
@@ -99,7 +99,7 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 def _kind() -> types.StructType:
-    """All keys of a spec, as the file spells them."""
+    """Return the type of a spec, with the keys spelled as in the file."""
     revision, own = types.type_info(Revision), types.type_info(Activation)
     assert isinstance(revision, types.StructType) and isinstance(own, types.StructType)
     fields = [*own.fields, *(field for field in revision.fields if field.name not in _FILE_ONLY)]
@@ -115,7 +115,7 @@ _OWN_KEYS: Final = frozenset(Activation.__struct_fields__)
 def read_spec(
     spec: Item, namespace: str, name: str, policy_names: AbstractSet[str] | None, problems: list[str]
 ) -> Declared | None:
-    """The declaration in `spec`; its mistakes are added to `problems`, and then there is None."""
+    """Read the declaration in `spec`; if it has mistakes, add them to `problems` and return None."""
     found: list[str] = []
     spelling: list[str] = []
     reader = Reader(found)
@@ -161,7 +161,7 @@ def _entry(item: Item, key: str) -> Item:
 
 
 def item_of(value: Any, where: str) -> Item:
-    """What somebody would have written for a value of JSON; `where` names the object."""
+    """Return the tree of a JSON value; `where` names the object."""
     match value:
         case dict():
             return Item(where, entries={str(key): item_of(one, where) for key, one in value.items()})
@@ -178,13 +178,13 @@ def item_of(value: Any, where: str) -> Item:
 
 
 def camel(name: str) -> str:
-    """`container_concurrency` → `containerConcurrency`."""
+    """Return a key in camel case: `container_concurrency` → `containerConcurrency`."""
     head, *others = name.split("_")
     return head + "".join(other[:1].upper() + other[1:] for other in others)
 
 
 def _names_of(kind: types.Type, found: dict[str, str]) -> None:
-    """Every key below, by its spelling in a cluster."""
+    """Collect every key below `kind`, by its spelling in a cluster."""
     match kind:
         case types.Metadata():
             _names_of(kind.type, found)
@@ -212,12 +212,12 @@ _KEY: Final = re.compile(r"(?<![\w-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w-])")
 
 
 def respelled(problem: str) -> str:
-    """A message of the file's checks, with the keys as a cluster spells them."""
+    """Return a message of the file's checks with the keys spelled as in a cluster."""
     return _KEY.sub(lambda match: _RESPELLINGS.get(match[0], match[0]), problem)
 
 
 def _as_in_the_file(item: Item, kind: types.Type, reader: Reader, path: str) -> Item:
-    """`item` with the keys of structs spelled as in the file. A key in the file's own spelling is a mistake."""
+    """Return `item` with the keys of structs spelled as in the file. A key in the file's spelling is a mistake."""
     match kind:
         case types.Metadata():
             return _as_in_the_file(item, kind.type, reader, path)
@@ -252,7 +252,7 @@ def _struct_as_in_the_file(item: Item, kind: types.StructType, reader: Reader, p
         elif key in names:
             reader.found(one, path, f'"{camel(key)}"', f'the key "{key}" of the file', one.key_where)
         else:
-            entries[key] = one  # which the reader does not know either
+            entries[key] = one  # the reader does not know this key either
     return _copy(item, entries=entries)
 
 

@@ -1,9 +1,9 @@
-"""What the types of a configuration cannot say: addresses, hosts, names, and what excludes what.
+"""Checks of a configuration beyond the types of its values: addresses, hosts, names, and conflicting keys.
 
 Rules
-  1. A check looks at the keys that could be read and passes over the others, so that one mistake is reported once.
+  1. A check skips keys that could not be read, so that each mistake is reported once.
   2. A key that would be ignored is a mistake.
-  3. A message names the value and what was expected; where two keys exclude or require each other, what to change.
+  3. A message has the found and the expected value, or, if two keys exclude or require each other, the correction.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PORT: Final = re.compile(r"[0-9]{1,5}")
 
 
 def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
-    """(host, port) of `host:port`, an IPv6 host in brackets; None if it is none."""
+    """Split `host:port` into (host, port), an IPv6 host in brackets; None if it is malformed."""
     host, colon, port_text = text.rpartition(":")
     if not colon or _PORT.fullmatch(port_text) is None or not lowest_port <= int(port_text) <= 65_535:
         return None
@@ -51,10 +51,10 @@ def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
 
 
 def is_same_listener(one: str, other: str) -> bool:
-    """Whether two sockets cannot listen on these addresses beside each other."""
+    """True if two sockets cannot listen on both addresses."""
     if is_unix(one) or is_unix(other):
         return is_unix(one) and is_unix(other) and path_of(one) == path_of(other)
-    found, beside = split_address(one), split_address(other)  # port 0 is none: the kernel chooses another each time
+    found, beside = split_address(one), split_address(other)  # port 0: the kernel chooses another each time
     if found is None or beside is None or found[1] != beside[1]:
         return False
     wild = {"0.0.0.0", "::"}
@@ -62,7 +62,7 @@ def is_same_listener(one: str, other: str) -> bool:
 
 
 def leads_to(pod: str, listener: str) -> bool:
-    """Whether a connection to `pod` surely comes to `listener`, on this machine."""
+    """True if a connection to `pod` certainly reaches `listener` on this machine."""
     if is_unix(pod) or is_unix(listener) or _canonical_address(pod) == _canonical_address(listener):
         return _canonical_address(pod) == _canonical_address(listener)
     target, found = split_address(pod), split_address(listener)
@@ -80,7 +80,7 @@ def _admin_address(admin: Any) -> Any:
 
 
 def exposed_admin(address: Any, values: Values) -> str:
-    """Return what to write where others than this machine could control the program; empty if they cannot."""
+    """Return the configuration to write if other machines could control the activator; empty if they cannot."""
     if address in ("", UNREADABLE) or is_unix(address) or is_loopback(address):
         return ""
     if values.get("token") or values.get("insecure") is True:
@@ -93,7 +93,7 @@ def exposed_admin(address: Any, values: Values) -> str:
 
 
 def _canonical_address(text: str) -> str:
-    """One of all ways to write an address; a name is not looked up. As it is where it is no address."""
+    """Return the canonical form of an address; a name is not resolved, and a malformed address not changed."""
     if is_unix(text):
         return f"{UNIX}{path_of(text)}"
     found = split_address(text)
@@ -107,7 +107,7 @@ def _canonical_address(text: str) -> str:
 
 
 def canonical_host(text: str) -> str | None:
-    """How a host is compared: lowered, no dot at its end, international names as they go over the wire."""
+    """Return the canonical form of a host: lower case, without a final dot, names in IDNA's ASCII form."""
     host = text
     if host == "*":
         return host
@@ -132,21 +132,21 @@ def _is_ip(text: str, version: int) -> bool:
 
 
 def _is_dns_name(text: str) -> bool:
-    # A last label of digits only is a mistyped IPv4 address, never a name.
+    # A last label of digits only is a mistyped IPv4 address, not a name.
     if len(text) > 253 or _DNS_NAME.fullmatch(text.lower()) is None:
         return False
     return not text.rstrip(".").rpartition(".")[2].isdecimal()
 
 
 class Checker:
-    """Goes through what a `Reader` has read, item and values side by side."""
+    """Checks what a `Reader` has read: the items together with their values."""
 
     def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
         self._reader = reader
         self._edge = EdgeChecker(reader)
         self._policies = PolicyChecker(reader, policy_names)
-        self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
-        self._listeners: list[tuple[str, str]] = []  # ports of ours: the key, and the address
+        self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
+        self._listeners: list[tuple[str, str]] = []  # own listeners: key and address
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker(reader)
         self._processes = ProcessChecker(reader)
@@ -203,11 +203,11 @@ class Checker:
         elif admin not in ("", UNREADABLE):
             self._check_is_address(item, admin, "admin", 0, or_unix=True)
         problem = exposed_admin(_admin_address(admin), admin if isinstance(admin, dict) else {})
-        if problem and len(self._reader.problems) == problems:  # an address that is none exposes nothing
+        if problem and len(self._reader.problems) == problems:  # only a valid address can be exposed
             self._reader.advise(item, "admin", problem)
 
     def _claim_ports(self, root: Item, values: Values) -> None:
-        """Those of our own listeners: no program of a revision can have them, and `admin` none of `listen`."""
+        """Claim the ports of own listeners: programs cannot have them, nor may `admin` be one of `listen`."""
         listen = values.get("listen", DEFAULT_LISTEN)
         listeners = listen if isinstance(listen, list) else [listen]
         addresses = [one.get("address", "") if isinstance(one, dict) else one for one in listeners]
@@ -272,7 +272,7 @@ class Checker:
                 seen.add(value)
 
     def check_declared(self, item: Item, values: Values, path: str) -> None:
-        """A revision that a cluster declares: it has its name, its pods and possibly its hosts from elsewhere."""
+        """Check a revision that a cluster declares: its name, its pods and possibly its hosts come from elsewhere."""
         self._check_hosts(item, values, path, True, self._routing.check_revision(item, values, path))
         self._check_keys(item, values, path)
         scaling = values.get("scaling")
@@ -294,7 +294,7 @@ class Checker:
         check_filters(self._reader, item, values, path)
 
     def _check_keys(self, item: Item, values: Values, path: str) -> None:
-        """Those that a revision has wherever it is declared."""
+        """Check the keys of a revision that do not depend on where it is declared."""
         self._edge.check_revision(item, values, path)
         self._policies.check_revision(item, values, path)
         check_probe(self._reader, item, values, f"{path}.probe")
@@ -369,7 +369,7 @@ class Checker:
             seen.add(known_as)
 
     def _is_address_pod(self, item: Item, pod: Values, path: str) -> bool:
-        """Whether it has an address to be checked; else it has `srv`, or it is a mistake."""
+        """True if it has an address to be checked; otherwise it has `srv`, or is a mistake."""
         entries = item.entries or {}
         if "srv" in entries and "address" in entries:
             self._reader.advise(item_at(item, "srv"), f"{path}.srv", "set `address` or `srv`, not both")

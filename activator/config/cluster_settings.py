@@ -1,9 +1,9 @@
-"""What Knative's ConfigMaps say to the activator, as far as it concerns it.
+"""The settings in Knative's ConfigMaps that affect the activator.
 
 Rules
-  1. A value that cannot be read leaves the former one in force (the default at the start), and is logged: a typing
-     mistake in a ConfigMap stops no activator.
-  2. All of it is read again whenever a map changes; what cannot change while requests run is said where it is used.
+  1. An invalid value is logged, and the previous one stays in force (the default at the start): a typing mistake in a
+     ConfigMap does not stop the activator.
+  2. Everything is read again whenever a map changes; limits on changes at run time are documented at the use.
 
 Sources: knative.dev/networking pkg/config, knative.dev/serving pkg/autoscaler/config, pkg/observability (v1.23).
 """
@@ -24,18 +24,18 @@ MESH_AUTO: Final = "auto"
 MESH_ENABLED: Final = "enabled"
 MESH_DISABLED: Final = "disabled"
 
-_DIGITS_MAX: Final = 10  # of a 32-bit number
+_DIGITS_MAX: Final = 10  # a 32-bit number has no more
 _LEVELS: Final = {"debug": "debug", "info": "info", "warn": "warning", "warning": "warning", "error": "error"}
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """Of the whole cluster; what stands here are Knative's defaults."""
+    """The settings of the whole cluster, with Knative's defaults."""
 
     mesh_mode: str = MESH_AUTO  # mesh-compatibility-mode: auto | enabled | disabled
     passes_through: bool = False  # enable-mesh-pod-addressability
     internal_tls: bool = False  # system-internal-tls
-    max_scale: int = 0  # of revisions that do not say; 0: none
-    max_scale_limit: int = 0  # the most that a revision may say; 0: none
+    max_scale: int = 0  # default of revisions without one; 0: none
+    max_scale_limit: int = 0  # upper limit of a revision's value; 0: none
     request_log: bool = False  # logging.enable-request-log
     request_log_template: str = ""
     metrics_protocol: str = "none"  # none | prometheus | http/protobuf | grpc
@@ -43,7 +43,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     tracing_protocol: str = "none"  # none | stdout | http/protobuf | grpc
     tracing_endpoint: str = ""
     tracing_sampling_rate: float = 0.0
-    log_level: str = ""  # of the activator; empty: as it was started
+    log_level: str = ""  # empty: the configured level
 
 
 Data = Mapping[str, str]
@@ -51,7 +51,7 @@ Tell = Callable[[str], None]
 
 
 def read_network(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """The settings with what config-network says; `tell` is called with each mistake."""
+    """Return the settings updated from config-network; `tell` receives each mistake."""
     mode = data.get("mesh-compatibility-mode", MESH_AUTO).lower()
     if mode not in (MESH_AUTO, MESH_ENABLED, MESH_DISABLED):
         tell(f"{NETWORK}: mesh-compatibility-mode: expected auto, enabled or disabled, found {mode!r}")
@@ -67,7 +67,7 @@ def read_network(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSe
 
 
 def read_autoscaler(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """The same of config-autoscaler."""
+    """Return the settings updated from config-autoscaler."""
     return replace(
         settings,
         max_scale=_whole(data, "max-scale", settings.max_scale, tell),
@@ -76,7 +76,7 @@ def read_autoscaler(settings: ClusterSettings, data: Data, tell: Tell) -> Cluste
 
 
 def read_observability(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """The same of config-observability."""
+    """Return the settings updated from config-observability."""
     template = data.get("logging.request-log-template", "")
     wanted = _true(data.get("logging.enable-request-log", ""))
     if wanted and "logging.request-log-template" in data and not template:
@@ -95,7 +95,7 @@ def read_observability(settings: ClusterSettings, data: Data, tell: Tell) -> Clu
 
 
 def read_logging(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """The same of config-logging: `loglevel.activator`, else the level of zap's own configuration."""
+    """Return the settings updated from config-logging: `loglevel.activator`, else the level of zap's configuration."""
     level = data.get("loglevel.activator", "") or _zap_level(data.get("zap-logger-config", ""))
     if level and level.lower() not in _LEVELS:
         tell(f"config-logging: loglevel.activator: expected debug, info, warn or error, found {level!r}")

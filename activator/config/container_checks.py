@@ -1,6 +1,6 @@
-"""What types cannot say of `container` and `containers`: what excludes what, and how volumes and sockets are written.
+"""Checks of `container` and `containers` beyond the types of their values: conflicts, volumes and sockets.
 
-Part of `checks.py`'s work, with its rules. Nothing here looks at the machine: a file may be checked on another one.
+Part of `checks.py`, with its rules. The machine is not examined: a file may be checked on another one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from activator.config.programs import split_volume
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-MEMORY_MIN_BYTES: Final = 6 * 1024 * 1024  # less is refused by the engines
+MEMORY_MIN_BYTES: Final = 6 * 1024 * 1024  # engines refuse less
 STOP_GRACE_MAX_S: Final = 3600.0
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
-_MADE: Final = (  # keys that say how a container is made: of one that exists they would be ignored
+_MADE: Final = (  # keys for the creation of a container; they would be ignored for an existing one
     *("name", "command", "entrypoint", "pull", "environment", "env_file", "volumes", "devices", "directory", "user"),
     *("memory", "cpus", "network", "labels", "init", "gpus"),
 )
@@ -28,7 +28,7 @@ _SOCKET: Final = "a unix socket such as unix:/var/run/docker.sock"
 
 
 def check_containers(reader: Reader, item: Item, values: Values) -> None:
-    """The engine of all."""
+    """Check the engine of all revisions."""
     _check_engine(reader, item, values, "containers")
     if values.get("address", CONTAINER_ADDRESSES[0]) not in CONTAINER_ADDRESSES:
         reader.found(item_at(item, "address"), "containers.address", " or ".join(CONTAINER_ADDRESSES))
@@ -44,14 +44,14 @@ def _check_engine(reader: Reader, item: Item, values: Values, path: str) -> None
 
 
 class ContainerChecker:
-    """Of all revisions of a file: two cannot have one container."""
+    """The checks of all revisions of a file: two cannot have the same container."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._names: dict[tuple[str, str], str] = {}  # engine and name of a container → whose it is
+        self._names: dict[tuple[str, str], str] = {}  # engine and name of a container → its revision
 
     def check(self, revision: Item, values: Values, path: str) -> None:
-        """The container of a revision that has one; `path` is the revision's."""
+        """Check the container of a revision that has one; `path` is the revision's."""
         item, container, at = item_at(revision, "container"), values["container"], f"{path}.container"
         self._check_source(item, container, at)
         _check_engine(self._reader, item, container, at)
@@ -116,7 +116,7 @@ class ContainerChecker:
                 self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
 
     def _check_socket(self, item: Item, container: Values, path: str) -> None:
-        """The placeholder is that of a process: a container is reached at a port."""
+        """Check that `{socket}` is not used: it is for processes; a container is reached at a port."""
         readiness, sleep = container.get("readiness", {}), container.get("sleep") or {}
         wake = sleep.get("wake", "")
         for key, commands in (

@@ -1,12 +1,12 @@
-"""The CustomResourceDefinition of `Activation`, out of the same structs that read it.
+"""The CustomResourceDefinition of `Activation`, generated from the structs that read it.
 
 Rules
-  1. The schema is structural, as Kubernetes requires: every level has a type, and what may be of several types is said
+  1. The schema is structural, as Kubernetes requires: every level has a type, and values of several types are described
      by Kubernetes' own extensions (`x-kubernetes-int-or-string`, `x-kubernetes-preserve-unknown-fields`).
-  2. What an API server can refuse it refuses, so that a mistake is told to whoever makes it. What it cannot check is
-     checked when the object is read, and stands in its status (`activation.py`).
-  3. A default stands in the schema where the object alone determines it. What follows from other keys, such as the
-     policy, is left out: it would be stored with the object and outlive the key that it followed from.
+  2. The API server rejects as many mistakes as possible, so that their author sees them. The others are found when the
+     object is read, and reported in its status (`activation.py`).
+  3. The schema has the defaults that the object alone determines. Those that depend on other keys, such as the policy,
+     are left out: they would be stored with the object and outlive the key on which they depended.
 
 Source: Kubernetes' documentation, "Extend the Kubernetes API with CustomResourceDefinitions" (apiextensions.k8s.io/v1).
 """
@@ -29,8 +29,8 @@ Schema = dict[str, Any]
 
 _PATTERNS: Final[dict[type, str]] = {Duration: DURATION_PATTERN, Size: SIZE_PATTERN}
 
-# What types cannot say, in the Common Expression Language; (rule, message). A rule sees no field that may be of several
-# types (`hashOn`, `splitOn`): the API server would refuse the whole definition ("undefined field").
+# Rules beyond the types, in the Common Expression Language: (rule, message). A rule cannot use a field with several
+# types (`hashOn`, `splitOn`): the API server would reject the whole definition ("undefined field").
 _RULES: Final = (
     (
         "type(self.port) != int || (self.port >= 1 && self.port <= 65535)",
@@ -40,7 +40,7 @@ _RULES: Final = (
 
 
 def make_definition() -> Schema:
-    """The object that teaches an API server the kind."""
+    """Return the definition of the kind for an API server."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -181,7 +181,7 @@ def _int_or_string() -> Schema:
 
 
 def _several(members: list[types.Type]) -> Schema:
-    """Of one of these types: a structural schema knows that of whole numbers and texts only."""
+    """Return the schema of several types; a structural schema supports only whole numbers and texts."""
     bare = {type(member.type if isinstance(member, types.Metadata) else member) for member in members}
     if bare == {types.IntType, types.StrType}:
         return _int_or_string()
@@ -201,7 +201,7 @@ def _struct_schema(kind: types.StructType) -> Schema:
 
 
 def _plain(default: Any) -> Any:
-    """A default as an API server stores it; None: the object says it better by saying nothing."""
+    """Return a default as an API server stores it; None if it is better left out."""
     match default:
         case Duration():
             return f"{float(default):g}s" if default else None

@@ -1,6 +1,6 @@
-"""What types cannot say of the edge: listeners, certificates, trusted networks, protocols of upgrades.
+"""Checks of the edge beyond the types of values: listeners, certificates, trusted networks, upgrade protocols.
 
-Part of `checks.py`'s work, with its rules.
+Part of `checks.py`, with its rules.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
 
 
 class EdgeChecker:
-    """Goes through what a `Reader` has read, item and values side by side."""
+    """Checks what a `Reader` has read: the items together with their values."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
     def check_listener(self, item: Item, values: Values, path: str) -> None:
-        """One listener with settings of its own."""
+        """Check one listener with its own settings."""
         self.check_access(item, values, path)
         self._check_proxies(item, values, path)
         self._check_version(item, values, path)
@@ -64,7 +64,7 @@ class EdgeChecker:
                 self._reader.advise(item_at(item, key), path, advice)
 
     def check_access(self, item: Item, values: Values, path: str) -> None:
-        """Who may connect to a Unix socket."""
+        """Check the permissions of a Unix socket."""
         address, mode = values.get("address", ""), values.get("mode", "")
         for key in ("mode", "owner", "group"):
             if values.get(key) and address and not is_unix(address):
@@ -113,7 +113,7 @@ class EdgeChecker:
             self._reader.found(item_at(item, "autoscaler"), "kubernetes.autoscaler", "ws://host:port")
 
     def _check_mode(self, item: Item, values: Values) -> None:
-        """Keys that only one of the modes has."""
+        """Report keys that the other mode has."""
         mode = values.get("mode", KNATIVE)
         others = {KNATIVE: ("namespace", "service"), ACTIVATIONS: ("autoscaler", "scale_fallback")}.get(mode, ())
         for key in others:
@@ -165,14 +165,14 @@ class EdgeChecker:
         self._check_version(item, values, path)
         authorities = values.get("ca", "")
         if authorities:
-            from activator.runtime.certificates import problem_with_authorities  # ssl: only where TLS is asked for
+            from activator.runtime.certificates import problem_with_authorities  # ssl: only where TLS is configured
 
             problem = problem_with_authorities(authorities)
             if problem:
                 self._reader.found(item_at(item, "ca"), f"{path}.ca", "a file of certificates in PEM", problem)
 
     def _check_introduction(self, item: Item, values: Values, path: str) -> None:
-        """The PROXY protocol to pods, and what it excludes."""
+        """Check the PROXY protocol for pods, and the keys that it excludes."""
         version = values.get("proxy_protocol", "")
         if version in ("", UNREADABLE):
             return
@@ -193,7 +193,7 @@ class EdgeChecker:
             self._reader.advise(where, at, "`sleep.http_post` is sent without it: use `sleep.command` or `signal`")
 
     def _check_cancel(self, item: Item, values: Values, path: str) -> None:
-        """What happens at the pod to a request that is given up."""
+        """Check the keys for requests that are cancelled."""
         mode, timeout = values.get("on_cancel", CANCEL_CLOSE), values.get("cancel_timeout")
         if mode is not UNREADABLE and mode not in CANCEL_MODES:
             self._reader.found(item_at(item, "on_cancel"), f"{path}.on_cancel", "one of " + ", ".join(CANCEL_MODES))
@@ -205,7 +205,7 @@ class EdgeChecker:
                 self._reader.found(where, at, "more than 0")
 
     def _check_each(self, item: Item, values: Values, path: str, fits: Callable[[str], bool], expected: str) -> None:
-        """A list of texts, which stands under the last word of `path`."""
+        """Check a list of texts, whose key is the last word of `path`."""
         key = path.rpartition(".")[2]
         listed = item_at(item, key)
         for place, text in enumerate(values.get(key, [])):
@@ -213,7 +213,7 @@ class EdgeChecker:
                 self._reader.found(element_at(listed, place), f"{path}[{place}]", expected)
 
     def _check_protocol(self, item: Item, values: Values, path: str) -> None:
-        """What is spoken with the pods."""
+        """Check the protocol for the pods."""
         protocol = values.get("protocol", "auto")
         if protocol is UNREADABLE:
             return
@@ -242,7 +242,7 @@ class EdgeChecker:
             self._reader.found(item_at(item, "min_version"), f"{path}.min_version", expected)
 
     def _check_pair(self, item: Item, values: Values, path: str) -> None:
-        from activator.runtime.certificates import problem_with  # ssl: only where TLS is asked for
+        from activator.runtime.certificates import problem_with  # ssl is imported only if TLS is configured
 
         problem = problem_with(values["certificate"], values["key"])
         if problem:
@@ -255,7 +255,7 @@ def _is_token(text: str) -> bool:
 
 
 def _is_peer(text: str) -> bool:
-    """Of a client: a network, or any of a Unix socket."""
+    """True for a client: a network, or `unix` for the clients of a Unix socket."""
     return text == "unix" or _is_network(text)
 
 
@@ -278,7 +278,7 @@ def is_loopback(address: str) -> bool:
 
 
 def program_key(item: Item, values: Values) -> str:
-    """The key of the program that a revision has: `process`, `container`, or nothing."""
+    """Return the key of a revision's program: `process`, `container`, or an empty string."""
     for key in ("process", "container"):
         if values.get(key) is not None or (key not in values and key in (item.entries or {})):
             return key
@@ -286,10 +286,10 @@ def program_key(item: Item, values: Values) -> str:
 
 
 def item_at(item: Item, key: str) -> Item:
-    """The item of a key, or the one that would hold it."""
+    """Return the item of a key, or the one that would contain it."""
     return item.entries.get(key, item) if item.entries else item
 
 
 def element_at(item: Item, place: int) -> Item:
-    """The item of a list's member, or the list itself where it was given in one piece."""
+    """Return the item of a list's member, or the list itself if it was given as one text."""
     return item.elements[place] if item.elements else item

@@ -1,4 +1,4 @@
-"""What `activator check` asks a container engine, blocking and for a moment; a run has a client of its own."""
+"""The blocking queries of a container engine for `activator check`; a run has a client of its own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LOOK_BYTES_MAX: Final = MIB
 
 
 class EngineLook:
-    """One engine, asked at once and blocking."""
+    """One engine, queried with blocking calls."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def problem(self) -> str:
-        """Why it cannot be used; empty: it can."""
+        """Return why it cannot be used; empty if it can."""
         try:
             status, _ = self._get("/_ping")
         except OSError as error:
             reason = error.strerror or error
             return f"the container engine at {self.path} cannot be reached: {reason}; {hint_for(self.path, error)}"
         except http.client.HTTPException:
-            return f"what listens at {self.path} is no container engine: correct `containers.engine`"
+            return f"the server at {self.path} is not a container engine: correct `containers.engine`"
         return "" if status == 200 else f"the container engine at {self.path} answers with status {status}"
 
     def has_image(self, name: str) -> bool:

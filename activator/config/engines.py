@@ -1,7 +1,7 @@
-"""Which container engine there is on this machine: the path of its socket.
+"""The socket of the container engine of this machine.
 
-Named in the file, else by the variables that Docker's and Podman's own tools read, else the first of the usual places
-that there is.
+It is the configured one, else the one of the variables that Docker's and Podman's own tools read, else the first of the
+usual paths that exists.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX: Final = "unix:"
 
 
 def socket_path(named: str) -> str | None:
-    """The path in `unix:/path` or `unix:///path`; None: it is no such address."""
+    """Return the path in `unix:/path` or `unix:///path`; None if the address is malformed."""
     if not named.startswith(PREFIX):
         return None
     path = named.removeprefix(PREFIX)
@@ -28,7 +28,7 @@ def socket_path(named: str) -> str | None:
 
 
 def engine_path(named: str, environ: Mapping[str, str]) -> str:
-    """The socket to use; raises ConfigError if what is named is none."""
+    """Return the path of the socket to use. Raises ConfigError if a configured address is malformed."""
     for what, value in (("engine", named), *((name, environ.get(name, "")) for name in VARIABLES)):
         if value:
             path = socket_path(value)
@@ -44,7 +44,7 @@ def _runtime_directory(environ: Mapping[str, str]) -> str:
 
 
 def hint_for(path: str, error: OSError) -> str:
-    """What to do about an engine that cannot be reached."""
+    """Return what to do about an engine that cannot be reached."""
     if isinstance(error, PermissionError):
         return "add the user of the activator to the group of the socket (docker), or run it as root"
     if "podman" in path:

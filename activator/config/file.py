@@ -1,9 +1,9 @@
-"""The configuration file: from its text and the environment to `Config`, and from there to what the program works with.
+"""The configuration file: from its text and the environment to `Config`, and from there to resolved revisions.
 
 Rules
-  1. Whatever the text, the answer is a `Config` or one `ConfigError` that lists every mistake with its line.
-  2. Defaults that depend on other keys are settled in `resolve` and nowhere else.
-  3. Which policies there are is handed in: this file knows nothing of `lb/`.
+  1. For any text the result is a `Config` or one `ConfigError` that lists every mistake with its line.
+  2. Defaults that depend on other keys are resolved in `resolve` and nowhere else.
+  3. The names of policies are passed in: this module does not depend on `lb/`.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from activator.config.waiting_checks import key_of, text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
-COMMAND_LINE: Final = "command line"  # where a configuration stands that no file gave
+COMMAND_LINE: Final = "command line"  # the name of a configuration without a file
 T = TypeVar("T")
 
 _KIND: Final = inspect.type_info(Config)
 
 
 def load(path: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
-    """Read the file at `path`; raises ConfigError. Without `policy_names` any name of a policy is taken."""
+    """Read the file at `path`. Raises ConfigError. Without `policy_names` any policy name is accepted."""
     return parse(read_text(path), path, environ, policy_names)
 
 
@@ -89,7 +89,7 @@ def read_text(path: str) -> str:
 
 
 def parse(text: str, name: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
-    """`text` as a configuration called `name`, with `environ` laid over it; raises ConfigError."""
+    """Parse `text` as a configuration called `name`; `environ` overrides it. Raises ConfigError."""
     problems: list[str] = []
     root = read_tree(text, name, environ, problems)
     if root is None:
@@ -101,7 +101,7 @@ def parse(text: str, name: str, environ: Mapping[str, str], policy_names: Abstra
 
 
 def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
-    """`config`, which no file gave, with `environ` laid over it; raises ConfigError."""
+    """Return `config`, which has no file, with `environ` overriding it. Raises ConfigError."""
     problems: list[str] = []
     root = _item_of(config)
     lay_environment_over(root, environ, problems)
@@ -109,7 +109,7 @@ def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSe
 
 
 def _item_of(value: object) -> Item:
-    """What a user would have written for `value`: nothing of what is as it is by default."""
+    """Return the tree that a user would have written for `value`, without values that are defaults."""
     match value:
         case msgspec.Struct():
             fields = {one.encode_name: (one, getattr(value, one.name)) for one in msgspec.structs.fields(value)}
@@ -129,7 +129,7 @@ def _default_of(field: msgspec.structs.FieldInfo) -> object:
 
 
 def from_tree(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
-    """A tree as a configuration; raises ConfigError with these problems and its own."""
+    """Read a tree as a configuration. Raises ConfigError with `problems` and its own."""
     reader = Reader(problems)
     values = reader.read(root, _KIND, "")
     if values is not UNREADABLE:
@@ -141,19 +141,19 @@ def from_tree(root: Item, name: str, problems: list[str], policy_names: Abstract
 
 
 def _line_of(problem: str, name: str) -> float:
-    """Where a problem stands in the file; those of the environment come last."""
+    """Return the line of a problem in the file; those of the environment come last."""
     line = problem.removeprefix(f"{name}:").partition(":")[0]
     return int(line) if line.isdecimal() else math.inf
 
 
 def resolve(config: Config, default_policy: Callable[[int], str], processors: int | None = None) -> list[RevisionSpec]:
-    """The revisions with every default settled. `default_policy(container_concurrency)` names a policy."""
+    """Return the revisions with all defaults resolved. `default_policy(container_concurrency)` names a policy."""
     specs = [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
     return _ordered(specs)
 
 
 def _ordered(specs: list[RevisionSpec]) -> list[RevisionSpec]:
-    """With the order of the file where it counts: a revision that shares no host does not change when others move."""
+    """Return the revisions with `order` set only where hosts are shared, so that moving others changes nothing."""
     uses: dict[str, int] = {}
     for spec in specs:
         for host in spec.hosts:
@@ -167,7 +167,7 @@ def _ordered(specs: list[RevisionSpec]) -> list[RevisionSpec]:
 def resolve_revision(
     config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None = None
 ) -> RevisionSpec:
-    """One revision, whoever declares it; `config` has what holds for all of them."""
+    """Return one revision, from any source, with all defaults resolved; `config` has the settings of all revisions."""
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
     concurrency = concurrency_of(revision)
@@ -208,7 +208,7 @@ def resolve_revision(
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
         queue_depth=queue.depth,
-        # Plain floats: a message between the parts cannot carry a type of ours.
+        # Plain floats: a message between the planes cannot carry `Duration`.
         queue_timeout_s=_seconds(queue.timeout),
         queue_bytes=int(queue.bytes),
         request_timeout=queue.request_timeout,
@@ -233,7 +233,7 @@ def resolve_revision(
         no_wake=tuple(
             QuietSpec(rule.path, tuple(rule.methods), rule.user_agent, rule.status) for rule in revision.no_wake
         ),
-        **_stand_in(revision),
+        **_replacements(revision),
     )
 
 
@@ -254,8 +254,8 @@ def _resolve_fault(fault: Fault | None) -> FaultSpec | None:
     return FaultSpec(float(fault.delay), fault.delay_share, fault.status or 0, fault.status_share)
 
 
-def _stand_in(revision: Revision) -> dict[str, Any]:
-    """What clients get in the place of a pod's answer. Raises ConfigError for a file that cannot be read."""
+def _replacements(revision: Revision) -> dict[str, Any]:
+    """Return the values of the responses that replace a pod's. Raises ConfigError for a file that cannot be read."""
     made: dict[str, Any] = {}
     activity = revision.activity
     if activity.websocket == COUNTS_TRAFFIC:
@@ -338,12 +338,12 @@ def _pod_protocol(revision: Revision) -> str:
 
 
 def speaks_http2(revision: Revision) -> bool:
-    """With its pods."""
+    """True if its pods use HTTP/2."""
     return revision.protocol in {"h2c", "h2"}
 
 
 def readiness_probe(revision: Revision) -> ProbeSpec:
-    """How a program of the revision is asked whether it is ready."""
+    """Return the readiness probe of a revision's program."""
     assert revision.program is not None
     return _introduced(_readiness_probe(revision, revision.program.readiness), revision)
 
@@ -371,5 +371,5 @@ def _hash_on(hash_on: str | HashOn | None) -> str:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     return make_schema()

@@ -1,7 +1,7 @@
 """Checks of `headers`, `fault` and `filters` beyond the types of their values.
 
-Part of `checks.py`'s work, with its rules. A filter that is not built in is imported and made once, as it will be for
-the revision.
+Part of `checks.py`, with its rules. A filter that is not built in is imported and created once, as it will be for the
+revision.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from activator.runtime.plugins import PluginError, load_plugin
 from activator.runtime.secret_text import read_secret, without_secrets
 
 DELAY_MAX_S: Final = 600.0
-FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # it has the base class, which is not imported here
-# What frames a message or concerns one connection alone.
+FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # the module of the base class, which is not imported here
+# Fields that frame a message, or concern only one connection.
 _OURS: Final = frozenset(
     ("connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 )
@@ -27,7 +27,7 @@ _VALUE: Final = re.compile(r"[^\x00\r\n]*")
 
 
 def check_filters(reader: Reader, item: Item, values: Values, path: str) -> None:
-    """Of one revision."""
+    """Check the filters of one revision."""
     headers = values.get("headers")
     if headers and headers is not UNREADABLE:
         for side in ("request", "response"):

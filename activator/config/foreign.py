@@ -1,4 +1,4 @@
-"""Recognises the files of other programs, so that their users are told at once what to write instead."""
+"""Recognition of other programs' configuration files, so that their users learn what to write instead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _is_compose(entries: dict[str, Item]) -> bool:
     return any(not {"image", "build"}.isdisjoint(one.entries or {}) for one in found)
 
 
-# What a file is of, how it is recognised, and what its user should write. The first that fits counts.
+# The program, how its file is recognized, and advice for its user. The first that fits is used.
 _PROGRAMS: Final = (
     ("llama-swap", _is_llama_swap, "write each model as one of `revisions`, with its `cmd` as `process.command`"),
     ("Docker Compose", _is_compose, "write each service as one of `revisions`, with its image as `container.image`"),
@@ -46,15 +46,10 @@ _PROGRAMS: Final = (
 # Keys of the file that none of these programs has.
 _SHARED_KEYS: Final = {"listen", "log", "metrics", "groups"}
 _OWN_KEYS: Final = {one.encode_name for one in msgspec.structs.fields(Config)} - _SHARED_KEYS
-    "listen",
-    "log",
-    "metrics",
-    "groups",
-}
 
 
 def foreign_problem(root: Item) -> str:
-    """Return the problem with a file that another program's configuration is in; empty if it is none of those."""
+    """Return the problem with a file that is another program's configuration; empty if it is not."""
     entries = root.entries or {}
     if not _OWN_KEYS.isdisjoint(entries):
         return ""

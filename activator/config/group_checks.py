@@ -1,6 +1,6 @@
-"""What types cannot say of groups: who is in which one, whether what they need can ever fit, and how programs sleep.
+"""Checks of groups beyond the types of values: members, whether their needs can ever fit, and sleep.
 
-Part of `checks.py`'s work, with its rules. A file that passes has no revision which could never be loaded.
+Part of `checks.py`, with its rules. In a file that passes, every revision can be loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Known(NamedTuple):
 
     @property
     def program(self) -> str:
-        """The key of its program; empty: it has none."""
+        """Return the key of its program; empty if it has none."""
         return program_key(self.item, self.values)
 
     @property
@@ -37,24 +37,24 @@ class _Known(NamedTuple):
         return found if isinstance(found, dict) else {}
 
     def amount(self, resource: str) -> int:
-        """What one of its programs takes."""
+        """Return the amount that one of its programs needs."""
         found = self.process.get("gpus", 0) if resource == GPUS else self.values.get("needs", {}).get(resource, 0)
         return found if isinstance(found, int) else 0
 
     def kept(self) -> int:
-        """Programs that are never taken away for others."""
+        """Return the number of programs that are never evicted for others."""
         scaling = self.values.get("scaling", {})
         least = self.process.get("min_scale", 0) or (scaling.get("min", 0) if isinstance(scaling, dict) else 0)
         return max(least, 1 if self.process.get("pinned") is True else 0)
 
 
 class GroupChecker:
-    """Of all groups of a file, after its revisions."""
+    """The checks of all groups of a file, after those of its revisions."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._revisions: dict[str, _Known] = {}
-        self._group_of: dict[str, str] = {}  # by key of the revision: the path of its group
+        self._group_of: dict[str, str] = {}  # path of the group, by key of the revision
 
     def check(self, root: Item, values: Values) -> None:
         for place, revision in enumerate(values.get("revisions", [])):
@@ -109,7 +109,7 @@ class GroupChecker:
         names.setdefault(name, path)
 
     def _check_members(self, item: Item, group: Values, path: str) -> dict[str, _Known]:
-        """Those that are fine."""
+        """Return the valid members."""
         found: dict[str, _Known] = {}
         members_item = item_at(item, "members")
         if "members" in group and not group["members"]:
@@ -284,7 +284,7 @@ class GroupChecker:
 
 
 def _shown(resource: str, amount: int) -> str:
-    """As it would be written."""
+    """Return an amount as it would be written."""
     units = (("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
     found = (
         None if resource == GPUS else next((one for one in units if amount >= one[1] and amount % one[1] == 0), None)

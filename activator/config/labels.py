@@ -1,7 +1,7 @@
-"""A revision as the labels of a container describe it.
+"""A revision that the labels of a container describe.
 
-`activator.enable=true` says that it is one. The short names in SHORT stand for keys that most need; every other key of
-a revision is `activator.` and its path, as in `activator.timeouts.total=10m`. They are read and checked as the file is.
+`activator.enable=true` declares it. The short names in SHORT stand for the most common keys; every other key of a
+revision is `activator.` and its path, as in `activator.timeouts.total=10m`. They are read and checked as the file is.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ SHORT: Final = {
     "idle_timeout": "container.idle",
     "health": "container.readiness.http_get",
 }
-# Of what we make ourselves; such a container is no revision.
+# The activator sets these itself; such a container is not a revision.
 OURS: Final = frozenset({"enable", "instance", "owner", "identity", "revision"})
 LABELS_MAX: Final = 100
 VALUE_CHARS_MAX: Final = 4096
 
-_LISTS: Final = ("hosts", "aliases", "upgrades")  # that may be written with commas
+_LISTS: Final = ("hosts", "aliases", "upgrades")  # may be written with commas
 
 
 def is_enabled(labels: Mapping[str, str]) -> bool:
-    """Whether the container says that it is a revision."""
+    """True if the container declares a revision."""
     return labels.get(ENABLE) == "true"
 
 
 def revision_of(name: str, labels: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Revision:
-    """The revision of the container `name`. Raises ConfigError; each problem names the label."""
+    """Return the revision of the container `name`. Raises ConfigError; each problem names the label."""
     problems: list[str] = []
     where = f"container {one_line(name)}"
     root = Item(where, entries={"name": Item(where, text=name)})

@@ -1,7 +1,7 @@
-"""The fields of a line of the access log, and the templates that users write: `{method} {target} {status}`.
+"""The fields of a line of the access log, and the templates of users: `{method} {target} {status}`.
 
-A template is plain text with names of fields in braces; `{{` and `}}` stand for the braces themselves. Nothing else of
-Python's format language is taken: no attributes, no widths.
+A template is plain text with field names in braces; `{{` and `}}` stand for braces. Other parts of Python's format
+language are rejected: attributes and widths.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ FIELDS: Final[dict[str, str]] = {
 
 
 KNATIVE: Final = "knative"  # Knative's default template, by name
-REQUEST_TEMPLATE: Final = "go:"  # before a template of Knative's kind, which only a cluster can give
+REQUEST_TEMPLATE: Final = "go:"  # prefix of a template in Knative's syntax, which only a cluster can configure
 
 
 class TemplateError(ValueError):
-    """What is wrong with a template, in words that fit after "found …, expected"."""
+    """The mistake in a template, in words that fit after "found …, expected"."""
 
 
 def template_fields(template: str) -> list[str]:
-    """The fields of a template, in order. Raises TemplateError."""
+    """Return the fields of a template, in order. Raises TemplateError."""
     if not template.isprintable():
         raise TemplateError("one line of printable characters")
     try:

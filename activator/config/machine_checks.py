@@ -1,6 +1,6 @@
-"""What `activator check` looks up on this machine: whether the local programs of a file could start here.
+"""The checks of `activator check` on this machine: whether the local programs of a file can start here.
 
-A start does not need it: what is missing then may be there when the first request comes, and is told if not.
+A start does not need them: a missing program may exist when the first request comes, and is reported if not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> list[str]:
-    """One line for each mistake, with its place in the file that `root` was read from."""
+    """Return one line for each mistake, with its place in the file that `root` was read from."""
     problems: list[str] = []
     for place, revision in enumerate(config.revisions):
         for key, named in (("waiting_page", revision.waiting_page), ("fallback", revision.fallback)):
@@ -43,17 +43,17 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
         if revision.process is not None:
             item = item_at(element_at(item_at(root, "revisions"), place), "process")
             _check(item, revision.process, f"revisions[{place}].process", environ, problems)
-    problems.extend(_ContainerLooks(config, environ).problems(root))
+    problems.extend(_ContainerChecks(config, environ).problems(root))
     return problems
 
 
-class _ContainerLooks:
-    """Each engine is looked for once, and what is wrong with it told once."""
+class _ContainerChecks:
+    """The checks of containers: each engine is queried once, and its problem reported once."""
 
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._engines: dict[str, EngineLook | None] = {}  # None: it cannot be used, which has been told
+        self._engines: dict[str, EngineLook | None] = {}  # None: it cannot be used, which has been reported
 
     def problems(self, root: Item) -> list[str]:
         found: list[str] = []
@@ -63,10 +63,10 @@ class _ContainerLooks:
         for place, revision in enumerate(self._config.revisions):
             if revision.container is not None:
                 item = item_at(element_at(item_at(root, "revisions"), place), "container")
-                self._look(item, revision.container, f"revisions[{place}].container", found)
+                self._check(item, revision.container, f"revisions[{place}].container", found)
         return found
 
-    def _look(self, item: Item, container: Container, path: str, problems: list[str]) -> None:
+    def _check(self, item: Item, container: Container, path: str, problems: list[str]) -> None:
         for key, look in (
             ("env_file", partial(container_variables, container, self._environ)),
             ("volumes", partial(volumes_of, container, self._environ)),

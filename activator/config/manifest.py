@@ -1,10 +1,10 @@
-"""`activator check` of what is applied to a cluster: the Activations in a file of Kubernetes objects.
+"""`activator check` for objects of a cluster: the Activations in a file of Kubernetes objects.
 
 Rules
   1. A file is a manifest if one of its documents has `apiVersion` and `kind`; other files are the activator's own.
-  2. Objects of other kinds are passed over: whoever applies them is told their mistakes by the API server.
-  3. Two objects of one name are a mistake, and so is one without a name. What depends on the cluster (whether a target
-     exists, who else has a host) stands in the status of the object once it is applied.
+  2. Objects of other kinds are skipped: the API server reports their mistakes.
+  3. Two objects with the same name are a mistake, and so is one without a name. What depends on the cluster (whether a
+     target exists, which other object has a host) is reported in the status of the applied object.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEYS: Final = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
 
 
 class Checked(NamedTuple):
-    """How many Activations there are, how many objects of other kinds, and the mistakes, each one line."""
+    """The number of Activations and of objects of other kinds, and the mistakes, each one line."""
 
     activations: int
     others: int
@@ -27,7 +27,7 @@ class Checked(NamedTuple):
 
 
 def check_manifest(text: str, name: str, policy_names: AbstractSet[str] | None) -> Checked | None:
-    """None: the file is no manifest."""
+    """Check a manifest; None if the file is not one."""
     problems: list[str] = []
     documents = read_documents(text, name, problems)
     if not any({"apiVersion", "kind"} <= (one.entries or {}).keys() for one in documents):

@@ -1,4 +1,4 @@
-"""What the types cannot say of `members`: which keys require each other."""
+"""Checks of `members` beyond the types of its values: keys that require each other."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from activator.config.model.members import PROOFS, STRICT
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-MEMBERS_MAX: Final = 256  # as many seats as a group has
+MEMBERS_MAX: Final = 256  # a group has as many seats
 
 
 def check_members(reader: Reader, root: Item, values: Values) -> None:
-    """`root` and `values` of the whole file."""
+    """Check `members`; `root` and `values` are those of the whole file."""
     members = values.get("members", {})
     item = item_at(root, "members")
     kubernetes = values.get("kubernetes")

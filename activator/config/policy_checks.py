@@ -1,6 +1,6 @@
-"""What types cannot say of balancing: which policies there are, and what only some of them look at.
+"""Checks of load balancing beyond the types of values: the names of policies, and keys that only some use.
 
-Part of `checks.py`'s work, with its rules. A key that the policy would ignore is a mistake.
+Part of `checks.py`, with its rules. A key that the policy would ignore is a mistake.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lb.registry import problem_with, takes_key, takes_weights
 
 
 class PolicyChecker:
-    """`policy_names`: those that can be had; None: any name is taken."""
+    """The checks of policies. `policy_names`: the available ones; None: any name is accepted."""
 
     def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
         self._reader = reader
@@ -56,23 +56,23 @@ class PolicyChecker:
                 one = item_at(item.elements[place], "weight")
                 advice = f"`weight` requires `policy: weighted`{_but(policy)}"
                 self._reader.advise(one, f"{path}[{place}].weight", advice)
-                return  # once is enough
+                return  # reported once
 
 
 def check_key_source(reader: Reader, item: Item, source: Values | str, path: str, key: str) -> None:
-    """Where the key of a request comes from: the value of `key`, which stands at `path`."""
+    """Check the source of a request's key: the value of `key`, which is at `path`."""
     if isinstance(source, str):
         if source != HASH_ON_CLIENT_IP:
             reader.found(item, path, "client_ip, {header: NAME} or {cookie: NAME}")
         return
     named = [name for name in ("header", "cookie") if source.get(name, "")]
     if len(named) != 1:
-        if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been reported
+        if (item.entries or {}).keys() <= {"header", "cookie"}:  # otherwise the unknown key has been reported
             reader.advise(item, path, f"`{key}` requires exactly one of `header` and `cookie`")
     elif TOKEN.fullmatch(source[named[0]]) is None:
         reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")
 
 
 def _but(policy: str) -> str:
-    """What the file has in place of the policy that is required."""
+    """Return a clause with the policy that the file has instead of the required one."""
     return f", and it is {policy}" if policy else ", and no policy is set"

@@ -1,6 +1,6 @@
-"""What types cannot say of probes: which kinds there are, which keys only one of them uses, and which pods they fit.
+"""Checks of probes beyond the types of values: their kinds, keys that only one kind uses, and the pods they fit.
 
-Part of `checks.py`'s work, with its rules.
+Part of `checks.py`, with its rules.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from activator.config.model.pods import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-_PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it goes over the wire
+_PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it is sent
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
-SERVICE_BYTES_MAX: Final = 120  # of a gRPC service's name: so its length is one byte on the wire
+SERVICE_BYTES_MAX: Final = 120  # gRPC service name: its length is one byte when encoded
 
 HEALTH_INTERVAL_MIN_S: Final = 0.1  # between two checks of one pod
 
@@ -23,7 +23,7 @@ _HTTP_KEYS: Final = ("path", "host", "identity_header")
 
 
 def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> None:
-    """The key `probe` of one revision."""
+    """Check the key `probe` of one revision."""
     probe = values.get("probe")
     if probe is None or probe is UNREADABLE:
         return
@@ -54,7 +54,7 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
 
 
 def check_health(reader: Reader, revision: Item, values: Values, path: str) -> None:
-    """The active health checks in the key `health` of one revision."""
+    """Check the active health checks in the key `health` of one revision."""
     health = values.get("health")
     if health is None or health is UNREADABLE:
         return

@@ -1,6 +1,6 @@
-"""What types cannot say of `process`: its command, its port, how many copies one port allows, how it is probed.
+"""Checks of `process` beyond the types of values: command, port, number of copies, readiness.
 
-Part of `checks.py`'s work, with its rules. Nothing here looks at the machine: a file may be checked on another one.
+Part of `checks.py`, with its rules. The machine is not examined: a file may be checked on another one.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.units import KIB
 
-LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed all the time
+LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed continuously
 
 _USED_UP: Final = "to ask a copy would use it up; use `readiness.log`, `readiness.command` or nothing"
 _SIGNALS: Final = frozenset(signal.Signals.__members__)
 
 
 class ProcessChecker:
-    """Of all revisions of a file: two programs cannot have one port."""
+    """The checks of all revisions of a file: two programs cannot have the same port."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._ports: dict[int, str] = {}  # port → what listens on it
+        self._ports: dict[int, str] = {}  # port → its user
         self._sockets: dict[str, str] = {}  # path of a Unix socket → the revision whose program listens on it
-        self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → whose it is
+        self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → its revision
 
     def claim(self, port: int, what: str) -> None:
-        """This port is used by another part of the file."""
+        """Note that another part of the file uses this port."""
         self._ports.setdefault(port, what)
 
     def check(self, revision: Item, values: Values, path: str) -> None:
-        """The process of a revision that has one; `path` is the revision's."""
+        """Check the process of a revision that has one; `path` is the revision's."""
         item, process, at = item_at(revision, "process"), values["process"], f"{path}.process"
         command = process.get("command")
         if command is not None and (not command or command[0] == ""):
@@ -61,7 +61,7 @@ class ProcessChecker:
                 self._reader.found(item_at(item, "environment"), f"{at}.environment", "names of variables", f'"{name}"')
 
     def check_program(self, item: Item, program: Values, path: str) -> None:
-        """What all kinds of programs have."""
+        """Check the keys that all kinds of programs have."""
         self._check_scale(item, program, path)
         self._check_readiness(item_at(item, "readiness"), program.get("readiness", {}), f"{path}.readiness")
         self._check_logs(item_at(item, "logs"), program, f"{path}.logs")
@@ -93,7 +93,7 @@ class ProcessChecker:
         self._check_copies(revision, values, path, len(ports), advice)
 
     def _check_copies(self, revision: Item, values: Values, path: str, most: int, advice: str) -> None:
-        """Nothing asks for more than `most` of them; else: `advice`, behind their number."""
+        """Check that no key asks for more than `most` copies; `advice` follows their number in the message."""
         process, scaling = values["process"], values.get("scaling", {})
         for group, keys, where in (
             (process, ("min_scale", "max_scale"), "process"),
@@ -110,7 +110,7 @@ class ProcessChecker:
                 self._reader.advise(one_item, f"{path}.scaling.schedule[{place}].min", said)
 
     def _check_socket(self, revision: Item, values: Values, path: str) -> None:
-        """It listens on a Unix socket or on a port."""
+        """Check whether it listens on a Unix socket or on a port."""
         item, process, at = item_at(revision, "process"), values["process"], f"{path}.process"
         words = [word for word in process.get("command", []) if word is not UNREADABLE]
         named = any("{socket}" in word for word in words)
@@ -143,7 +143,7 @@ class ProcessChecker:
         self._check_copies(revision, values, path, 1, advice)
 
     def _check_lifetime(self, revision: Item, values: Values, path: str) -> None:
-        """What a program excludes that ends after one request: whatever else would connect to it, and a second one."""
+        """Check a program that ends after one request: it excludes all other connections, and a second request."""
         item, process = item_at(revision, "process"), values["process"]
         lifetime = process.get("lifetime", LIFETIME_SERVICE)
         if lifetime is not UNREADABLE and lifetime not in LIFETIMES:
@@ -209,7 +209,7 @@ class ProcessChecker:
             self._reader.found(item_at(item, "log"), f"{path}.log", f"a regular expression ({error})")
 
     def _check_alone(self, item: Item, readiness: Values, path: str, owner: str, why: str) -> None:
-        """Other ways to ask have no effect beside `owner`."""
+        """Report other readiness checks, which have no effect besides `owner`."""
         others = {"log": ("command", "http_get", "grpc", "interval"), "command": ("http_get", "grpc")}[owner]
         for key in others:
             if readiness.get(key) not in (None, "", []) or (key == "grpc" and readiness.get(key) is not None):

@@ -1,9 +1,9 @@
-"""What a local program is started with: its directory, its variables, and whether there is such a program here.
+"""The environment of a local program: its directory, its variables, and whether the program exists.
 
 Rules
-  1. Everything is looked up when a process starts, and by `activator check`; a file is read for each start.
-  2. A mistake is a `ConfigError` whose lines state what to do. Values of variables are secrets: no message shows one.
-  3. `~`, `$VAR` and `${VAR}` are expanded in paths only; `$$` is a dollar sign. A command is a list, as exec takes it.
+  1. Everything is looked up when a process starts, and by `activator check`; files are read at each start.
+  2. A mistake is a `ConfigError` whose lines have the correction. No message shows the value of a variable.
+  3. `~`, `$VAR` and `${VAR}` are expanded only in paths; `$$` is a dollar sign. A command is a list, as for exec.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from activator.runtime.errors import ConfigError
 from activator.runtime.secret_text import VARIABLES
 from activator.runtime.unix_address import problem_with
 
-ENV_FILE_BYTES_MAX: Final = 256 * 1024  # a program gets some MiB of variables and arguments at most
+ENV_FILE_BYTES_MAX: Final = 256 * 1024  # variables and arguments of a program may have a few MiB together
 
 _NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _VARIABLE: Final = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})", re.ASCII)
@@ -33,7 +33,7 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "
 
 
 def expand(text: str, environ: Mapping[str, str]) -> str:
-    """A path as a shell would read it; raises ConfigError."""
+    """Expand a path as a shell would. Raises ConfigError."""
 
     def value_of(match: re.Match[str]) -> str:
         name = match[2] or match[3]
@@ -54,7 +54,7 @@ def expand(text: str, environ: Mapping[str, str]) -> str:
 
 
 def directory_of(process: Process, environ: Mapping[str, str]) -> str:
-    """The working directory; empty: that of the activator. Raises ConfigError."""
+    """Return the working directory; empty: that of the activator. Raises ConfigError."""
     directory = expand(process.directory, environ)
     if directory and not os.path.isdir(directory):
         reason = "it is not a directory" if os.path.exists(directory) else "no such directory"
@@ -63,7 +63,7 @@ def directory_of(process: Process, environ: Mapping[str, str]) -> str:
 
 
 def socket_of(process: Process, environ: Mapping[str, str]) -> str:
-    """The path of the Unix socket that the file gives the program; empty: none. Raises ConfigError."""
+    """Return the configured path of the program's Unix socket; empty if there is none. Raises ConfigError."""
     text = process.socket_path()
     if not text:
         return ""
@@ -77,8 +77,8 @@ def socket_of(process: Process, environ: Mapping[str, str]) -> str:
 def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return all environment variables of a program. Raises ConfigError.
 
-    Those that configure the activator are left out, since they may be secrets (`ACTIVATOR_ADMIN__TOKEN`). So are those
-    that a secret of ours was read from (`env:NAME`).
+    Variables that configure the activator are left out because they may be secrets (`ACTIVATOR_ADMIN__TOKEN`), as are
+    those from which a secret of the configuration was read (`env:NAME`).
     """
     found = {name: value for name, value in environ.items() if not is_setting(name) and name not in VARIABLES}
     if process.user:
@@ -90,13 +90,13 @@ def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -
 
 
 def container_variables(container: Container, environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of a container, beside its image's; raises ConfigError."""
+    """Return the variables of a container, in addition to its image's. Raises ConfigError."""
     found = read_env_file(os.path.abspath(expand(container.env_file, environ))) if container.env_file else {}
     return found | container.environment
 
 
 def split_volume(text: str) -> tuple[str, str, str] | None:
-    """Source, target and options of a volume; None: it is not written as one."""
+    """Return source, target and options of a volume; None if it is malformed."""
     source, colon, rest = text.partition(":")
     target, _, options = rest.partition(":")
     if not colon or not source or not target.startswith("/") or ":" in options or "\0" in text:
@@ -105,7 +105,7 @@ def split_volume(text: str) -> tuple[str, str, str] | None:
 
 
 def volumes_of(container: Container, environ: Mapping[str, str]) -> list[str]:
-    """As an engine takes them: whole paths, or names of its volumes; raises ConfigError."""
+    """Return the volumes as an engine takes them: absolute paths, or names of its volumes. Raises ConfigError."""
     found = []
     for text in container.volumes:
         parts = split_volume(text)
@@ -121,7 +121,7 @@ def volumes_of(container: Container, environ: Mapping[str, str]) -> list[str]:
 
 
 def limits_of(process: Process) -> list[str]:
-    """As launcher.py takes them, in the order in which they apply; empty: nothing limits the program.
+    """Return the limits of a program as launcher.py takes them, in the order of application; empty: there are none.
 
     Raises ConfigError.
     """
@@ -144,7 +144,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 def parse_processors(text: str) -> list[int] | None:
-    """Numbers and ranges, `0-3,6`; None: it is not such a list."""
+    """Parse numbers and ranges such as `0-3,6`; None if the list is malformed."""
     found: set[int] = set()
     for part in text.split(","):
         first, dash, last = (word.strip() for word in part.partition("-"))
@@ -179,13 +179,13 @@ def _user(text: str) -> tuple[pwd.struct_passwd, int]:
 
 
 def owner_of(process: Process) -> tuple[int, int]:
-    """The numbers of the user and the group of a program that has a `user`. Raises ConfigError."""
+    """Return the numbers of the user and the group of a program that has a `user`. Raises ConfigError."""
     user, group = _user(process.user)
     return user.pw_uid, group
 
 
 def log_file_of(program: Process | Container, environ: Mapping[str, str]) -> str:
-    """The file that the output is written to. Raises ConfigError."""
+    """Return the file for the output. Raises ConfigError."""
     directory = expand(program.directory, environ) if isinstance(program, Process) else ""
     path = os.path.abspath(os.path.join(directory, expand(program.logs.file, environ)))
     folder = os.path.dirname(path)
@@ -197,7 +197,7 @@ def log_file_of(program: Process | Container, environ: Mapping[str, str]) -> str
 
 
 def check_program(command: list[str], directory: str, variables: Mapping[str, str]) -> None:
-    """Raises ConfigError if the first word of a command is no program that can be run."""
+    """Raise ConfigError if the first word of a command is not a program that can be run."""
     word = command[0]
     if "/" not in word:
         if shutil.which(word, path=variables.get("PATH", os.defpath)) is None:
@@ -216,9 +216,9 @@ def check_program(command: list[str], directory: str, variables: Mapping[str, st
 
 
 def read_env_file(path: str) -> dict[str, str]:
-    """The variables of a file; raises ConfigError with the line of each mistake."""
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe would hold us up
-        raise ConfigError([f"{path}: is no file; correct `env_file`"])
+    """Read the variables of a file. Raises ConfigError with the line of each mistake."""
+    if os.path.exists(path) and not os.path.isfile(path):  # reading a pipe would block
+        raise ConfigError([f"{path}: is not a file; correct `env_file`"])
     try:
         with Path(path).open("rb") as file:
             data = file.read(ENV_FILE_BYTES_MAX + 1)
@@ -235,7 +235,7 @@ def read_env_file(path: str) -> dict[str, str]:
 
 
 def parse_env(text: str, name: str) -> dict[str, str]:
-    """`KEY=VALUE` lines: comments, `export`, values in single quotes (as they are) or double ones (with escapes)."""
+    """Parse `KEY=VALUE` lines: comments, `export`, values in single quotes (literal) or double ones (with escapes)."""
     found: dict[str, str] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -260,7 +260,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
 
 
 def _value_of(text: str) -> str | None:
-    """None: its quotes do not fit."""
+    """Return the value; None if its quotes do not match."""
     if text[:1] not in ("'", '"'):
         if text.startswith("#"):
             return ""

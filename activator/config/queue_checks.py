@@ -1,4 +1,4 @@
-"""What the types cannot say of a revision's `queue`: which keys go with which discipline, and what a rule may be."""
+"""Checks of a revision's `queue` beyond the types of its values: keys for each discipline, and rules."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, Queue
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-FAIR_WEIGHTS_MAX: Final = 512  # keys whose weight a file may say
-QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared with all of them
+FAIR_WEIGHTS_MAX: Final = 512  # configured weights of one revision
+QUEUE_RULES_MAX: Final = 32  # per revision: each request may be compared with all of them
 
-# What only one discipline uses: a key that would be ignored is a mistake.
+# Keys that only some disciplines use: a key that would be ignored is a mistake.
 _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights": ("fair",), "header": DISCIPLINES[1:]}
 _DEFAULTS: Final = Queue()
 
 
 def check_queue(reader: Reader, item: Item, values: Values, path: str) -> None:
-    """`item` and `values` of the key `queue`, which stands at `path`."""
+    """Check the key `queue`, which is at `path`."""
     discipline = values.get("discipline", "fifo")
     if discipline not in DISCIPLINES:
         reader.found(item_at(item, "discipline"), f"{path}.discipline", "one of " + ", ".join(DISCIPLINES))

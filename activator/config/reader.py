@@ -1,10 +1,10 @@
 """Reads items as the types of the structs in `model/`, by walking those types.
 
 Rules
-  1. Every mistake is reported, not only the first: what could not be read is left out, and reading goes on.
-  2. A mistake is one line: where it stands, the key's path, what was found and what was expected, or what to change.
-  3. The structs are the only description of the file. A new field there is a new key here, in the environment and in
-     the schema; its bounds stand beside it as `msgspec.Meta`.
+  1. All mistakes are reported, not only the first: a value that cannot be read is left out, and reading continues.
+  2. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
+  3. The structs are the only description of the file. A new field there is a new key in the file, in the environment
+     and in the schema; its bounds are in its `msgspec.Meta`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from activator.config.tree import Item
 from activator.runtime.durations import parse_seconds
 from activator.runtime.units import GIB, KIB, MIB
 
-Values = dict[str, Any]  # of a struct: the fields that could be read, structs within as Values
+Values = dict[str, Any]  # the readable fields of a struct; structs within are Values too
 
-TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a name of a header, a method, a cookie
+TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a header name, a method, a cookie name
 SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
 _BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
-# What people write for units, and what the file takes for it.
+# Units that people write, and the ones of the file.
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", re.ASCII)
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
 _DURATION_WORDS: Final = {
@@ -51,27 +51,27 @@ _SIZE_WORDS: Final = {
     }.items()
     for word in words.split()
 }
-_BEGUN_MIN: Final = 3  # characters of a key that stand for the longer ones that begin so
-LINE_MAX: Final = 200  # characters of a text that is shown again as a list
+_BEGUN_MIN: Final = 3  # least length of an abbreviated key that is recognized
+LINE_MAX: Final = 200  # longest text that is shown again as a list
 _INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 class _Unreadable:
-    """What could not be read, and has been reported."""
+    """The value of an item that could not be read and has been reported."""
 
 
 UNREADABLE: Final = _Unreadable()
 
 
 class Reader:
-    """Collects the problems of one tree."""
+    """A reader that collects the problems of one tree."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
 
     def found(self, item: Item, path: str, expected: str, found: str | None = None, where: str | None = None) -> None:
-        """Tell a mistake."""
+        """Report a mistake."""
         subject = f"{path}: " if path else ""
         self.problems.append(f"{where or item.where}: {subject}found {found or item.describe()}, expected {expected}")
 
@@ -80,7 +80,7 @@ class Reader:
         self.problems.append(f"{item.where}: {path}: {advice}" if path else f"{item.where}: {advice}")
 
     def read(self, item: Item, kind: types.Type, path: str) -> Any:
-        """The item's value, or UNREADABLE."""
+        """Return the item's value, or UNREADABLE."""
         match kind:
             case types.Metadata():
                 return self.read(item, kind.type, path)
@@ -122,7 +122,7 @@ class Reader:
         if item.elements is None:
             self.found(item, path, expectation(kind) + _as_list(item))
             return UNREADABLE
-        # Elements that could not be read stay, so that the others keep their places.
+        # Unreadable elements stay, so that the others keep their indexes.
         return [self.read(one, kind.item_type, f"{path}[{place}]") for place, one in enumerate(item.elements)]
 
     def _read_dict(self, item: Item, kind: types.DictType, path: str) -> Any:
@@ -152,7 +152,7 @@ class Reader:
 
 
 def _hidden(item: Item, kind: types.Type) -> str | None:
-    """Return what is said of a text in the place of a secret, or of a mapping with secrets; None: it may be shown."""
+    """Return a description in place of a secret, or of a mapping with secrets; None if it may be shown."""
     return "a text" if item.text is not None and _holds_secret(kind) else None
 
 
@@ -174,12 +174,12 @@ def _is_struct(kind: types.Type) -> bool:
 
 
 def _as_list(item: Item) -> str:
-    """The list that a user meant by a line of words."""
+    """Return the list that a user meant by a line of words."""
     if not item.text or len(item.text) > LINE_MAX:
         return ""
     try:
         words = shlex.split(item.text)
-    except ValueError:  # quotes that are not closed
+    except ValueError:  # unclosed quotes
         words = item.text.split()
     shown = yaml.safe_dump(words, default_flow_style=True, width=math.inf, allow_unicode=True).strip()
     return f": {shown}"
@@ -218,7 +218,7 @@ def _corrected(item: Item, kind: types.Type) -> str:
 
 
 def build(kind: types.Type, values: Any) -> Any:
-    """The structs of what was read without a problem."""
+    """Build the structs from values that were read without a problem."""
     match kind:
         case types.Metadata():
             return build(kind.type, values)
@@ -234,13 +234,13 @@ def build(kind: types.Type, values: Any) -> Any:
 
 
 def parse_duration(text: str) -> Duration | None:
-    """Seconds from `300ms`, `5s`, `2m`, `1h` or a plain number; None if it is none."""
+    """Parse `300ms`, `5s`, `2m`, `1h` or a plain number of seconds; None if malformed."""
     seconds = parse_seconds(text)
     return None if seconds is None else Duration(seconds)
 
 
 def parse_size(text: str) -> Size | None:
-    """Bytes from `32KiB`, `1MiB`, `2GiB` or a plain number; None if it is none."""
+    """Parse `32KiB`, `1MiB`, `2GiB` or a plain number of bytes; None if malformed."""
     match = re.fullmatch(SIZE_PATTERN, text, re.ASCII)
     if match is None:
         return None
@@ -249,7 +249,7 @@ def parse_size(text: str) -> Size | None:
 
 
 def expectation(kind: types.Type) -> str:
-    """The form that a user should write."""
+    """Return the form that a user should write."""
     match kind:
         case types.Metadata():
             return expectation(kind.type)
@@ -281,7 +281,7 @@ def _bounds(kind: types.IntType | types.FloatType) -> str:
 
 
 def _scalar(text: str, kind: types.Type) -> Any:
-    """The value of a scalar's text; None if it is none of this type or out of its bounds."""
+    """Return the value of a scalar's text; None if it does not fit the type or its bounds."""
     match kind:
         case types.StrType():
             return text

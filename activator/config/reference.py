@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the structs of `model/` by `make docs`.
+"""docs/configuration.md, generated from the structs of `model/` by `make docs`.
 
 Each struct is a section, each field a row: the key, its type and unit, its default, its meaning and an example.
 """
@@ -69,7 +69,7 @@ class Key:
         self.examples: list[Any] = shown.get("examples", [])
         self.words: list[str] = shown.get("enum", [])
         self.struct = _struct_of(self.kind)
-        # A key that only holds other keys needs no example of its own: they have theirs.
+        # A key that only contains other keys needs no example of its own.
         self.is_group = self.struct is not None
 
     @property
@@ -100,19 +100,19 @@ class Key:
 
 
 def bare(kind: types.Type) -> types.Type:
-    """Without its documentation."""
+    """Return the type without its documentation."""
     return bare(kind.type) if isinstance(kind, types.Metadata) else kind
 
 
 def keys() -> Iterator[Key]:
-    """Every key, each group's before the next group's."""
+    """Yield every key, each group's before the next group's."""
     root = types.type_info(Config)
     for _, _, members in _sections("", root, root):
         yield from members
 
 
 def markdown() -> str:
-    """The whole page."""
+    """Return the whole page."""
     fixed = ", ".join(f"`{name}`" for name in FIXED_KEYS[:-1]) + f" and `{FIXED_KEYS[-1]}`"
     parts = [_INTRODUCTION.replace("FIXED", fixed)]
     root = types.type_info(Config)
@@ -138,7 +138,7 @@ def _is_list_of_structs(kind: types.Type) -> bool:
 
 
 def _struct_of(kind: types.Type) -> types.StructType | None:
-    """The struct that a key holds: itself, in a list, or as one of several forms."""
+    """Return the struct that a key contains: directly, in a list, or as one of several forms."""
     match kind:
         case types.StructType():
             return kind
@@ -196,13 +196,13 @@ def _table(members: list[Key]) -> str:
 
 
 def _anchor(section: str) -> str:
-    """As GitHub and mkdocs make it of the section's title."""
+    """Return the anchor that GitHub and mkdocs generate from a section's title."""
     return "".join(letter for letter in section.lower() if letter.isalnum() or letter in "_-")
 
 
 def as_yaml(value: Any) -> str:
-    """In one line, as it stands in a file."""
-    # Our reader takes every scalar as its text: 1.2 and off need no quotes.
+    """Return a value in one line, as it is written in a file."""
+    # The reader takes every scalar as its text: 1.2 and off need no quotes.
     if isinstance(value, str) and value.replace(".", "").isalnum():
         return value
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)

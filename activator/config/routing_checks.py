@@ -1,7 +1,7 @@
-"""What types cannot say of routing: what a rule may be, and which revision could never be reached.
+"""Checks of routing beyond the types of values: the form of rules, and revisions that could never be reached.
 
-Part of `checks.py`'s work, with its rules. A revision of which every request is taken by one before it is a mistake: it
-would be ignored. What several rules take only together is seen where they differ in methods or models.
+Part of `checks.py`, with its rules. A revision is a mistake if an earlier one takes all its requests: it would be
+ignored. Several rules that take them only together are detected if they differ in methods or models.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.url_path import normal_prefix
 
-MODELS_MAX: Final = 256  # names of one revision
+MODELS_MAX: Final = 256  # names per revision
 MODEL_LENGTH_MAX: Final = 256
-MATCH_HEADERS_MAX: Final = 16  # of one revision
+MATCH_HEADERS_MAX: Final = 16  # per revision
 
 _NOT_IN_PATH: Final = re.compile(r"[?#;\\\s]|%2f|%5c|%00", re.IGNORECASE)
 _VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
@@ -25,7 +25,7 @@ _Group = tuple[object, ...]
 
 
 class Rule:
-    """One revision's part in routing."""
+    """The routing rule of one revision."""
 
     def __init__(self, item: Item, values: Values, path: str) -> None:
         match = values.get("match") or {}
@@ -48,7 +48,7 @@ class Rule:
         return not (self.prefix or self.methods or self.headers or self.models)
 
     def shares_with(self, other: Rule) -> bool:
-        """The two split their requests."""
+        """True if the two split their requests."""
         return self.group == other.group and self.weight is not None and other.weight is not None
 
 
@@ -66,9 +66,9 @@ class _Host:
             self._by_model.setdefault((rule.prefix, model), []).append(rule)
 
     def taken_by(self, rule: Rule) -> Rule | None:
-        """The one that takes all of `rule`'s requests, or the last of those that do together; None: some are left."""
+        """Return the rule that takes all requests of `rule`, or the last of several that do; None if some are left."""
         if any(rule.shares_with(other) for other in self.rules):
-            return None  # it has its part in the place of the first of them
+            return None  # it shares the requests of the first of them
         taker = None
         for model in rule.models or [""]:
             for method in rule.methods or [""]:
@@ -88,14 +88,14 @@ class _Host:
 
 
 class RoutingChecker:
-    """Of all revisions, in the order of the file."""
+    """The checks of all revisions, in the order of the file."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._hosts: dict[str, _Host] = {}
 
     def check_revision(self, item: Item, values: Values, path: str) -> Rule:
-        """What the revision says of itself."""
+        """Check a revision by itself."""
         match = values.get("match")
         if match is not None and match is not UNREADABLE:
             self._check_match(item_at(item, "match"), match, f"{path}.match")
@@ -119,7 +119,7 @@ class RoutingChecker:
         return Rule(item, values, path)
 
     def claim(self, host: str, text: str, item: Item, at: str, rule: Rule) -> None:
-        """A host of the revision, `text` as it is written."""
+        """Add a host of the revision; `text` is its spelling in the file."""
         known = self._hosts.setdefault(host, _Host())
         if rule in known.rules or rule is known.default:
             self._reader.advise(item, at, f'"{text}" leads to {rule.path} already: use each host once')
@@ -137,7 +137,7 @@ class RoutingChecker:
         known.add(rule)
 
     def finish(self) -> None:
-        """What only all revisions together show."""
+        """Report the mistakes that only all revisions together show."""
         seen: set[int] = set()
         for host, known in self._hosts.items():
             groups: dict[_Group, list[Rule]] = {}
@@ -150,7 +150,7 @@ class RoutingChecker:
                 self._reader.advise(item_at(default.item, "default"), f"{default.path}.default", advice)
             for group in groups.values():
                 weighted = [rule for rule in group if rule.weight is not None]
-                if len(group) == 1 or len(weighted) > 1:  # else it has been told that the other one needs a weight
+                if len(group) == 1 or len(weighted) > 1:  # else a missing weight has been reported
                     self._check_group(weighted, seen)
 
     # --- within ---
@@ -205,7 +205,7 @@ class RoutingChecker:
                 self._reader.advise(item_at(item, key), f"{path}.{key}", f"`{key}` requires `hosts`")
 
     def _check_group(self, rules: list[Rule], seen: set[int]) -> None:
-        """Revisions that split their requests by weight."""
+        """Check revisions that split their requests by weight."""
         if not rules or id(rules[0]) in seen:
             return
         seen.update(id(rule) for rule in rules)
@@ -244,7 +244,7 @@ def _with_parents(prefix: str) -> list[str]:
 
 
 def _names_for(model: str) -> list[str]:
-    """How a rule may name what takes this one; the empty name is that of a rule that looks at no model."""
+    """Return the names of rules that would take this model; the empty name stands for a rule without models."""
     if not model:
         return [""]
     stem = model.removesuffix("*")

@@ -1,6 +1,6 @@
-"""What the types cannot say of `scaling`: what excludes what, windows, rates, and the hours of a schedule.
+"""Checks of `scaling` beyond the types of its values: conflicts, windows, rates, and the times of a schedule.
 
-Part of `checks.py`'s work, with its rules. What `process` and `scaling` both can say is said in one of the two.
+Part of `checks.py`, with its rules. Keys that `process` and `scaling` both have may be set in only one of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from activator.config.model.scaling import (
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-# Keys of `process` and those of `scaling` that mean the same.
+# Keys of `process` and those of `scaling` with the same meaning.
 TWINS: Final = (
     ("min_scale", "min"),
     ("max_scale", "max"),
@@ -33,7 +33,7 @@ _WINDOW: Final = f"whole seconds from 1s to {SCALING_WINDOW_MAX_S / 3600.0:g}h"
 
 
 def check_scaling(reader: Reader, revision: Item, values: Values, path: str) -> None:
-    """`revision` and `values` of one revision, whose `scaling` stands at `path`."""
+    """Check `scaling`, which is at `path`, of one revision."""
     scaling = values.get("scaling")
     if not isinstance(scaling, dict):
         return
@@ -64,7 +64,7 @@ def check_values(
     process: Values | None = None,
     program: str = "process",
 ) -> None:
-    """What holds whoever runs the pods; `stable_window_s`: where none is given."""
+    """Check the keys that do not depend on who runs the pods; `stable_window_s` is the default."""
     _check_metric(reader, item, scaling, path)
     _check_bounds(reader, item, scaling, process or {}, program, path)
     _check_windows(reader, item, scaling, path, stable_window_s)
@@ -110,7 +110,7 @@ def _check_windows(reader: Reader, item: Item, scaling: Values, path: str, stabl
 
 
 def _check_bounds(reader: Reader, item: Item, scaling: Values, process: Values, program: str, path: str) -> None:
-    """The maximum may stand in the program; there, its own minimum is compared with it in `checks.py`."""
+    """Compare with the maximum, which may be in the program; `checks.py` compares the program's own minimum."""
     where, most = (
         ("max", scaling["max"]) if scaling.get("max") else (f"{program}.max_scale", process.get("max_scale", 0))
     )
@@ -146,6 +146,6 @@ def _check_entry(reader: Reader, item: Item, entry: Values, path: str) -> None:
 def _is_time_zone(name: str) -> bool:
     try:
         ZoneInfo(name)
-    except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError; the others are of odd names
+    except (OSError, ValueError, KeyError):  # ZoneInfoNotFoundError is a KeyError; malformed names raise the others
         return False
     return True

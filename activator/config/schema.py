@@ -1,6 +1,6 @@
-"""JSON Schema of the configuration file, from the same types that read it; for editors.
+"""JSON Schema of the configuration file for editors, generated from the types that read it.
 
-msgspec's own generator cannot be used: it refuses defaults whose type is ours (`Size`, `Duration`).
+msgspec's own generator cannot be used: it rejects defaults of our types (`Size`, `Duration`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from activator.runtime.durations import DURATION_PATTERN
 
 Schema = dict[str, Any]
 
-# Of a number, of a text, and the text's pattern.
+# The unit of a number, the form of a text, and the text's pattern.
 _UNITS: Final[dict[type, tuple[str, str, str]]] = {
     Duration: ("seconds", "a duration such as 300ms, 5s or 2m", DURATION_PATTERN),
     Size: ("bytes", "a size such as 32KiB or 1MiB", SIZE_PATTERN),
@@ -34,7 +34,7 @@ def make_schema() -> Schema:
 def _schema_of(kind: types.Type) -> Schema:
     match kind:
         case types.Metadata():
-            # The description comes first, as a reader wants it.
+            # The description comes first, for readers.
             return {**(kind.extra_json_schema or {}), **_schema_of(kind.type)}
         case types.UnionType():
             return {"anyOf": [_schema_of(member) for member in kind.types]}
@@ -64,7 +64,7 @@ def _struct_schema(kind: types.StructType) -> Schema:
     properties: dict[str, Schema] = {}
     for field in kind.fields:
         properties[field.encode_name] = _schema_of(field.type)
-        # A group's default is the defaults within it, which stand there.
+        # The defaults of a group's keys are at the keys.
         if isinstance(field.default, bool | int | float | str):
             properties[field.encode_name]["default"] = _plain(field.default)
     return {

@@ -1,6 +1,6 @@
-"""One revision with its defaults resolved: what sources make of the file or of a cluster, and messages carry.
+"""One revision with its defaults resolved, as sources make it of the file or a cluster, and messages carry it.
 
-Plain values only, since a specification is sent from the control plane to the data plane.
+Only plain values, because a specification is sent from the control plane to the data plane.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from activator.config.model.waiting import ASLEEP_STATUS, Fallback
 from activator.runtime.unix_address import is_unix
 
 FILTER_ENTRY_POINTS: Final = "activator.filters"  # the group of entry points
-DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
+DRAIN_TIMEOUT_S: Final = 300.0  # the least drain timeout of a removed pod; after it the exchanges are aborted
 
 
-# The file's defaults are those of a specification, too: each stands in `model/` only.
+# The file's defaults are also those of a specification; only `model/` defines them.
 _HEALTH: Final = Health()
 _QUEUE: Final = Queue()
 _TIMEOUTS: Final = Timeouts()
@@ -41,7 +41,7 @@ _CONFIG: Final = Config()
 
 
 class DisciplineSpec(msgspec.Struct, frozen=True):
-    """The order of waiting requests; what a discipline does not use is left at its default, so that equal is equal."""
+    """The order of waiting requests; settings of other disciplines keep their defaults, for comparisons."""
 
     name: str = _QUEUE.discipline
     header: str = ""
@@ -58,7 +58,7 @@ class RuleSpec(msgspec.Struct, frozen=True):
 
 
 class QuietSpec(msgspec.Struct, frozen=True):
-    """Requests that wake nothing. What is empty is not looked at."""
+    """Requests that start no pod. Empty fields are not compared."""
 
     path: str = ""
     methods: tuple[str, ...] = ()
@@ -67,27 +67,27 @@ class QuietSpec(msgspec.Struct, frozen=True):
 
 
 class AsyncSpec(msgspec.Struct, frozen=True):
-    """How requests are answered later (RFC 7240) whose clients prefer that."""
+    """Asynchronous responses (RFC 7240)."""
 
     keep_s: float
     requests_max: int
     answer_bytes_max: int
-    bytes_max: int  # of all its answers
-    body_bytes_max: int  # of a request
+    bytes_max: int  # for all stored responses
+    body_bytes_max: int  # per request
 
 
 class ProgressSpec(msgspec.Struct, frozen=True):
-    """Comments in an event stream while a request has no answer."""
+    """Comments in an event stream while a request waits."""
 
     after_s: float
     interval_s: float
 
 
 class WaitingPageSpec(msgspec.Struct, frozen=True):
-    """The page that browsers are shown during a start."""
+    """The page that browsers get during a start."""
 
     refresh_s: float
-    template: str = ""  # empty: ours
+    template: str = ""  # empty: the built-in page
     output: bool = False  # it shows the last lines of the program
 
 
@@ -102,25 +102,25 @@ class FallbackSpec(msgspec.Struct, frozen=True):
 
 
 class ProbeSpec(msgspec.Struct, frozen=True):
-    """How a pod is asked whether it takes requests."""
+    """The probe of a pod."""
 
     # tcp: the port accepts; http: `path` answers 2xx or 3xx; grpc: gRPC's health service; queue-proxy: Knative's probe
     kind: str = PROBE_TCP
     path: str = ""  # empty: / for http, /healthz for queue-proxy
     host: str = ""  # empty: the pod's address
-    headers: tuple[tuple[str, str], ...] = ()  # beside those that the kind has
-    # Of the program behind queue-proxy: when it opens, asking is worthwhile (probes/tcp_probe.py); 0: unknown.
+    headers: tuple[tuple[str, str], ...] = ()  # in addition to those of the kind
+    # The port of the program behind queue-proxy, probed before queue-proxy (probes/tcp_probe.py); 0: unknown.
     port: int = 0
-    port_suffices: bool = False  # queue-proxy itself looks for no more than that this port takes connections
-    lenient: bool = False  # the answer's head may have the shapes of old servers
-    identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: it is not asked for
-    http2: bool = False  # http: over HTTP/2, since the pod may speak nothing else
-    service: str = ""  # grpc: the service asked about; empty: the server as a whole
-    proxy_protocol: str = ""  # v1 | v2: what the connection begins with; empty: nothing
+    port_suffices: bool = False  # queue-proxy itself only checks that this port accepts connections
+    lenient: bool = False  # the response head may have the forms that old servers send
+    identity_header: str = ""  # the response header that must contain the pod's identity; empty: none
+    http2: bool = False  # http: over HTTP/2, because the pod may support only that
+    service: str = ""  # grpc: the name of the service; empty: the server as a whole
+    proxy_protocol: str = ""  # v1 | v2: header at the beginning of the connection; empty: none
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True):
-    """Active health checks of ready pods: how often, and how many in a row count."""
+    """Active health checks of ready pods: the interval, and the counts in a row."""
 
     interval_s: float
     rise: int
@@ -128,21 +128,21 @@ class HealthCheckSpec(msgspec.Struct, frozen=True):
 
 
 class MatchSpec(msgspec.Struct, frozen=True):
-    """Which requests for its hosts a revision takes. What is empty is not looked at."""
+    """The requests for its hosts that a revision takes. Empty fields are not compared."""
 
-    path: str = ""  # a prefix of whole segments, normal (runtime/url_path.py), without a slash at its end
+    path: str = ""  # a prefix of whole segments, normalized (runtime/url_path.py), without a final slash
     strip_path: bool = False
     methods: tuple[str, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()  # lowered names, sorted; all must have these values
-    models: tuple[str, ...] = ()  # values of `model` in a JSON body; `name*`: all that begin so
+    headers: tuple[tuple[str, str], ...] = ()  # lower-case names, sorted; all must have these values
+    models: tuple[str, ...] = ()  # values of `model` in a JSON body; `name*` is a prefix
 
     def is_every(self) -> bool:
-        """Every request matches."""
+        """True if every request matches."""
         return not (self.path or self.methods or self.headers or self.models)
 
 
 class FieldRulesSpec(msgspec.Struct, frozen=True):
-    """Edits of header fields, in this order."""
+    """Edits of header fields, in the order of the fields here."""
 
     remove: tuple[str, ...] = ()
     set: tuple[tuple[str, str], ...] = ()
@@ -150,14 +150,14 @@ class FieldRulesSpec(msgspec.Struct, frozen=True):
 
 
 class HeaderRulesSpec(msgspec.Struct, frozen=True):
-    """Edits of what pods are sent, and of what they respond."""
+    """Edits of requests to pods, and of their responses."""
 
     request: FieldRulesSpec = FieldRulesSpec()
     response: FieldRulesSpec = FieldRulesSpec()
 
 
 class FaultSpec(msgspec.Struct, frozen=True):
-    """Requests that are delayed or refused on purpose."""
+    """Requests that are delayed or failed on purpose."""
 
     delay_s: float
     delay_share: float
@@ -166,7 +166,7 @@ class FaultSpec(msgspec.Struct, frozen=True):
 
 
 class FilterSpec(msgspec.Struct, frozen=True):
-    """A filter that is not built in. A secret among its options is the place where it stands, or hidden in messages."""
+    """A filter that is not built in. A secret option is a reference to its source, or hidden in messages."""
 
     name: str
     options: tuple[tuple[str, str], ...] = ()
@@ -176,33 +176,33 @@ class FilterSpec(msgspec.Struct, frozen=True):
 
 
 class RevisionSpec(msgspec.Struct, frozen=True):
-    """One revision, defaults resolved; sent from the control plane to the data plane, so plain values only."""
+    """One revision with resolved defaults; plain values only, because it is sent between the planes."""
 
     key: str  # namespace/name
     hosts: tuple[str, ...] = ()
-    ports: tuple[int, ...] = ()  # of its own: what comes there is for it, whatever the host
-    is_left: bool = False  # clients that come there reach its pods without this program: their connections may end
-    order: int = 0  # in the file, among revisions of one host: the first that matches is taken
+    ports: tuple[int, ...] = ()  # entry ports of its own: requests there are for it, whatever the host
+    is_left: bool = False  # clients at these ports now reach its pods directly: their connections may be closed
+    order: int = 0  # in the file, among revisions of one host: the first match is used
     match: MatchSpec = MatchSpec()
     aliases: tuple[str, ...] = ()  # other names of its models
-    rewrite_model: str = ""  # what the pod reads in the place of an alias; empty: the alias
-    default: bool = False  # takes what no revision of its hosts matches
-    weight: int = -1  # its part of the requests that others with the same `match` take as well; -1: it has none
-    split_on: str = ""  # what decides of one request, as in `hash_on`; empty: each is the next one's turn
+    rewrite_model: str = ""  # the `model` that the pod receives instead of an alias; empty: the alias
+    default: bool = False  # takes requests that no revision of its hosts matches
+    weight: int = -1  # its share among revisions with the same `match`; -1: none
+    split_on: str = ""  # key of a request for the split, as in `hash_on`; empty: the revisions take turns
     container_concurrency: int = 0
     is_once: bool = False  # a pod takes one request in its life
     policy: str = "choice-of-2"
-    hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
+    hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy needs a key
     slow_start_s: float = 0.0
     strikes: int = _HEALTH.strikes
     ejection_share: float = _HEALTH.ejection_share
-    stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for so long is asked again; 0: never
+    stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for this time is probed again; 0: never
     probe: ProbeSpec = ProbeSpec()
-    health_checks: HealthCheckSpec | None = None  # of ready pods, by `probe`; None: they are not asked
+    health_checks: HealthCheckSpec | None = None  # checks of ready pods by `probe`; None: there are none
     max_scale: int = 0
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
     queue_depth: int = _QUEUE.depth
-    queue_bytes: int = int(_QUEUE.bytes)  # 0: no bound of its own
+    queue_bytes: int = int(_QUEUE.bytes)  # 0: no limit of its own
     queue_timeout_s: float | None = None
     request_timeout: bool = False
     request_timeout_max_s: float | None = None
@@ -215,38 +215,38 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     idle_timeout_s: float = float(_TIMEOUTS.idle)
     total_timeout_s: float = float(_TIMEOUTS.total)
     tunnel_idle_timeout_s: float = float(_TIMEOUTS.tunnel_idle)
-    cancel_wait_s: float = 0.0  # how long a pod may finish a request that was given up; 0.0: its connection is closed
-    times_from_arrival: bool = False  # the total and first-byte timeouts count the wait for a pod too, as Knative's do
-    buffer_request_bytes: int = 0  # of a body, that is received before its request asks for a slot
-    buffer_response_bytes: int = 0  # that is kept for a slow client, so that the slot is free when the pod has finished
-    buffer_file_bytes: int = 0  # of each of both, that goes to a temporary file beyond that
+    cancel_wait_s: float = 0.0  # how long a pod may finish a cancelled request; 0.0: its connection is closed at once
+    times_from_arrival: bool = False  # the total and first-byte timeouts include the wait for a slot, as Knative's do
+    buffer_request_bytes: int = 0  # received of a body before its request needs a slot
+    buffer_response_bytes: int = 0  # buffered of a response, so that the slot is free when the pod has finished
+    buffer_file_bytes: int = 0  # more of each, in a temporary file
     upgrades: tuple[str, ...] = ("websocket",)
-    protocol: str = "h1"  # h1 | h2c | h2 | alpn: over TLS, what the pod prefers of both
+    protocol: str = "h1"  # h1 | h2c | h2 | alpn: over TLS, whichever the pod prefers
     lenient_pods: bool = False
-    proxy_protocol: str = ""  # v1 | v2: the header that each connection to a pod begins with; empty: none
+    proxy_protocol: str = ""  # v1 | v2: the header at the beginning of each connection to a pod; empty: none
     server_timing: bool = False
     headers: HeaderRulesSpec | None = None
     fault: FaultSpec | None = None
     filters: tuple[FilterSpec, ...] = ()
     no_wake: tuple[QuietSpec, ...] = ()
-    waiting_page: WaitingPageSpec | None = None  # None: browsers wait like all others
-    quiet_tunnels_s: float = 0.0  # without traffic: then an open WebSocket is no activity any more; 0.0: it always is
-    quiet_streams_s: float = 0.0  # the same of an event stream
+    waiting_page: WaitingPageSpec | None = None  # None: browsers wait like other clients
+    quiet_tunnels_s: float = 0.0  # an open WebSocket counts for this time without traffic; 0.0: always
+    quiet_streams_s: float = 0.0  # the same for an event stream
     respond_async: AsyncSpec | None = None
     progress: ProgressSpec | None = None
     fallback: FallbackSpec | None = None
     tls: PodTls | None = None
-    knative_service: str = ""  # of its labels: what it belongs to
+    knative_service: str = ""  # from its labels: the Service that it belongs to
     knative_configuration: str = ""
 
     @property
     def drain_timeout_s(self) -> float:
-        """How long a pod that was removed may go on with what it carries: as long as a request may take."""
+        """Return how long a removed pod may finish its requests: as long as a request may take."""
         return max(DRAIN_TIMEOUT_S, self.total_timeout_s)
 
 
 def stand_for_many(revision: Revision) -> bool:
-    """Whether its fixed pods may be more than the entries of `pods`: names and files tell how many."""
+    """True if the entries of `pods` may stand for more pods: names and files determine how many."""
     if revision.pods_file:
         return True
     for pod in revision.pods:
@@ -264,9 +264,9 @@ def stand_for_many(revision: Revision) -> bool:
 
 
 def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int, int]:
-    """The bytes of requests, of responses and of files that a revision buffers.
+    """Return the bytes of requests, of responses and of files that a revision buffers.
 
-    Where one client can hold a good part of a pod, its slowness is not to be the pod's: by default.
+    By default, buffers are used where one slow client could occupy a large share of a pod.
     """
     few = 1 <= container_concurrency <= BUFFERED_CONCURRENCY_MAX
     request = (BUFFER_REQUEST_BYTES if few else 0) if buffer.request is None else int(buffer.request)
@@ -275,7 +275,7 @@ def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int
 
 
 def concurrency_of(revision: Revision) -> int:
-    """Requests in one pod at a time; a program that ends after one takes one, whether the file says so or not."""
+    """Return the requests in one pod at a time; always one for a program that ends after one request."""
     return 1 if is_once(revision) else revision.container_concurrency
 
 
@@ -284,7 +284,8 @@ def is_once(revision: Revision) -> bool:
 
 
 def resolve_program(revision: Revision, processors: int | None = None) -> Process | Container:
-    """The program of a revision that has one, with its defaults settled, from `scaling` where they stand there;
+    """Return the program of a revision with its defaults resolved, from `scaling` if they are set there.
+
     `processors`: how many this machine has.
     """
     program = revision.program
@@ -294,7 +295,7 @@ def resolve_program(revision: Revision, processors: int | None = None) -> Proces
     min_scale = program.min_scale or scaling.min
     max_scale = program.max_scale or scaling.max
     if max_scale == 0:
-        # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
+        # A program without a limit handles many requests at once by itself; one with a limit needs several copies.
         max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
         least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
         max_scale = max(max_scale, *least)

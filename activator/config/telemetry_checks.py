@@ -1,6 +1,6 @@
-"""What types cannot say of telemetry: the access log, the program's own log, metrics, traces.
+"""Checks of telemetry beyond the types of values: the access log, the activator's own log, metrics, traces.
 
-Part of `checks.py`'s work, with its rules.
+Part of `checks.py`, with its rules.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from activator.config.tree import Item
 
 
 def check_telemetry(reader: Reader, root: Item, values: Values) -> None:
-    """All of it, of the whole file."""
+    """Check the telemetry settings of the whole file."""
     _check_access_log(reader, root, values)
     log = values.get("log", {})
     if log is not UNREADABLE:
@@ -69,7 +69,7 @@ def _check_knative(reader: Reader, item: Item, values: Values) -> None:
 
 
 def _check_word(reader: Reader, item: Item, values: Values, path: str, key: str, words: tuple[str, ...]) -> None:
-    """One of the words, or nothing."""
+    """Check that a value is one of the words, or empty."""
     word = values.get(key, "")
     if word and word is not UNREADABLE and word not in words:
         reader.found(_at(item, key), f"{path}.{key}", "one of " + ", ".join(words))
@@ -82,7 +82,7 @@ def _check_url(reader: Reader, item: Item, values: Values, path: str, key: str) 
 
 
 def _is_address(text: str) -> bool:
-    """`host:port`; without a host, of all interfaces."""
+    """True for `host:port`; without a host, all interfaces are meant."""
     _, colon, port = text.rpartition(":")
     return bool(colon) and port.isdecimal() and int(port) <= 65_535
 

@@ -1,10 +1,10 @@
-"""The configuration as it was written: a tree of items, each of which knows where it stands.
+"""The configuration as it was written: a tree of items that know their places.
 
 Rules
   1. Nothing is interpreted here. A scalar is its text as written, so `name: no` is the word "no" and not false.
-  2. The environment is laid over the file: `ACTIVATOR_LIMITS__HEADER_BYTES` is the key header_bytes in limits, a number
-     is a place in a list (`ACTIVATOR_REVISIONS__0__POLICY`), and a value in brackets or braces is YAML.
-  3. Whatever the text, the answer is a tree or problems; aliases may not make a tree that is larger than they are read.
+  2. The environment overrides the file: `ACTIVATOR_LIMITS__HEADER_BYTES` is the key header_bytes in limits, a number is
+     an index of a list (`ACTIVATOR_REVISIONS__0__POLICY`), and a value in brackets or braces is YAML.
+  3. For any text the result is a tree or problems; aliases cannot make a tree larger than ITEMS_MAX.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import yaml
 
 PREFIX: Final = "ACTIVATOR_"
-# Read elsewhere: by `lb.world`, by the command line and by the tests.
+# Read elsewhere: by `lb.world`, the command line and the tests.
 RESERVED: Final = frozenset(
     {
         "ACTIVATOR_BIND_HOST",
@@ -24,7 +24,7 @@ RESERVED: Final = frozenset(
         "ACTIVATOR_EXPECT_COMPILED",
         "ACTIVATOR_CI",
         "ACTIVATOR_DEEP",
-        # Knative's own, for its listener with TLS.
+        # Knative's own, for its TLS listener.
         "ACTIVATOR_TLS_MIN_VERSION",
         "ACTIVATOR_TLS_MAX_VERSION",
         "ACTIVATOR_TLS_CIPHER_SUITES",
@@ -32,20 +32,20 @@ RESERVED: Final = frozenset(
         "ACTIVATOR_TEST_KUBECONFIG",
     }
 )
-# Kubernetes puts these into every container for a Service whose name begins with "activator". No such name ends with a
-# hyphen, so `…__PORT` is a key of ours.
+# Kubernetes sets these in every container for a Service whose name begins with "activator". No such name ends with a
+# hyphen, so `…__PORT` is a configuration key.
 _SERVICE_LINK: Final = re.compile(
     r"ACTIVATOR_(\w*[^\W_]_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-CASE_KEPT_BELOW: Final = "environment"  # names of a process's variables; every other key is lower case
-ITEMS_MAX: Final = 500_000  # 10,000 revisions need a third of it
+CASE_KEPT_BELOW: Final = "environment"  # names of a process's variables; all other keys are lower case
+ITEMS_MAX: Final = 500_000  # 10,000 revisions need a third of this
 DEPTH_MAX: Final = 50
 NULLS: Final = ("", "~", "null", "Null", "NULL")
-LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster with libyaml
 
 
 class Item:
-    """A value and where it stands. Exactly one of `text`, `entries` and `elements` is not None, or none: a null."""
+    """A value and its place. At most one of `text`, `entries` and `elements` is not None; none of them: a null."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class Item:
         self.text = text
         self.entries = entries
         self.elements = elements
-        self.key_where = where  # where its key stands
+        self.key_where = where  # the place of its key
 
     def describe(self) -> str:
-        """What a user would call it."""
+        """Return a description for users."""
         if self.text is not None:
             return f'"{_shortened(self.text)}"'
         if self.entries is not None:
@@ -77,7 +77,7 @@ def read_tree(
     items_max: int = ITEMS_MAX,
     loader: Any = LOADER,
 ) -> Item | None:
-    """The file's text with the environment laid over it; mistakes are added to `problems`. None: it is no tree."""
+    """Parse the file's text and apply the environment; add mistakes to `problems`. None if it is not a tree."""
     root = _parse_yaml(text, name, problems, items_max, loader)
     if root is None:
         return None
@@ -88,7 +88,7 @@ def read_tree(
 
 
 def read_documents(text: str, name: str, problems: list[str]) -> list[Item]:
-    """Every document of a file that may hold several; mistakes are added to `problems`, and then there may be none."""
+    """Parse every document of a file; add mistakes to `problems`, in which case there may be none."""
     maker = _parsed(text, name, problems, ITEMS_MAX, LOADER, is_stream=True)
     return [] if maker is None else maker.roots
 
@@ -99,7 +99,7 @@ def is_setting(variable: str) -> bool:
 
 
 def lay_environment_over(root: Item, environ: Mapping[str, str], problems: list[str]) -> None:
-    """Put every `ACTIVATOR_…` variable at its place in the tree."""
+    """Put the value of every `ACTIVATOR_…` variable at its place in the tree."""
     for variable in sorted(environ):
         if is_setting(variable):
             _lay_over(root, variable, environ[variable], problems)
@@ -117,7 +117,7 @@ def _parsed(
 ) -> _TreeMaker | None:
     maker = _TreeMaker(name, problems, items_max, is_stream)
     try:
-        # Events, not `yaml.compose`: that calls itself for every bracket, and with libyaml the process then dies.
+        # Events instead of `yaml.compose`, which recurses for every bracket; with libyaml that crashes the process.
         for event in yaml.parse(text, Loader=loader):
             maker.take(event)
     except yaml.MarkedYAMLError as error:
@@ -125,7 +125,7 @@ def _parsed(
         line = 1 if mark is None else mark.line + 1
         problems.append(_no_yaml(f"{name}:{line}", f"{error.problem or error.context}{_yaml_hint(text, line, error)}"))
         return None
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: what no decoder takes, such as a lone surrogate
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: text that cannot be decoded, such as a lone surrogate
         problems.append(_no_yaml(f"{name}:1", " ".join(str(error).split())))
         return None
     except _NoTreeError as error:
@@ -139,11 +139,11 @@ def _no_yaml(where: str, detail: str) -> str:
 
 
 def _yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
-    """Return what to change where the parser's own words do not say it."""
+    """Return a correction, if the parser's own message has none."""
     detail = f"{error.context} {error.problem}"
     if "alias" in detail:
         return "; a value that begins with * needs quotes"
-    lines = text.splitlines()[line - 2 : line]  # the parser may stop a line late
+    lines = text.splitlines()[line - 2 : line]  # the parser may report the line after
     if any("\t" in one[: len(one) - len(one.lstrip())] for one in lines):
         return "; indent with spaces, not with tabs"
     if any(word in detail for word in ("did not find expected", "mapping values are not allowed", "block")):
@@ -152,28 +152,28 @@ def _yaml_hint(text: str, line: int, error: yaml.MarkedYAMLError) -> str:
 
 
 class _NoTreeError(Exception):
-    """The text is YAML and yet no tree; the message is the problem."""
+    """The text is YAML but not a tree; the message is the problem."""
 
 
 class _Open:
-    """A list or mapping whose end has not been met."""
+    """A list or mapping that has not ended."""
 
     def __init__(self, item: Item, anchor: str | None) -> None:
         self.item = item
         self.anchor = anchor
-        self.key: str | None = None  # of a mapping: the key whose value comes next
+        self.key: str | None = None  # in a mapping: the key of the next value
         self.key_where = ""
         self.is_at_value = False
 
 
 class _TreeMaker:
-    """Turns PyYAML's events into items. `is_stream`: there may be several documents."""
+    """Converts PyYAML's events into items. `is_stream`: there may be several documents."""
 
     def __init__(self, name: str, problems: list[str], items_max: int, is_stream: bool) -> None:
         self._items_max = items_max
         self._is_stream = is_stream
         self.root: Item | None = None
-        self.roots: list[Item] = []  # of all documents that are not empty
+        self.roots: list[Item] = []  # one per document that is not empty
         self._name = name
         self._problems = problems
         self._open: list[_Open] = []
@@ -230,7 +230,7 @@ class _TreeMaker:
             above.key_where = item.where
 
     def _key(self, item: Item, mapping: Item) -> str | None:
-        """The key that `item` is; None if its value is to be passed over."""
+        """Return the key of an item; None if its value is to be skipped."""
         if item.elements is not None or (item.entries is not None):
             self._problems.append(f"{item.where}: found {item.describe()} as a key, expected a word")
             return None
@@ -243,7 +243,7 @@ class _TreeMaker:
         return None
 
     def _copy(self, item: Item, where: str, depth: int) -> Item:
-        # A copy, since the environment may be laid over one of the places and not over the other.
+        # A copy, because the environment may override one place and not the other.
         self._count(where, depth)
         copy = Item(where, text=item.text)
         if item.elements is not None:
@@ -278,7 +278,7 @@ def _path_of(variable: str) -> list[str]:
 
 
 def _child(above: Item, component: str, variable: str, problems: list[str]) -> Item | None:
-    """The item called `component`, made where there is none; None if there can be none, which is a problem."""
+    """Return the item called `component`, created if missing; None, and a problem, if it cannot exist."""
     if above.elements is not None or (component.isdecimal() and not above.entries):
         place = _place_in(above, component, variable, problems)
         if place is None or above.elements is None:
@@ -319,14 +319,14 @@ def _place_in(above: Item, component: str, variable: str, problems: list[str]) -
 
 
 def value_item(variable: str, value: str) -> Item:
-    """A value that stands in no file, but at `variable`: YAML where it is in brackets or braces, else a text."""
+    """Return the item of a value from `variable`: YAML if it is in brackets or braces, else a text."""
     if value.lstrip()[:1] in ("[", "{"):
         unread: list[str] = []
         item = _parse_yaml(value, variable, unread)
         if item is not None and not unread:
             _move(item, variable)
             return item
-        # `[::1]:8080` is no YAML and needs no quotes here; what is neither is reported by the code that reads the text.
+        # `[::1]:8080` is not YAML and needs no quotes here; the reader of the text reports other malformed values.
     return Item(variable, text=value)
 
 

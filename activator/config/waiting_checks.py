@@ -1,6 +1,6 @@
-"""What types cannot say of `no_wake`, `waiting_page` and `fallback`, and the files that they name.
+"""Checks of `no_wake`, `waiting_page` and `fallback` beyond the types of values, and the files that they name.
 
-Part of `checks.py`'s work, with its rules. `text_of` alone looks at the machine: it is called when the file is taken.
+Part of `checks.py`, with its rules. Only `text_of` reads files: it is called when the configuration is applied.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
 
 PAGE_BYTES_MAX: Final = 256 * KIB
-REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load …
-LOOKS_MIN_S: Final = 1.0  # a program is asked, and a connection looked at, no more often
-COMMENTS_MIN_S: Final = 0.5  # … and so are comments
+# Bounds of intervals, so that pages, questions to programs, connection checks and comments do not become load.
+REFRESH_MIN_S: Final = 0.5
+LOOKS_MIN_S: Final = 1.0
+COMMENTS_MIN_S: Final = 0.5
 _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
 
 def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None:
-    """Of one revision."""
+    """Check the waiting settings of one revision."""
     for place, rule in enumerate(values.get("no_wake") or []):
         if rule is not UNREADABLE and not (rule.get("path") or rule.get("methods") or rule.get("user_agent")):
             found = element_at(item_at(item, "no_wake"), place)
@@ -85,7 +86,7 @@ def _check_activity(reader: Reader, item: Item, values: Values, path: str) -> No
 
 
 def check_fallbacks(reader: Reader, root: Item, values: Values) -> None:
-    """Of all revisions: those that are named exist, and none leads back to where it comes from."""
+    """Check the fallbacks of all revisions: each named one exists, and none leads back to itself."""
     keys: dict[str, int] = {}
     for place, revision in enumerate(values.get("revisions", [])):
         if revision is not UNREADABLE and isinstance(revision.get("name"), str):
@@ -111,7 +112,7 @@ def check_fallbacks(reader: Reader, root: Item, values: Values) -> None:
 
 
 def _circle(key: str, following: dict[str, str]) -> list[str]:
-    """From a revision back to it; empty where it ends elsewhere."""
+    """Return the path from a revision back to itself; empty if it ends elsewhere."""
     passed = [key]
     while (key := following.get(key, "")) and key not in passed:
         passed.append(key)
@@ -119,12 +120,12 @@ def _circle(key: str, following: dict[str, str]) -> list[str]:
 
 
 def key_of(name: str) -> str:
-    """namespace/name of a revision that is named by one or both."""
+    """Return the namespace/name of a revision given by name or namespace/name."""
     return name if "/" in name else f"default/{name}"
 
 
 def _is_target(text: str) -> bool:
-    """It can stand in Location as it is."""
+    """True if it can be used in Location as it is."""
     if not (text.isascii() and text.isprintable()) or " " in text:
         return False
     parts = urlsplit(text)
@@ -132,7 +133,7 @@ def _is_target(text: str) -> bool:
 
 
 def text_of(file: str) -> str:
-    """The text of a page. Raises ConfigError."""
+    """Return the text of a page. Raises ConfigError."""
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(PAGE_BYTES_MAX + 1)
@@ -140,7 +141,7 @@ def text_of(file: str) -> str:
     except OSError as error:
         raise ConfigError([f"{file}: {error.strerror or error}"]) from error
     except UnicodeDecodeError as error:
-        raise ConfigError([f"{file}: is no text in UTF-8"]) from error
+        raise ConfigError([f"{file}: is not UTF-8 text"]) from error
     if len(data) > PAGE_BYTES_MAX:
         raise ConfigError([f"{file}: is larger than {PAGE_BYTES_MAX // KIB} KiB"])
     return text

@@ -1,1 +1,1 @@
-"""The control plane: what exists and what is decided about it. It exists once, and sends the data plane messages."""
+"""The control plane: it exists once, decides about revisions and pods, and sends the data plane messages."""

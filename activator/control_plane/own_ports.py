@@ -1,7 +1,7 @@
-"""The ports on which this program itself listens: no pod can be there.
+"""The addresses on which the activator itself listens: pods at them are left out.
 
-A pod at the port of clients would send each request back without end. One at the admin port would open that port to
-every client. So whatever source reports such a pod, it is left out.
+A pod at the port for clients would send each request back in a loop. One at the admin port would open that port to
+every client. This applies to the pods of every source.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from activator.messages import Change, Listed, PodGone, PodSeen
 from activator.runtime.sockets import split_address
 from activator.runtime.unix_address import is_unix, path_of
 
-LOGGED_MAX: Final = 1_000  # pods that were left out, and logged: each once
-LOCAL_KNOWN_MAX: Final = 1_000  # IP addresses of which it is remembered whether they are of this machine
+LOGGED_MAX: Final = 1_000  # pods that were left out, each logged once
+LOCAL_KNOWN_MAX: Final = 1_000  # cached answers whether an IP address is local
 
 log = logging.getLogger("activator.state")
 
 
 class OwnPorts:
-    """`addresses` gives what the program listens on now: `host:port` or `unix:/path`."""
+    """`addresses` returns the addresses on which the activator listens now: `host:port` or `unix:/path`."""
 
     def __init__(self, addresses: Callable[[], Iterable[str]] = tuple) -> None:
         self.addresses = addresses
@@ -37,7 +37,7 @@ class OwnPorts:
         self._logged: set[tuple[str, str, str]] = set()
 
     def without_own(self, change: Change) -> Change:
-        """Return the change without pods at ports of ours: a list is shortened, and a single pod is gone."""
+        """Return the change without pods at own ports: a list is shortened, a single pod becomes PodGone."""
         if type(change) is PodSeen:
             return PodGone(change.key, change.source, change.identity) if self._is_left_out(change) else change
         if type(change) is Listed:
@@ -47,7 +47,7 @@ class OwnPorts:
         return change
 
     def is_own(self, address: str) -> bool:
-        """True if a connection to `address` comes to a port of this program."""
+        """True if a connection to `address` reaches a port of the activator."""
         self._refresh()
         if is_unix(address):
             return os.path.realpath(path_of(address)) in self._paths
@@ -68,7 +68,7 @@ class OwnPorts:
         if name not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(name)
             log.warning(
-                "revision %s: the pod %s is left out: %s is a port of this program; correct its address",
+                "revision %s: the pod %s is left out: %s is a port of the activator; correct its address",
                 *(pod.key, pod.identity, pod.address),
             )
         return True
@@ -88,7 +88,7 @@ class OwnPorts:
                 self._hosts.setdefault(port, set()).add(_canonical(host) or "0.0.0.0")
 
     def _is_local(self, host: str) -> bool:
-        """True if the IP address is one of this machine: only such a one can be bound."""
+        """True if the IP address belongs to this machine: only then can it be bound."""
         known = self._local.get(host)
         if known is None:
             if len(self._local) >= LOCAL_KNOWN_MAX:
@@ -107,7 +107,7 @@ def _can_be_bound(host: str) -> bool:
 
 
 def _any(host: str) -> bool:
-    """True for an address that leads to this machine whatever the port is bound to."""
+    """True for an address that reaches this machine whatever address the port is bound to."""
     return host in {"0.0.0.0", "::"}
 
 

@@ -1,7 +1,7 @@
-"""The control plane, put together: sources, the state worker, probes, scaling.
+"""The assembled control plane: sources, the state worker, probes and scaling.
 
-It exists once, however many workers there are. It knows the data plane by the messages that it sends and receives
-(`messages/`), and its sources by `sources/source.py`.
+It exists once, whatever the number of workers. It communicates with the data plane by messages (`messages/`), and with
+its sources by `sources/source.py`.
 """
 
 from __future__ import annotations
@@ -52,18 +52,20 @@ from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
 
-START_SETTLE_S: Final = 10.0  # how long the start waits at the most until the file's revisions are applied
-SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
-SCALE_TICK_S: Final = 0.1  # how often it is looked which revisions are to be decided on
+START_SETTLE_S: Final = 10.0  # longest wait at the start until the file's revisions are applied
+SWEEP_INTERVAL_S: Final = 1.0  # between two checks of the age of what sources have reported
+SCALE_TICK_S: Final = 0.1  # between two checks which revisions need a scaling decision
 
 log = logging.getLogger("activator.state")
 
-STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not alive
+STALLED_AFTER_S = 10.0  # a state worker whose loop has not turned for this time counts as dead
 
 
 class ControlPlane:
-    """`send` delivers effects to the data plane; `write_out` flushes what its requests have written; `wall_clock`
-    returns Unix seconds; `show_output` sends a program's output to waiting pages; `dns` configures the resolver.
+    """The control plane.
+
+    `send` delivers effects to the data plane; `write_out` flushes what its requests have written; `wall_clock` returns
+    Unix seconds; `show_output` sends a program's output to waiting pages; `dns` configures the resolver.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class ControlPlane:
         self._unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now, fixed_pods.cause_of)
         self.file = FileSource(self.submit, self.processes, fixed_pods, self._unreachable)
         self.containers = ContainerSource(tasks, self.submit, self.processes, containers)
-        # In the order in which they are asked whether a revision is theirs.
+        # In the order in which they are asked whether they declare a revision.
         self._sources: list[Source] = [self.file, self.containers, self.processes]
 
     # --- life ---
@@ -123,21 +125,21 @@ class ControlPlane:
         return self._now() - self.worker.turned_s < STALLED_AFTER_S
 
     async def settle(self) -> None:
-        """Until what was asked for so far has been applied; for START_SETTLE_S at the most."""
+        """Wait until all submitted changes have been applied, for START_SETTLE_S at most."""
         until_s = self._now() + START_SETTLE_S
         while not self.worker.is_settled() and self._now() < until_s:
             await pause(0.0)
 
     def over_budget(self) -> list[str]:
-        """What fails so often, and so much of the whole, that this program should not be relied on; as reasons."""
+        """Return reasons why the activator is unreliable: parts that fail often, and are a large share of the whole."""
         return self.worker.supervision.over_budget(self._revisions(), self._now())
 
     def is_hopeless(self, grace_s: float) -> bool:
-        """It fails again and again, and has for the grace: only a new start may help."""
+        """True if it has failed repeatedly for the whole grace: only a restart may help."""
         return self.worker.supervision.is_hopeless(self._revisions(), grace_s, self._now())
 
     def _revisions(self) -> int:
-        """How many there are, with those that fail before anything can be declared of them."""
+        """Return the number of revisions, including those that fail before they are declared."""
         known = self.worker.model.revisions
         return len(known) + sum(key not in known for key in self.worker.supervision.failing_revisions())
 
@@ -148,7 +150,7 @@ class ControlPlane:
             yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
 
     def snapshot(self, only: str = "") -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        """Plain data for `/debug/revisions`: the revisions, or the one of this key, by key, and the state worker."""
+        """Return data for `/debug/revisions`: the revisions, or only the one of this key, and the state worker."""
         worker = self.worker
         known = worker.model.revisions
         if only:
@@ -163,11 +165,11 @@ class ControlPlane:
         return made, state_worker(worker, self._now())
 
     def groups_shown(self) -> list[dict[str, Any]]:
-        """Of `/debug/revisions`: the groups, with their budgets and who has them."""
+        """Return the groups, their budgets and the holders, for `/debug/revisions`."""
         return [shown(group, self._now()) for group in self.processes.groups.groups.values()]
 
     def known(self, key: str) -> Known | None:
-        """What the overview shows of a revision; None: there is none."""
+        """Return what the overview shows of a revision; None if there is none."""
         record = self.worker.model.revisions.get(key)
         if record is None:
             return None
@@ -177,7 +179,7 @@ class ControlPlane:
         return Known(record, self.file.fixed_pods.problems(key), failing, has_program)
 
     def scaling(self, key: str) -> Shown | None:
-        """The last decision about how many pods a revision should have; None: something else decides that."""
+        """Return the last scaling decision of a revision; None if no source scales it."""
         found = (source.scaling(key) for source in self._sources)
         return next((shown for shown in found if shown is not None), None)
 
@@ -209,7 +211,7 @@ class ControlPlane:
         self.worker.submit(self.own_ports.without_own(change))
 
     def receive(self, message: ToControl) -> None:
-        """Take a message of the data plane. An error in a receiver ends no request."""
+        """Process a message of the data plane; an error of a receiver is logged and not raised."""
         try:
             self._receive(message)
         except Exception as error:
@@ -251,7 +253,7 @@ class ControlPlane:
         for source in self._sources:
             try:
                 source.applied(effects)
-            except Exception as error:  # the source's: the effects have arrived all the same
+            except Exception as error:  # an error of the source: the effects have arrived nevertheless
                 self._failed(f"source {type(source).__name__}", effects, error)
 
     def _failed(self, name: str, what: object, error: Exception) -> None:
@@ -259,9 +261,9 @@ class ControlPlane:
         log.error("the %s raised", name, exc_info=error)
 
     def _resubmit(self, source: str, key: str) -> None:
-        """A change of this revision, from the source of this name, was lost."""
+        """Have the source of a revision submit it again, because a change from `source` was lost."""
         if source == PUSH:
-            return  # pods repeat themselves
+            return  # pods repeat their reports
         for one in self._sources:
             if one.declares(key):
                 one.resubmit(key)

@@ -1,4 +1,4 @@
-"""What the control plane shows of its revisions and of the state worker: plain data, taken in one turn."""
+"""The view of the control plane: its revisions and the state worker as plain data, taken in one turn of the loop."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from activator.control_plane.state.records import RevisionRecord
 from activator.control_plane.state.worker import StateWorker
 from lb.tracker import DRAINING, STATE_NAMES
 
-UNANSWERED_S: Final = 10.0  # a pod that has not answered for so long needs attention; before, it may be starting
+UNANSWERED_S: Final = 10.0  # a pod without an answer for this time needs attention; before, it may be starting
 NO_SLOT: Final = "every slot of the table is held"
 
 
 class Known(NamedTuple):
-    """What the control plane knows of one revision."""
+    """The state of one revision in the control plane."""
 
     record: RevisionRecord
-    problems: list[str]  # with names and files that say which pods there are
+    problems: list[str]  # failures of names and files of pods
     failing: dict[str, Failing]  # pods that have not answered for `UNANSWERED_S`, by identity
     has_program: bool
 
@@ -32,8 +32,10 @@ def revisions(
     failing: Callable[[str], dict[str, Failing]],
     now_s: float,
 ) -> dict[str, dict[str, Any]]:
-    """Of each revision, by key: why pods are, or were, in quarantine, why others do not answer (`failing`, by
-    identity), pods without a slot, its local processes, and why so many pods are wanted.
+    """Return the view of each revision, by key.
+
+    It has the reasons why pods are, or were, in quarantine, why others do not answer (`failing`, by identity), pods
+    without a slot, its local processes, and the last scaling decision.
     """
     return {
         key: {**_pods(record, failing(key)), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
@@ -42,7 +44,7 @@ def revisions(
 
 
 def _scaling(shown: Shown | None, now_s: float) -> dict[str, Any] | None:
-    """The last decision, and the last one that changed the number; ages in seconds."""
+    """Return the last decision, and the last one that changed the number; ages in seconds."""
     if shown is None:
         return None
     decision, changed = shown.decision, shown.changed
@@ -84,9 +86,9 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]
     for pod in record.pods.values():
         state = pod.state()
         unanswered = failing[pod.identity].cause if pod.identity in failing else ""
-        said = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
-        if said:
-            reasons[pod.identity] = {"address": pod.address, "reason": said}
+        cause = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
+        if cause:
+            reasons[pod.identity] = {"address": pod.address, "reason": cause}
         reason = ""
         if pod.ousted_by:
             reason = f"{pod.ousted_by} has its address"
@@ -99,7 +101,7 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]
 
 
 def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:
-    """How it fares, and what it set aside; ages and waits in seconds."""
+    """Return the counters and failures of the state worker; ages and waits in seconds."""
     supervision = worker.supervision
     since_s = supervision.since_last_s(now_s)
     return {

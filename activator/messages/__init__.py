@@ -1,14 +1,14 @@
-"""Everything that passes between the control plane and the data plane, and the channel that carries it.
+"""All messages between the control plane and the data plane, and the channel that carries them.
 
 Rules
-  1. A message is plain data that can be encoded and sent through a socket; nothing refers to an object of either plane.
-     `encode` and `decode` prove it in the tests.
-  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
-     has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
-  3. A change names the pod by identity; where it is about a slot, it names the generation of the slot too, and where it
-     was found out of a pod, the pod's epoch: so that what arrives late is recognised. The epoch is a number of the
-     state worker's: each effect that gives a pod a slot or another state carries a new one, and what is reported of the
-     pod names the one that was in force.
+  1. A message is plain data that can be encoded and sent through a socket; it does not refer to objects of either
+     plane. `encode` and `decode` prove that in the tests.
+  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (observations of
+     requests). *Effects* go from the state worker to the data plane; *Load* comes back from it.
+  3. A change names the pod by identity. If it is about a slot, it also has the slot's generation; if it is an
+     observation of a pod, it has the pod's epoch: both show that a change is late. The state worker numbers epochs:
+     each effect that gives a pod a slot or another state has a new one, and reports about the pod have the epoch that
+     was valid at that time.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class RevisionGone(Message, frozen=True, tag=True):
 class RevisionFailed(Message, frozen=True, tag=True):
     """The revision cannot start; `cause` is one line for the client.
 
-    `retry_s`: the monotonic time of the next attempt; 0: it is not known.
+    `retry_s`: the monotonic time of the next attempt; 0: unknown.
     """
 
     key: str
@@ -40,10 +40,10 @@ class RevisionRecovered(Message, frozen=True, tag=True):
 
 
 class PodSeen(Message, frozen=True, tag=True):
-    """A source asserts a pod. `probe`: we find out ourselves whether it answers; else the source decides.
+    """A source reports a pod. `probe`: the activator probes whether it answers; otherwise the source decides.
 
-    `limit`: how many requests it may carry at once; -1: what its revision says; 0: it is not ours, known but never
-    picked. `restarts`: how often its program has been started anew, as far as the source knows; -1: unknown.
+    `limit`: how many requests it may have at once; -1: the limit of its revision; 0: another replica's, known but
+    never picked. `restarts`: how often its program has been restarted, as far as the source knows; -1: unknown.
     """
 
     key: str
@@ -64,7 +64,7 @@ class PodGone(Message, frozen=True, tag=True):
 
 
 class Listed(Message, frozen=True, tag=True):
-    """All the pods of one revision that a source knows: what it asserted before and does not list now is gone."""
+    """All pods of one revision that a source knows; those that it reported before and does not list now are removed."""
 
     key: str
     source: str
@@ -72,7 +72,7 @@ class Listed(Message, frozen=True, tag=True):
 
 
 class Probed(Message, frozen=True, tag=True):
-    """A pod that was asked has answered; at this address, which may be its former one by now. Empty: at any."""
+    """A probed pod has answered at this address, which it may have left by now. Empty: at any."""
 
     key: str
     identity: str
@@ -80,7 +80,7 @@ class Probed(Message, frozen=True, tag=True):
 
 
 class PodFailedChecks(Message, frozen=True, tag=True):
-    """A ready pod has failed so many health checks in a row as its revision allows; `cause` is for people."""
+    """A ready pod has failed the configured number of health checks in a row; `cause` is for people."""
 
     key: str
     identity: str
@@ -92,9 +92,9 @@ class PodFailedChecks(Message, frozen=True, tag=True):
 
 
 class PodRefused(Message, frozen=True, tag=True):
-    """A connection was refused (`dead`); or it was not answered in time, or broke: a strike.
+    """A connection was refused (`dead`); or a request was not answered in time, or its connection broke: a strike.
 
-    `reason`: why the request failed, as in the log and the metrics; empty: that is not known.
+    `reason`: why the request failed, as in the log and the metrics; empty: unknown.
     """
 
     key: str
@@ -105,7 +105,7 @@ class PodRefused(Message, frozen=True, tag=True):
 
 
 class PodServed(Message, frozen=True, tag=True):
-    """A request was answered by a pod that had strikes."""
+    """A pod with strikes has answered a request."""
 
     key: str
     identity: str
@@ -113,7 +113,7 @@ class PodServed(Message, frozen=True, tag=True):
 
 
 class TrialEnded(Message, frozen=True, tag=True):
-    """The one request that a recovering pod was tried with has ended."""
+    """The trial request of a recovering pod has ended."""
 
     key: str
     identity: str
@@ -122,7 +122,7 @@ class TrialEnded(Message, frozen=True, tag=True):
 
 
 class SlotDrained(Message, frozen=True, tag=True):
-    """The last request of a draining slot has ended, or its drain has taken too long (`forced`)."""
+    """The last request of a draining slot has ended, or its drain has timed out (`forced`)."""
 
     key: str
     slot: int
@@ -131,48 +131,48 @@ class SlotDrained(Message, frozen=True, tag=True):
 
 
 class PodUnplaced(Message, frozen=True, tag=True):
-    """Every slot of the table is held: the pod waits for one."""
+    """The table has no free slot: the pod waits for one."""
 
     key: str
     identity: str
 
 
 class Sweep(Message, frozen=True, tag=True):
-    """Check how old the sources' reports of this revision's pods are."""
+    """Check the age of the sources' reports about this revision's pods."""
 
     key: str
 
 
 class RevisionBroken(Message, frozen=True, tag=True):
-    """What the data plane has of the revision is not to be trusted: it is made anew from the model."""
+    """The data plane's table of the revision cannot be trusted: it is rebuilt from the model."""
 
     key: str
     cause: str
-    kind: str = ""  # of the mismatch, where the auditor found it
+    kind: str = ""  # kind of the mismatch, if the auditor found it
 
 
 class LineStuck(Message, frozen=True, tag=True):
-    """Requests wait while a pod that may be picked has room."""
+    """Requests wait although a pod that may be picked has a free slot."""
 
     key: str
 
 
 class LeasesForsaken(Message, frozen=True, tag=True):
-    """Slots are held for requests that are at no pod; `found` says which, in one line."""
+    """Slots are held for requests that are at no pod; `found` describes them in one line."""
 
     key: str
     found: str
 
 
 class SlotForgotten(Message, frozen=True, tag=True):
-    """A pod has been kept from the picks for long, without a decision about it."""
+    """A pod has been excluded from balancing for a long time without a decision about it."""
 
     key: str
     identity: str
 
 
 class SlotView(msgspec.Struct, frozen=True):
-    """A slot that holds a pod which is not draining."""
+    """A slot with a pod that is not draining."""
 
     identity: str
     address: str
@@ -183,9 +183,9 @@ class SlotView(msgspec.Struct, frozen=True):
 
 
 class TableSeen(Message, frozen=True, tag=True):
-    """All of a table, as it is after `applied` effects; so many slots are compared already, `matched` of them pods.
+    """A whole table after `applied` effects; `compared` of its slots are compared already, `matched` of them pods.
 
-    `worker`: whose table it is, where there are many; `confirms`: each of them has received these effects.
+    `worker`: the worker whose table it is; `confirms`: every worker has received these effects.
     """
 
     key: str

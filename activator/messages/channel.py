@@ -22,7 +22,7 @@ def encode(message: ToData | FromData) -> bytes:
 
 
 def decode(data: bytes) -> ToData | FromData:
-    """Raises msgspec.DecodeError for what is not a message."""
+    """Decode a message. Raises msgspec.DecodeError if the data is not one."""
     message: ToData | FromData = _DECODER.decode(data)
     return message
 
@@ -30,9 +30,9 @@ def decode(data: bytes) -> ToData | FromData:
 class DirectChannel:
     """Joins the planes within one process by calls, in order.
 
-    `encoded`: every message is carried as bytes all the same, which shows that it could cross a socket.
+    `encoded`: every message is nevertheless encoded and decoded, which proves that it could cross a socket.
 
-    `flush()` lets the data plane send what its requests have written, before the control plane takes its time.
+    `flush()` lets the data plane send what its requests have written, before the control plane uses the loop.
     """
 
     def __init__(self, encoded: bool) -> None:
@@ -48,13 +48,13 @@ class DirectChannel:
         execute: Callable[[Command], None],
         flush: Callable[[], None],
     ) -> None:
-        """The data plane's end."""
+        """Connect the data plane."""
         self._apply = apply
         self._execute = execute
         self.flush = flush
 
     def connect_control(self, receive: Callable[[FromData], None]) -> None:
-        """The control plane's end."""
+        """Connect the control plane."""
         self._receive = receive
 
     def send_effects(self, effects: list[Effect]) -> None:

@@ -1,4 +1,4 @@
-"""Commands: what the control plane asks of the data plane as a whole."""
+"""Commands from the control plane to the data plane as a whole."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ from activator.messages.message import Message
 
 
 class AnnounceDrain(Message, frozen=True, tag=True):
-    """Go on serving, and ask clients with each answer not to use their connection again."""
+    """Continue to serve, and ask clients with each response to close their connection."""
 
 
 class Drain(Message, frozen=True, tag=True):
-    """Stop accepting and let what is in flight finish, within these times; `Drained` is the answer."""
+    """Stop accepting and let requests in flight finish within these times; `Drained` is the answer."""
 
     timeout_s: float
     tunnels_timeout_s: float
 
 
 class SpeakKnative(Message, frozen=True, tag=True):
-    """Knative's components are the peers (data_plane/headers/knative.py); `passes_through`: a mesh needs it."""
+    """Enable Knative's headers (data_plane/headers/knative.py); `passes_through`: required by a mesh."""
 
     cluster_domain: str
     passes_through: bool = False
 
 
 class SetHealth(Message, frozen=True, tag=True):
-    """What a kubelet that asks on a serving port is answered; each is a reason, empty: all is well."""
+    """The answers to kubelet probes on a serving port; each is a reason, or empty if all is well."""
 
     not_alive: str = ""
     not_ready: str = ""
 
 
 class SetPending(Message, frozen=True, tag=True):
-    """Report whether a source has yet to list its revisions. Until then no request may be refused for good because no
-    revision serves it: it is answered 503 with Retry-After.
+    """Set whether a source has yet to list its revisions.
+
+    Until then a request without a revision is answered 503 with Retry-After instead of a permanent error.
     """
 
     is_pending: bool
 
 
 class ShowOutput(Message, frozen=True, tag=True):
-    """The last lines that the program of a revision has written since its start began, for the waiting page; empty:
-    there is nothing to show any more.
-    """
+    """The last lines of a starting program, for the waiting page of its revision; empty: nothing is shown."""
 
     key: str
     lines: tuple[str, ...]

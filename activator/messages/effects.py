@@ -1,4 +1,4 @@
-"""Effects: what the state worker decides, for the data plane and for the prober."""
+"""Effects: decisions of the state worker, for the data plane and for the prober."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activator.messages.message import Message
 
 
 class SetRevision(Message, frozen=True, tag=True):
-    """`life`: which revision of this name it is, where several data planes must mean the same one."""
+    """Add or replace a revision. `life`: the number of the revision of this name, the same in all data planes."""
 
     spec: RevisionSpec
     life: int = 0
@@ -27,7 +27,7 @@ class DropRevision(Message, frozen=True, tag=True):
 
 
 class FailRevision(Message, frozen=True, tag=True):
-    """Waiting and new requests are answered with the cause; empty: no longer. `retry_s`: as in `RevisionFailed`."""
+    """Answer waiting and new requests with the cause; empty: no longer. `retry_s`: as in `RevisionFailed`."""
 
     key: str
     cause: str
@@ -35,7 +35,7 @@ class FailRevision(Message, frozen=True, tag=True):
 
 
 class PlacePod(Message, frozen=True, tag=True):
-    """`state` and `limit` as `lb.tracker` has them."""
+    """Give a pod a slot; `state` and `limit` as in `lb.tracker`."""
 
     key: str
     identity: str
@@ -56,7 +56,7 @@ class SetPod(Message, frozen=True, tag=True):
 
 
 class WithdrawPod(Message, frozen=True, tag=True):
-    """No new work for the pod; its slot is freed when its last request ends, or after `drain_timeout_s`."""
+    """Send the pod no new requests; free its slot when its last request ends, or after `drain_timeout_s`."""
 
     key: str
     identity: str
@@ -70,22 +70,22 @@ class FreeSlot(Message, frozen=True, tag=True):
 
 
 class PumpLine(Message, frozen=True, tag=True):
-    """Check whether a waiting request can go."""
+    """Check whether a waiting request can be granted a slot."""
 
     key: str
 
 
 class ReclaimLeases(Message, frozen=True, tag=True):
-    """Take back the slots that no request uses."""
+    """Release the slots that no request uses."""
 
     key: str
 
 
 class RebuildRevision(Message, frozen=True, tag=True):
-    """A new table with these pods, whatever there is; what is in flight goes on and is counted in the new one.
+    """Replace the table by a new one with these pods; requests in flight continue and count in the new one.
 
-    `complete`: with no others. Else `RebuildPods` follow, and the table that is there stays in use until the last; any
-    other effect on the revision before that gives the new table up.
+    `complete`: these are all pods. Otherwise `RebuildPods` follow, and the present table stays in use until the last
+    one; any other effect on the revision before that cancels the new table.
     """
 
     spec: RevisionSpec
@@ -101,7 +101,7 @@ class RebuildRevision(Message, frozen=True, tag=True):
 
 
 class RebuildPods(Message, frozen=True, tag=True):
-    """More pods of the new table; `part`: so many such messages came before; `complete`: this is the last."""
+    """More pods of the new table; `part`: the number of earlier such messages; `complete`: this is the last."""
 
     key: str
     pods: tuple[PlacePod, ...]
@@ -110,7 +110,7 @@ class RebuildPods(Message, frozen=True, tag=True):
 
 
 class SentRevision(NamedTuple):
-    """A revision as it is, for a data plane that comes, and how many effects its table was sent so far."""
+    """A revision as it is, for a new data plane, and how many effects its table was sent so far."""
 
     effect: RebuildRevision
     sent: int
@@ -135,14 +135,14 @@ Effect = (
 
 
 class StartProbe(Message, frozen=True, tag=True):
-    """Ask the pod until it answers, then submit `Probed`."""
+    """Probe the pod until it answers, then submit `Probed`."""
 
     key: str
     identity: str
     address: str
     probe: ProbeSpec = ProbeSpec()
     tls: PodTls | None = None
-    rise: int = 1  # so many answers in a row, `rise_interval_s` apart
+    rise: int = 1  # this many answers in a row, `rise_interval_s` apart
     rise_interval_s: float = 0.0
 
 
@@ -152,7 +152,7 @@ class StopProbe(Message, frozen=True, tag=True):
 
 
 class SetProbes(Message, frozen=True, tag=True):
-    """Of this revision ask these pods and no others; what is asked already goes on."""
+    """Probe these pods of the revision and no others; probes under way continue."""
 
     key: str
     pods: tuple[StartProbe, ...]

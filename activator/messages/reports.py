@@ -1,4 +1,4 @@
-"""What the data plane reports beside changes."""
+"""Reports of the data plane other than changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from activator.messages.statistics import RevisionStatistics
 
 
 class Load(Message, frozen=True, tag=True):
-    """One revision's traffic: sent at once when the first request comes, and when one is the first to wait; every
-    LOAD_REPORT_INTERVAL_S otherwise.
+    """The traffic of one revision.
 
-    `concurrency`: requests that are here; `request_seconds`: the integral of it over time until `at_s`; `oldest_s`:
-    when the request came that is the next in line, 0.0: none waits.
+    Sent at once when the first request arrives, and when one is the first to wait; otherwise every
+    LOAD_REPORT_INTERVAL_S. `concurrency`: present requests; `request_seconds`: its integral over time until `at_s`;
+    `oldest_s`: the arrival of the next request in the queue, 0.0 if none waits.
     """
 
     key: str
@@ -28,15 +28,16 @@ class Load(Message, frozen=True, tag=True):
 
 
 class PodDrained(Message, frozen=True, tag=True):
-    """A withdrawn pod has no request any more: its source may end it."""
+    """A withdrawn pod has no request any more: its source may stop it."""
 
     key: str
     identity: str
 
 
 class PodTaken(Message, frozen=True, tag=True):
-    """A pod that takes one request has been given it, and gets no other. `is_over`: it has ended; with a `failure`, the
-    value of a `Reason`, it has failed at the pod.
+    """A pod that takes one request has got it, and gets no other.
+
+    `is_over`: the request has ended; with a `failure`, the value of a `Reason`, it has failed at the pod.
     """
 
     key: str
@@ -49,17 +50,17 @@ ToControl = Change | Load | PodDrained | PodTaken
 
 
 class Drained(Message, frozen=True, tag=True):
-    """The data plane carries nothing any more; `finished`: False when some requests had to be cut."""
+    """The data plane has no requests any more; `finished`: False if some had to be aborted."""
 
     finished: bool
 
 
-# What requests come to whose clients do not want to wait (data_plane/answers/store.py).
+# The outcomes of asynchronous requests (data_plane/answers/store.py).
 ANSWER_OUTCOMES: Final = ("accepted", "synchronous", "done", "too_large", "collected", "expired", "deleted", "lost")
 
 
 class RevisionEnded(Message, frozen=True, tag=True):
-    """The last request of a revision that was dropped has ended: what it had counted, for the last time."""
+    """The last request of a dropped revision has ended; these are its final counts."""
 
     statistics: RevisionStatistics
 

@@ -1,4 +1,4 @@
-"""What the data plane counts."""
+"""The counters of the data plane."""
 
 from __future__ import annotations
 
@@ -8,46 +8,46 @@ from activator.runtime.distribution import Distribution
 
 
 class Http2Statistics(msgspec.Struct, frozen=True):
-    """What clients do in HTTP/2; totals count since the start of the data plane."""
+    """HTTP/2 connections and streams of clients; totals count since the start of the data plane."""
 
     connections: int = 0  # open
     streams: int = 0  # open on them
     connections_total: int = 0
     requests_total: int = 0
     reset_total: int = 0  # streams that clients have reset
-    failed_total: int = 0  # streams that were reset since what came on them was malformed
-    refused_total: int = 0  # streams beyond what a connection may have
-    errors: dict[str, int] = {}  # connections that ended for an error of the client's, by its code
+    failed_total: int = 0  # streams that were reset because the client sent malformed data on them
+    refused_total: int = 0  # streams beyond the limit of a connection
+    errors: dict[str, int] = {}  # connections that ended with an error of the client, by code
 
 
 class DataPlaneStatistics(msgspec.Struct, frozen=True):
-    """What the metrics show of one data plane as a whole; totals count since its start."""
+    """The metrics of one data plane as a whole; totals count since its start."""
 
     client_connections: int = 0  # open
-    handshakes: int = 0  # of them, whose TLS handshake is not over
+    handshakes: int = 0  # open connections in their TLS handshake
     handshakes_closed_total: int = 0
     accepted_total: int = 0
     shed_total: int = 0
-    exchanges: int = 0  # requests begun and not ended
+    exchanges: int = 0  # requests in progress
     held_bytes: int = 0
     held_requests: int = 0
-    file_bytes: int = 0  # of bodies in temporary files
-    answers: int = 0  # that are kept, or will be
+    file_bytes: int = 0  # bytes of bodies in temporary files
+    answers: int = 0  # stored responses of asynchronous requests, including reserved ones
     answer_bytes: int = 0
-    answer_totals: dict[str, int] = {}  # what requests came to whose clients did not want to wait
-    refused_requests: dict[str, int] = {}  # by reason: before there was a revision
-    transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
+    answer_totals: dict[str, int] = {}  # asynchronous requests, by outcome
+    refused_requests: dict[str, int] = {}  # requests rejected before a revision was found, by reason
+    transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
     http2: Http2Statistics = Http2Statistics()
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):
-    """What a revision has carried since its first request; times in seconds."""
+    """The traffic of a revision since its first request; times in seconds."""
 
     duration: Distribution
     first_byte: Distribution
     wait: Distribution
-    cold: dict[str, Distribution]  # by phase of a start from zero
+    cold: dict[str, Distribution]  # by phase of a cold start
     request_bytes: int
     response_bytes: int
     tunnels: int  # open
@@ -74,10 +74,10 @@ class TableStatistics(msgspec.Struct, frozen=True):
 
 
 class RevisionStatistics(msgspec.Struct, frozen=True):
-    """What the metrics show of one revision in one data plane; totals count since this incarnation was made.
+    """The metrics of one revision in one data plane; totals count since this incarnation was created.
 
-    `incarnation`: a number that no other revision of this data plane has or has had, also not one of the same key.
-    `dropped`: the revision is gone, but requests of it have not ended.
+    `incarnation`: unique among all revisions of this data plane, also among those of the same key. `dropped`: the
+    revision was removed, but some of its requests have not ended.
     """
 
     key: str
@@ -87,11 +87,11 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     knative_configuration: str
     policy: str
     requests_total: int
-    responses: dict[int, int]  # of pods, by status
-    grpc_statuses: dict[int, int]  # of gRPC calls that have ended, by grpc-status
+    responses: dict[int, int]  # the pods' responses, by status
+    grpc_statuses: dict[int, int]  # ended gRPC calls, by grpc-status
     failures: dict[str, int]  # by reason
     retries: dict[str, int]  # by reason
-    fallbacks: dict[str, int]  # requests that another revision took, by its key
+    fallbacks: dict[str, int]  # requests taken by a fallback revision, by its key
     client_gone_total: int
     queued: int
     queue_limit: int

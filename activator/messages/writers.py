@@ -1,12 +1,12 @@
-"""Which replica of the activator writes for which object: one at a time, whatever the views of the group do.
+"""The replica of the activator that writes to an object: at most one at a time, also while the view changes.
 
 Rules
-  1. A replica writes for an object that it owns, by rendezvous hash, in each view that counts: the one in effect, and
+  1. A replica writes to an object that it owns, by rendezvous hash, in each view that counts: the one in effect, and
      the one that it has accepted. A view takes effect when all its replicas have accepted it, so a former owner has
      stopped by then.
-  2. It waits where a former owner may still write: one that is silent, for as long as it takes to stop by itself.
-  3. Nobody writes without a view, and nobody whom no majority reaches (`is_allowed`).
-  4. Everything here is frozen; what it follows from, `members/writer_gate.py` has.
+  2. It waits while a former owner may still write: a silent one, for as long as that one takes to stop by itself.
+  3. A replica without a view, or without a connection to a majority (`is_allowed`), does not write.
+  4. Everything here is frozen; `members/writer_gate.py` computes it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,21 @@ import msgspec
 
 from activator.runtime.rendezvous import owner_of
 
-Places = tuple[int, ...]  # seats of replicas that write
+Places = tuple[int, ...]  # seats of the writing replicas
 
 
 class Doubt(NamedTuple):
-    """Those of a former view's writers that are silent, and may not have stopped yet."""
+    """The silent writers of a former view, which may not have stopped yet."""
 
     places: Places
     silent: frozenset[int]
 
 
 class Writers(msgspec.Struct, frozen=True):
-    """As one replica sees them. `views`: that in effect first. `present`: replicas that may have requests."""
+    """The writers as one replica sees them.
+
+    `views`: the one in effect first. `present`: replicas that may have requests.
+    """
 
     own: int = 0
     views: tuple[Places, ...] = ()
@@ -37,7 +40,7 @@ class Writers(msgspec.Struct, frozen=True):
     present: frozenset[int] = frozenset()
 
     def writes(self, uid: str) -> bool:
-        """Whether this replica writes for the object with this UID."""
+        """True if this replica writes to the object with this UID."""
         if not self.is_allowed or not self.views:
             return False
         if not all(places and owner_of(uid, places) == self.own for places in self.views):
@@ -45,8 +48,8 @@ class Writers(msgspec.Struct, frozen=True):
         return not any(owner_of(uid, doubt.places) in doubt.silent for doubt in self.doubts)
 
     def owner(self, uid: str) -> int | None:
-        """Who decides on it, and is to know of its load; None: nobody."""
+        """Return the replica that decides about the object and gets its load; None if there is none."""
         return owner_of(uid, self.views[0]) if self.views and self.views[0] else None
 
 
-ALONE: Final = Writers(0, ((0,),))  # there is no other replica
+ALONE: Final = Writers(0, ((0,),))  # the only replica

@@ -122,7 +122,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"A=1\nB=\xff\n")
     for name, told in (
         ("absent", "cannot be read: No such file"),
-        ("pipe", "is no file"),
+        ("pipe", "is not a file"),
         ("large", "has more than 262144 bytes"),
         ("bytes", "bytes:2: found bytes that are not UTF-8"),
     ):

@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_had(key: str, tmp_path: Path) -> None:
         (tmp_path / "missing", "No such file or directory"),
         (tmp_path, "Is a directory"),
         (large, "is larger than 256 KiB"),
-        (binary, "is no text in UTF-8"),
+        (binary, "is not UTF-8 text"),
     ):
         text = FILE.format(f"{key}: {{file: {path}}}")
         with pytest.raises(ConfigError) as caught:

@@ -159,7 +159,7 @@ def test_a_container_that_needs_more_memory_than_it_may(run_activator: RunActiva
     activator = run_activator(on(engine, revision("greedy", image=IMAGE, command=greedy, memory="16MiB")))
     answer = get(activator, "greedy")
     assert (answer.status, answer.reason) == (503, "revision_failed")
-    assert b"more memory than it may (`memory: 16777216`)" in answer.body
+    assert b"more memory than allowed (`memory: 16777216`)" in answer.body
 
 
 def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
@@ -183,7 +183,7 @@ def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActiv
     assert get(activator, "old").body == b"hello\n"
     # Stopped by somebody else: no crash, and there again with the next request.
     engine.run("stop", "-t", "2", "old")
-    activator.wait_log("default/old#[0-9]+ was stopped by somebody else")
+    activator.wait_log("default/old#[0-9]+ was stopped by another program")
     assert get(activator, "old").body == b"hello\n"
     assert activator.revision("old")["processes"]["crashes"] == 0
     # Started by somebody else: stopped when it is idle.
@@ -285,7 +285,7 @@ def test_programs_that_serve_go_on_while_the_engine_is_away(run_activator: RunAc
     eventually(lambda: get(activator, "cold").status == 200, "it comes back by itself")
     engine.remove(*(one["Id"] for one in engine.containers(WEB)))
     # Of Docker the end is seen before the removal.
-    activator.wait_log("default/web#[0-9]+: the (container was removed by somebody else|program was ended by SIGKILL)")
+    activator.wait_log("default/web#[0-9]+: the (container was removed by another|program was ended by SIGKILL)")
     eventually(lambda: get(activator, "web").status == 200, "another is made in its place")
 
 

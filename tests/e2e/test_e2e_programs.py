@@ -603,7 +603,7 @@ def test_a_command_says_when_it_is_ready(run_activator: RunActivator, tmp_path: 
     activator = run_activator(configured([revision]))
     assert ask(activator.address, request(), timeout_s=30.0).status == 200
     assert len(asked.read_text().splitlines()) == 4
-    assert len(activator.logged("took longer than 10 s, and was ended")) == 1
+    assert len(activator.logged("took longer than 10 s, and was killed")) == 1
 
 
 def test_a_command_that_never_says_so_fails_the_start(run_activator: RunActivator) -> None:

@@ -130,7 +130,7 @@ def test_a_socket_that_nothing_listens_on_is_told(tmp_path: Path, notified: Noti
         with started(file, listener, notified) as process:
             notified.next()
             assert process.stderr is not None
-            told = f"systemd has opened 127.0.0.1:{listener.getsockname()[1]}, where nothing of ours listens"
+            told = f"systemd has opened 127.0.0.1:{listener.getsockname()[1]}, which no listener uses"
             assert any(told in line for line in process.stderr)
 
 

@@ -19,27 +19,25 @@ Processors = Annotated[float, msgspec.Meta(ge=0.0, le=4096.0)]
 
 
 class ContainerStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a container is ended, once it has no request any more."""
+    """The end of a container that has no request any more."""
 
     signal: Annotated[
         str,
         doc("The name of the signal that it gets first. Empty: the one of its image, or SIGTERM.", "SIGINT"),
     ] = ""
-    grace: Annotated[Duration, doc("The time that it has to end then. Longer: it gets SIGKILL.", "20s")] = Duration(
-        10.0
-    )
+    grace: Annotated[Duration, doc("The time that it has to end after that. Longer: SIGKILL.", "20s")] = Duration(10.0)
 
 
 class Container(Program, frozen=True, forbid_unknown_fields=True):
-    """A program in containers. Each container is a pod; the activator makes, starts, stops and removes them by load."""
+    """A program in containers. Each one is a pod; the activator creates, starts, stops and removes them by load."""
 
     image: Annotated[
-        str, doc("The image that containers are made of. Either this or `existing`.", "docker.io/library/nginx:alpine")
+        str, doc("The image of the containers. Either this or `existing`.", "docker.io/library/nginx:alpine")
     ] = ""
     existing: Annotated[
         str,
         doc(
-            "The name of a container that is there already: it is started when the first request comes, stopped when "
+            "The name of a container that exists already: it is started when the first request arrives, stopped when "
             "it is idle, and never removed. It is left as it is when the activator ends.",
             "jellyfin",
         ),
@@ -54,23 +52,26 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = None
     name: Annotated[
         str,
-        doc("The name of the container: there is one copy then. Empty: a name is made for each container.", "model-a"),
+        doc(
+            "The name of the container; there is only one copy then. Empty: each container gets a generated name.",
+            "model-a",
+        ),
     ] = ""
     command: Annotated[
         list[str],
         doc(
-            "The command, or the arguments of the image's entry point, in the place of those of the image. `{port}` is "
-            "replaced by the port within the container.",
+            "The command, or the arguments of the entry point, instead of those of the image. `{port}` is replaced by "
+            "the port within the container.",
             ["serve", "--port", "{port}"],
         ),
     ] = msgspec.field(default_factory=list)
-    entrypoint: Annotated[list[str], doc("The entry point, in the place of the image's.", ["sh", "-c"])] = (
-        msgspec.field(default_factory=list)
+    entrypoint: Annotated[list[str], doc("The entry point, instead of the image's.", ["sh", "-c"])] = msgspec.field(
+        default_factory=list
     )
     pull: Annotated[
         str,
         doc(
-            "When the image is pulled at a start. `missing`: if it is not there. `never`: then it is an error. "
+            "When the image is pulled at a start. `missing`: if it is not there. `never`: a missing image is an error. "
             "`always`: at every start.",
             "never",
             words=PULLS,
@@ -83,7 +84,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     env_file: Annotated[
         str,
         doc(
-            "A file with more variables, `KEY=VALUE` in each line; it is read at each start. `~`, `$VAR` and `${VAR}` "
+            "A file with more variables, one `KEY=VALUE` per line; it is read at each start. `~`, `$VAR` and `${VAR}` "
             "are expanded. Empty: none.",
             ".env",
         ),
@@ -91,9 +92,9 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     volumes: Annotated[
         list[str],
         doc(
-            "What is mounted, each as `SOURCE:TARGET` or `SOURCE:TARGET:OPTIONS`. A source with a slash is a path of "
-            "this machine, in which `~`, `$VAR` and `${VAR}` are expanded; it must exist. One without is a volume of "
-            "the engine.",
+            "Mounts, each as `SOURCE:TARGET` or `SOURCE:TARGET:OPTIONS`. A source with a slash is a path of this "
+            "machine, in which `~`, `$VAR` and `${VAR}` are expanded; it must exist. One without is a volume of the "
+            "engine.",
             ["./models:/models:ro", "cache:/var/cache"],
         ),
     ] = msgspec.field(default_factory=list)
@@ -105,7 +106,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     memory: Annotated[
         Size, doc("The memory that a container may use; beyond that it is killed. 0: no limit.", "2GiB")
     ] = Size(0)
-    cpus: Annotated[Processors, doc("The processors that a container may use, in parts. 0: no limit.", 1.5)] = 0.0
+    cpus: Annotated[Processors, doc("The number of processors that a container may use. 0: no limit.", 1.5)] = 0.0
     network: Annotated[
         str,
         doc(
@@ -119,27 +120,27 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=dict)
     init: Annotated[
         bool,
-        doc("Whether a small init is process 1, so that a program without a handler of signals ends at SIGTERM.", True),
+        doc("Whether a small init is process 1, so that a program without signal handlers ends at SIGTERM.", True),
     ] = False
     stop: Annotated[ContainerStop, doc("How a container is ended.")] = ContainerStop()
     address: Annotated[
         str,
         doc(
-            "How a container is reached. `published`: at a port of 127.0.0.1 that the engine publishes; an existing "
-            "container that publishes none, at its own address. `own`: at its own address, as an activator needs it "
-            "that is in a container itself. Empty: as `containers.address` says.",
+            "How a container is reached. `published`: at a port of 127.0.0.1 that the engine publishes (an existing "
+            "container without one: at its own address). `own`: at its own address, as is necessary for an activator "
+            "in a container. Empty: as `containers.address`.",
             OWN,
             words=("", *CONTAINER_ADDRESSES),
         ),
     ] = ""
     engine: Annotated[
         str,
-        doc("The socket of the engine. Empty: as `containers.engine` says.", "unix:/run/podman/podman.sock"),
+        doc("The socket of the engine. Empty: as `containers.engine`.", "unix:/run/podman/podman.sock"),
     ] = ""
 
     @property
     def copies_max(self) -> int | None:
-        """There can be so many copies of it; None: any number."""
+        """Return the largest possible number of copies; None: any number."""
         return 1 if self.existing or self.name or self.network == HOST_NETWORK else None
 
 
@@ -149,26 +150,26 @@ class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     engine: Annotated[
         str,
         doc(
-            "The unix socket of Docker or Podman. Empty: what `DOCKER_HOST` or `CONTAINER_HOST` names, else the first "
-            "that there is of /var/run/docker.sock, /run/podman/podman.sock and the user's podman/podman.sock.",
+            "The Unix socket of Docker or Podman. Empty: the one of `DOCKER_HOST` or `CONTAINER_HOST`, else the first "
+            "existing one of /var/run/docker.sock, /run/podman/podman.sock and the user's podman/podman.sock.",
             "unix:/run/podman/podman.sock",
         ),
     ] = ""
     discover: Annotated[
         bool,
         doc(
-            "Whether containers with the label `activator.enable=true` are revisions, as their labels describe them "
+            "Whether containers with the label `activator.enable=true` become revisions, configured by their labels "
             "([containers](containers.md#labels)).",
             True,
         ),
     ] = False
     address: Annotated[
-        str, doc("How containers are reached: as `container.address`.", OWN, words=CONTAINER_ADDRESSES)
+        str, doc("How containers are reached: see `container.address`.", OWN, words=CONTAINER_ADDRESSES)
     ] = PUBLISHED
     patience: Annotated[
         Duration,
-        doc("The time that a start waits for an engine that does not answer, before requests hear of it.", "30s"),
+        doc("How long a start waits for an engine that does not answer, before its requests fail.", "30s"),
     ] = Duration(10.0)
     pull_timeout: Annotated[
-        Duration, doc("The time that the pull of an image may take. It ends earlier if nothing comes for 60 s.", "1h")
+        Duration, doc("The time limit of an image pull. A pull without progress for 60 s ends earlier.", "1h")
     ] = Duration(900.0)

@@ -1,4 +1,4 @@
-"""The file as a whole."""
+"""The configuration file as a whole."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ WorkerCount = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The configuration file."""
 
     listen: Annotated[
         str | Listener | list[str | Listener],
         doc(
-            "Where clients connect: an address, a mapping (for TLS and more), or a list of both; "
+            "The address for clients: an address, a mapping (for TLS and more), or a list of both; "
             "[listeners](listeners.md). Port 0: any free port.",
             "127.0.0.1:8080",
             "unix:/run/activator.sock",
@@ -46,9 +46,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str | AdminListener,
         doc(
-            "The address of the admin port: health, metrics, debug pages; or a Unix socket, whose mode is 0600 unless "
-            "it is a mapping that says otherwise. A mapping can name a token, which is needed where others than this "
-            "machine can connect. Empty: none.",
+            "The address of the admin port (health, metrics, debug pages), or a Unix socket, whose default mode is "
+            "0600. A mapping can set a token, which is required if other machines can connect. Empty: no admin port.",
             "127.0.0.1:8008",
             "unix:/run/activator/admin.sock",
             {"listen": "0.0.0.0:8008", "token": "file:/etc/activator/admin-token"},
@@ -57,8 +56,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[
         WorkerCount | Literal["auto"],
         doc(
-            f"The number of processes that serve, 1 to {WORKERS_MAX}, or `auto`: one for each processor that the "
-            "program may use. Limits of revisions hold over all of them together; `limits` hold for each.",
+            f"The number of worker processes, 1 to {WORKERS_MAX}, or `auto`: one per processor that the activator may "
+            "use. Limits of revisions apply to all workers together, `limits` to each.",
             4,
             AUTO,
         ),
@@ -66,7 +65,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_fragmentation_threshold: Annotated[
         Share,
         doc(
-            "A table of slots is trimmed when its share of empty slots is above this value. 0: at every chance. "
+            "The table of slots is trimmed when its share of empty slots is above this value. 0: whenever possible. "
             "1: never.",
             0.25,
         ),
@@ -74,20 +73,20 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     access_log: Annotated[
         bool | str,
         doc(
-            "The access log on standard output: `false`, `json`, `common`, `knative`, or a template with names of "
-            "fields in braces.",
+            "The access log on standard output: `false`, `json`, `common`, `knative`, or a template with field names "
+            "in braces.",
             "json",
             "{method} {target} {status}",
         ),
     ] = False
-    log: Annotated[Log, doc("The log of the program itself.")] = Log()
-    metrics: Annotated[Metrics, doc("Which metrics there are.")] = Metrics()
-    tracing: Annotated[Tracing, doc("Which requests are traced, and where their spans are sent.")] = Tracing()
+    log: Annotated[Log, doc("The log of the activator itself.")] = Log()
+    metrics: Annotated[Metrics, doc("The metrics that are exported.")] = Metrics()
+    tracing: Annotated[Tracing, doc("The requests that are traced, and the receiver of their spans.")] = Tracing()
     abort_on_half_close: Annotated[
         bool,
         doc(
-            "A client that ends its side of the connection (FIN) behind a whole request has gone: its request is "
-            "dropped at once. False: it is answered; to find out whether it has gone, it is sent a 100 (Continue).",
+            "Whether a client that closes its sending side (FIN) after a whole request counts as gone: its request is "
+            "cancelled at once. False: it is answered; a 100 (Continue) is sent to find out whether it is gone.",
             True,
         ),
     ] = False
@@ -99,23 +98,23 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             True,
         ),
     ] = False
-    forwarded: Annotated[Forwarded, doc("What pods are told about the client of a request.")] = Forwarded()
-    shutdown: Annotated[Shutdown, doc("The times of a shutdown.")] = Shutdown()
+    forwarded: Annotated[Forwarded, doc("The header fields about the client of a request.")] = Forwarded()
+    shutdown: Annotated[Shutdown, doc("The time limits of a shutdown.")] = Shutdown()
     push: Annotated[Push, doc("The endpoint where pods report their own state.")] = Push()
     members: Annotated[Members, doc("The replicas that hold the limits of revisions together.")] = Members()
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
-    dns: Annotated[Dns, doc("Who is asked for names.")] = Dns()
-    limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
+    dns: Annotated[Dns, doc("The resolver of names.")] = Dns()
+    limits: Annotated[Limits, doc("Limits of each process.")] = Limits()
     revisions: Annotated[
         list[Revision], doc("The revisions. At least one, unless `kubernetes` or `containers.discover` is set.")
     ] = []
-    groups: Annotated[list[Group], doc("Groups of revisions that share what the machine has.")] = []
+    groups: Annotated[list[Group], doc("Groups of revisions that share resources of the machine.")] = []
     containers: Annotated[Containers, doc("The container engine of this machine.")] = Containers()
     gpus: Annotated[
         list[int | str],
         doc(
-            "The GPUs of this machine that `process.gpus` and `container.gpus` are taken from, by number or by name, "
-            "as `nvidia-smi -L` or `rocm-smi` lists them.",
+            "The GPUs of this machine for `process.gpus` and `container.gpus`, by number or by name, as `nvidia-smi "
+            "-L` or `rocm-smi` lists them.",
             [0, 1],
             ["GPU-8f4d2c1a"],
         ),
@@ -127,7 +126,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return address_of_listener(self.admin)
 
 
-# What a reload cannot change.
+# Keys that a reload cannot change.
 FIXED_KEYS: Final = (
     "admin",
     "workers",

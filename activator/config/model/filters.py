@@ -10,35 +10,31 @@ from activator.config.model.kinds import Duration, Secret, Share, doc
 
 
 class FieldRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Edits of the header fields of a message, in this order: `remove`, `set`, `append`."""
+    """Edits of the header fields of a message, in the order `remove`, `set`, `append`."""
 
-    remove: Annotated[list[str], doc("The names of fields that are removed.", ["Cookie", "X-Debug"])] = []
+    remove: Annotated[list[str], doc("The names of fields to remove.", ["Cookie", "X-Debug"])] = []
     set: Annotated[dict[str, str], doc("Fields that replace all fields of the same name.", {"X-Tier": "gold"})] = (
         msgspec.field(default_factory=dict)
     )
-    append: Annotated[dict[str, str], doc("Fields that are added behind all others.", {"Via": "1.1 edge"})] = (
+    append: Annotated[dict[str, str], doc("Fields that are added after all others.", {"Via": "1.1 edge"})] = (
         msgspec.field(default_factory=dict)
     )
 
 
 class HeaderRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Edits of header fields on the way to the pods and back."""
+    """Edits of the header fields of requests to pods and of their responses."""
 
-    request: Annotated[FieldRules, doc("What pods are sent.")] = FieldRules()
-    response: Annotated[FieldRules, doc("What clients are sent of a pod's response.")] = FieldRules()
+    request: Annotated[FieldRules, doc("Edits of requests to pods.")] = FieldRules()
+    response: Annotated[FieldRules, doc("Edits of the pods' responses to clients.")] = FieldRules()
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests that are delayed or refused on purpose, to test what their clients do."""
+    """Requests that are delayed or failed on purpose, to test their clients."""
 
-    delay: Annotated[Duration, doc("How long a request waits before it asks for a pod, at most 10m.", "2s")] = Duration(
-        0.0
-    )
+    delay: Annotated[Duration, doc("The delay of a request before it needs a slot, at most 10m.", "2s")] = Duration(0.0)
     delay_share: Annotated[Share, doc("The share of requests that are delayed, chosen at random.", 0.1)] = 1.0
-    status: Annotated[
-        int | None, doc("The status that clients get in the place of a response. Not set: none.", 503)
-    ] = None
-    status_share: Annotated[Share, doc("The share of requests that get it, chosen at random.", 0.05)] = 1.0
+    status: Annotated[int | None, doc("The status that clients get instead of a response. Not set: none.", 503)] = None
+    status_share: Annotated[Share, doc("The share of requests that get this status, chosen at random.", 0.05)] = 1.0
 
 
 class FilterUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,5 +46,5 @@ class FilterUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ]
     options: Annotated[
         dict[str, Secret],
-        doc("What the filter is made with: texts, which may be `env:NAME` or `file:PATH`.", {"secret": "env:HMAC_KEY"}),
+        doc("The options of the filter: texts, which may be `env:NAME` or `file:PATH`.", {"secret": "env:HMAC_KEY"}),
     ] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Groups of revisions that share what the machine has."""
+"""Groups of revisions that share the resources of a machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from activator.config.model.kinds import Duration, Size, doc
 AFFINITY: Final = "affinity"
 GROUP_DISCIPLINES: Final = (AFFINITY, "fifo")
 OVERTAKEN_AT_MOST_S: Final = 30.0
-GPUS: Final = "gpus"  # the resource of a budget that `process.gpus` is counted in
+GPUS: Final = "gpus"  # the resource name of GPUs in a budget
 
 
 class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Revisions of which as many are loaded as its budget carries ([groups](groups.md))."""
+    """Revisions that share a budget: as many are loaded at a time as fit into it ([groups](groups.md))."""
 
     name: Annotated[str, doc("The name of the group; unique.", "gpu0")]
     members: Annotated[
@@ -25,19 +25,19 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget: Annotated[
         dict[str, Size],
         doc(
-            "How much there is of each resource. The names are yours; `needs` of the members uses them. `gpus` counts "
-            "`process.gpus`.",
+            "The amount of each resource. You choose the names; `needs` of the members refers to them. `gpus` counts "
+            "`process.gpus` and `container.gpus`.",
             {"gpu_memory": "24GiB"},
         ),
     ] = {}
     exclusive: Annotated[
-        bool, doc("One revision at a time, in the place of a budget. Programs that sleep do not count.", True)
+        bool, doc("One revision at a time, instead of a budget. Programs that sleep do not count.", True)
     ] = False
     discipline: Annotated[
         str,
         doc(
-            "Whose turn it is. `affinity`: requests of the loaded revisions together. `fifo`: the revision whose next "
-            "request came first.",
+            "The order of turns. `affinity`: requests of loaded revisions are served together. `fifo`: the revision "
+            "with the oldest waiting request is next.",
             "fifo",
             words=GROUP_DISCIPLINES,
         ),
@@ -45,16 +45,16 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overtaken_at_most: Annotated[
         Duration,
         doc(
-            "With `affinity`: a request is not overtaken by one that came more than this after it and needs the same "
-            "budget.",
+            "With `affinity`: a request is not overtaken by one that arrived later by more than this and needs the "
+            "same budget.",
             "10s",
         ),
     ] = Duration(OVERTAKEN_AT_MOST_S)
     grace: Annotated[
         Duration | None,
         doc(
-            "The time that requests may still run when the turn of their revision is over; then its program gets its "
-            "stop signal. Not set: as long as their own time limits allow.",
+            "How long requests may still run when the turn of their revision is over; then its program gets its stop "
+            "signal. Not set: as long as their own time limits allow.",
             "2m",
         ),
     ] = None

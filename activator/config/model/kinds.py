@@ -1,4 +1,4 @@
-"""The kinds of values that keys have, and how a key is documented."""
+"""The types of configuration values, and the documentation of a key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Size(int):
 
 
 class Secret(str):
-    """A text that nothing shows: neither the admin port nor a message."""
+    """A text that is never shown: neither on the admin port nor in a message."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class Secret(str):
 
 
 def doc(meaning: str, *examples: Any, words: tuple[str, ...] = ()) -> msgspec.Meta:
-    """The documentation of one key. `examples` as in a file; `words`: the values that are allowed, if they are few."""
+    """Document one key. `examples` are as in a file; `words`: the allowed values, if there are few."""
     return msgspec.Meta(
         description=meaning,
         examples=list(examples) or None,

@@ -1,4 +1,4 @@
-"""Where clients connect: certificates, the origin of a request, bounds of the process, its end."""
+"""Listeners: addresses, certificates, the forwarded header fields, limits of a process, and its shutdown."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for
 
 
 class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of several certificates of a listener. A client gets the first that has the name that it asks for (SNI)."""
+    """One of several certificates of a listener. A client gets the first that matches the requested name (SNI)."""
 
     certificate: Annotated[str, doc("A file with the certificate chain, in PEM.", "a.crt")]
     key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "a.key")]
 
 
 class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Connections that begin with the address of the client, as HAProxy's PROXY protocol says it (version 1 or 2)."""
+    """The client's address at the beginning of a connection, by HAProxy's PROXY protocol (version 1 or 2)."""
 
     trusted: Annotated[
         list[str],
         doc(
-            "Networks of proxies that may send it; `unix`: whoever connects to the Unix socket. Anybody else who sends "
-            "it is refused.",
+            "Networks of proxies that may send it; `unix`: every client of the Unix socket. If another client sends "
+            "it, its connection is closed.",
             ["10.0.0.0/8"],
         ),
     ]
     required: Annotated[
         bool,
         doc(
-            "Whether each connection must begin with it. `false`: trusted proxies must send it, others connect "
+            "Whether each connection must begin with it. `false`: trusted proxies must send it, other clients connect "
             "without it.",
             True,
         ),
@@ -45,11 +45,11 @@ class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may connect to a Unix socket."""
+    """The permissions of a Unix socket."""
 
     mode: Annotated[
         str,
-        doc("The permissions of the file of a Unix socket, in octal digits: who may write may connect.", "0666"),
+        doc("The mode of the socket file, in octal digits; a client needs write permission to connect.", "0666"),
     ] = ""
     owner: Annotated[
         str, doc("The owner of the file, a name or a number. Empty: the user of the activator.", "www-data")
@@ -57,7 +57,7 @@ class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
     group: Annotated[str, doc("The group of the file. Empty: the group of the activator.", "www-data")] = ""
 
     def access(self, mode: int = UNIX_SOCKET_MODE) -> SocketAccess:
-        """`mode`: where none is said."""
+        """Return the permissions; `mode` is the default."""
         return SocketAccess(int(self.mode, 8) if self.mode else mode, self.owner, self.group)
 
 
@@ -68,23 +68,23 @@ class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
         str,
         doc("The host and port to listen on, or a Unix socket.", "127.0.0.1:8008", "unix:/run/activator/admin.sock"),
     ] = DEFAULT_ADMIN
-    address: Annotated[str, doc("A Unix socket, as `listen` may name one.", "unix:/run/activator/admin.sock")] = ""
+    address: Annotated[str, doc("A Unix socket, the same as in `listen`.", "unix:/run/activator/admin.sock")] = ""
     token: Annotated[
         Secret,
         doc(
-            "The bearer token that every request needs but those for `/healthz`, `/readyz` and `/metrics`: the token, "
-            "`file:/path` or `env:NAME`. A file is read for each request. Required where others than this machine can "
-            "connect, unless `insecure` is set. A browser asks for it as a password.",
+            "The bearer token that every request needs, except for `/healthz`, `/readyz` and `/metrics`: the token, "
+            "`file:/path` or `env:NAME`. A file is read for each request. Required if other machines can connect, "
+            "unless `insecure` is set. A browser asks for it as a password.",
             "file:/etc/activator/admin-token",
         ),
     ] = Secret("")
     insecure: Annotated[
-        bool, doc("Whether others than this machine may connect without a token, to control the program.", True)
+        bool, doc("Whether other machines may connect without a token and control the activator.", True)
     ] = False
 
 
 class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
-    """A listener with settings of its own. With `certificate` and `key`, or `certificates`, it serves TLS."""
+    """A listener with its own settings. With `certificate` and `key`, or `certificates`, it serves TLS."""
 
     address: Annotated[
         str, doc("The host and port to listen on, or a Unix socket.", "0.0.0.0:8443", "unix:/run/activator.sock")
@@ -98,8 +98,8 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     certificates: Annotated[
         list[CertificateFiles],
         doc(
-            "Several certificates; a client gets the first that has the name that it asks for, exactly or by a "
-            "wildcard, else the first of all. Two for the same names may have keys of different types.",
+            "Several certificates; a client gets the first that matches the name that it requests, exactly or by a "
+            "wildcard, else the first one. Two for the same names may have keys of different types.",
             [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
         ),
     ] = []
@@ -110,26 +110,26 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: Annotated[
         list[str] | ProxyProtocol | None,
         doc(
-            "Which proxies tell the address of the client with the PROXY protocol: their networks, or a mapping. Not "
-            "set: nobody may.",
+            "The proxies that send the client's address with the PROXY protocol: their networks, or a mapping. Not "
+            "set: none.",
             ["10.0.0.0/8"],
         ),
     ] = None
 
     def is_secure(self) -> bool:
-        """It serves TLS."""
+        """True if it serves TLS."""
         return bool(self.certificate or self.certificates)
 
 
 def address_of_listener(wanted: str | Listener | AdminListener) -> str:
-    """Return where it listens, whichever form it has."""
+    """Return the address to listen on, whichever form the setting has."""
     if isinstance(wanted, AdminListener):
         return wanted.address or wanted.listen
     return wanted if isinstance(wanted, str) else wanted.address
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bounds of one activator process. A request above a bound is rejected with the status that is given here."""
+    """Limits of one activator process. A request above a limit is rejected with the status that is given here."""
 
     header_bytes: Annotated[
         Size, doc("The request line and all header fields together, in bytes. Above: 431.", "64KiB")
@@ -139,8 +139,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     held_bytes: Annotated[
         Size,
         doc(
-            "The bodies that are held for all requests of the process, in bytes. Above: 503. Buffers (`buffer`) use "
-            "half of it at most.",
+            "The size of all bodies that the process holds, in bytes. Above: 503. Buffers (`buffer`) use at most half "
+            "of it.",
             "1GiB",
         ),
     ] = Size(256 * MIB)
@@ -150,42 +150,42 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections: Annotated[
         Positive,
         doc(
-            "The number of connections of clients. Above: 503, and the connection is closed. Half of the file "
-            "descriptors that the system allows, less 128, is a second limit.",
+            "The number of client connections. Above: 503, and the connection is closed. A second limit is half of the "
+            "file descriptors that the system allows, less 128.",
             20_000,
         ),
     ] = 10_000
     worker_stall: Annotated[
         Duration,
         doc(
-            "A worker process whose event loop has not turned for this time is killed and replaced. 0: never. Only if "
-            "there are several `workers`.",
+            "A worker process whose event loop has not turned for this time is killed and replaced. 0: never. Only "
+            "with several `workers`.",
             "30s",
         ),
     ] = Duration(10.0)
     idle: Annotated[
-        Duration, doc("The time that a connection of a client may stay without a request. Then it is closed.", "5m")
+        Duration, doc("How long a client connection may stay open without a request; then it is closed.", "5m")
     ] = Duration(75.0)
     file_bytes: Annotated[
-        Size, doc("The temporary files of all requests together (`buffer.file`), in bytes.", "10GiB")
+        Size, doc("The size of all temporary files of requests (`buffer.file`), in bytes.", "10GiB")
     ] = Size(GIB)
     answer_bytes: Annotated[
-        Size, doc("The answers of all revisions that are kept (`respond_async`), in bytes, in each worker.", "1GiB")
+        Size, doc("The size of all stored responses (`respond_async`) of all revisions, in bytes, per worker.", "1GiB")
     ] = Size(64 * MIB)
     answers: Annotated[
-        Positive, doc("The number of such requests and answers of all revisions, in each worker.", 10_000)
+        Positive, doc("The number of asynchronous requests and stored responses of all revisions, per worker.", 10_000)
     ] = 1_000
     send_timeout: Annotated[
         Duration,
         doc(
-            "The time in which a client must take some of a response that waits for it. Longer: the response is cut. "
-            "0: no limit.",
+            "The time within which a client must read some of a response that is waiting for it. Longer: the response "
+            "is aborted. 0: no limit.",
             "5m",
         ),
     ] = Duration(60.0)
     streams: Annotated[
         Positive,
-        doc("The number of requests that a client may have open on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
+        doc("The number of open requests of a client on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
     ] = 128
     body_rate: Annotated[
         Count,
@@ -198,13 +198,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The header fields that tell pods where a request came from."""
+    """The header fields that report a request's client and origin to pods."""
 
     trust: Annotated[
         list[str],
         doc(
-            "Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted; `unix`: whoever connects to "
-            "a Unix socket.",
+            "Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted; `unix`: every client of a "
+            "Unix socket.",
             ["10.0.0.0/8"],
         ),
     ] = []
@@ -220,8 +220,8 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[
         bool,
         doc(
-            "Whether `X-Request-Id` is written: a valid one is kept, otherwise a new one is made. `false`: it is "
-            "passed on unchanged.",
+            "Whether `X-Request-Id` is written: a valid one is kept, otherwise a new one is generated. `false`: it is "
+            "forwarded unchanged.",
             False,
         ),
     ] = True
@@ -229,23 +229,23 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens after SIGTERM."""
+    """The phases after SIGTERM."""
 
     delay: Annotated[
         Duration,
-        doc("The program is not ready but still serves for this time, until all load balancers know.", "10s"),
+        doc("How long the activator still serves while it reports not ready, so that load balancers notice.", "10s"),
     ] = Duration(0.0)
-    timeout: Annotated[Duration, doc("After `delay`: the time for requests to end. Then they are aborted.", "5m")] = (
+    timeout: Annotated[Duration, doc("After `delay`: the time for requests to end; then they are aborted.", "5m")] = (
         Duration(30.0)
     )
     tunnels: Annotated[
-        Duration, doc("After `delay`: the time for upgraded connections to end. Then they are closed.", "1m")
+        Duration, doc("After `delay`: the time for upgraded connections to end; then they are closed.", "1m")
     ] = Duration(30.0)
     panic_grace: Annotated[
         Duration,
         doc(
-            "The control plane has failed too often in a row: after this time more the program drains and exits with "
-            "code 4. 0: never.",
+            "If the control plane has failed too often in a row and continues to for this time, the activator drains "
+            "and exits with code 4. 0: never.",
             "5m",
         ),
     ] = Duration(60.0)

@@ -1,4 +1,4 @@
-"""Fixed pods, how they are reached and whether they answer."""
+"""Fixed pods: addresses, connections, probes and health checks."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fixed pod with settings of its own."""
+    """A fixed pod with its own settings."""
 
     address: Annotated[
         str,
         doc(
-            "The host and port of the pod, or a Unix socket. A name stands for a pod at each of its addresses.",
+            "The host and port of the pod, or a Unix socket. A name stands for one pod at each of its addresses.",
             "127.0.0.1:9001",
             "unix:/run/app.sock",
         ),
@@ -62,35 +62,33 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[
         Weight,
         doc(
-            "With `policy: weighted`: its share of the requests. 0: only when no other pod has a free slot. Pods of "
+            "With `policy: weighted`: its share of the requests. 0: only if no other pod has a free slot. Pods of "
             "`srv` have the weights of their records.",
             3,
         ),
     ] = 1
     srv: Annotated[
         str,
-        doc(
-            "In the place of `address`: a name whose SRV records tell addresses and ports.", "_http._tcp.model.internal"
-        ),
+        doc("Instead of `address`: a name whose SRV records give addresses and ports.", "_http._tcp.model.internal"),
     ] = ""
 
 
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How fixed pods, and pods that report themselves, are probed."""
+    """The probe of fixed pods, and of pods that report themselves."""
 
     kind: Annotated[
         str,
         doc(
             "`tcp`: the port accepts connections. `http`: `path` is answered with 2xx or 3xx. `grpc`: gRPC's health "
-            "service says SERVING. `queue-proxy`: the probe of Knative. Empty: `http` if `path` or `identity_header` "
-            "is set, else `tcp`.",
+            "service reports SERVING. `queue-proxy`: the probe of Knative. Empty: `http` if `path` or "
+            "`identity_header` is set, else `tcp`.",
             "http",
             words=("", *PROBE_KINDS),
         ),
     ] = ""
     path: Annotated[str, doc("With `http`: the path of the probe. Empty: `/`.", "/ready")] = ""
     service: Annotated[
-        str, doc("With `grpc`: the service that is asked about. Empty: the server as a whole.", "model.Inference")
+        str, doc("With `grpc`: the name of the service. Empty: the server as a whole.", "model.Inference")
     ] = ""
     host: Annotated[
         str, doc("With `http`: the `Host` of the probe. Empty: the address of the pod.", "model.internal")
@@ -98,15 +96,15 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity_header: Annotated[
         str,
         doc(
-            "With `http`: the response header that must hold the identity of the pod. Each new connection to the pod "
-            "is checked as well. Not for fixed pods.",
+            "With `http`: the response header that must have the identity of the pod. Each new connection to the pod "
+            "is also checked. Not for fixed pods.",
             "X-Pod-Uid",
         ),
     ] = ""
 
 
 class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What becomes of pods that fail or are not ready for long. For every revision that has no value of its own."""
+    """Passive health checks, and pods that are not ready for a long time; the default of all revisions."""
 
     strikes: Annotated[
         Positive,
@@ -115,8 +113,8 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ejection_share: Annotated[
         Share,
         doc(
-            "The share of the pods that may be in quarantine for such failures at the same time. It is rounded down, "
-            "to at least one pod; the last ready pod stays.",
+            "The share of the pods that may be in quarantine for such failures at the same time, rounded down, but at "
+            "least one pod. The last ready pod always stays.",
             0.3,
         ),
     ] = 0.5
@@ -131,7 +129,7 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same of one revision, and active health checks of its ready pods."""
+    """Passive health checks of one revision, and active health checks of its ready pods."""
 
     strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
     ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
@@ -140,7 +138,7 @@ class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A path that pods must answer with 2xx or 3xx, before they get requests and while they are ready (active "
-            "health checks). Empty: as `probe`.",
+            "health checks). Empty: the probe is used.",
             "/health",
         ),
     ] = ""
@@ -153,35 +151,35 @@ class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     rise: Annotated[
-        Positive | None, doc("The checks in a row that a failed pod must pass before its trial. Not set: 2.", 1)
+        Positive | None, doc("The passed checks in a row after which a failed pod gets a trial. Not set: 2.", 1)
     ] = None
     fall: Annotated[
-        Positive | None, doc("The checks in a row that a ready pod fails before it is taken out. Not set: 3.", 2)
+        Positive | None, doc("The failed checks in a row after which a ready pod is taken out. Not set: 3.", 2)
     ] = None
 
 
 class Dns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who is asked for the addresses of names in `pods`."""
+    """The resolver of names in `pods`."""
 
     servers: Annotated[
         list[str],
         doc(
-            "Name servers, each an IP address, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
+            "The name servers, each an IP address, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
             ["10.0.0.2"],
         ),
     ] = []
-    timeout: Annotated[Duration, doc("The time of one question, with its repetitions.", "2s")] = Duration(5.0)
+    timeout: Annotated[Duration, doc("The time limit of one query, including retries.", "2s")] = Duration(5.0)
 
 
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The endpoint where pods report their own state."""
 
-    listen: Annotated[str, doc("The host and port to listen on. Empty: no endpoint.", "127.0.0.1:8014")] = ""
+    listen: Annotated[str, doc("The host and port to listen on. Empty: none.", "127.0.0.1:8014")] = ""
     token: Annotated[
         Secret,
         doc(
-            "The bearer token that a report needs: the token, `file:/path` or `env:NAME`. Required if others than this "
-            "machine can connect. Without it, only pods that no other source lists can be reported.",
+            "The bearer token that a report needs: the token, `file:/path` or `env:NAME`. Required if other machines "
+            "can connect. Without it, only pods that no other source lists can be reported.",
             "s3cret",
             "env:PUSH_TOKEN",
         ),
@@ -189,5 +187,5 @@ class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_file: Annotated[str, doc("A file that holds the token, instead of `token`.", "/run/activator/token")] = ""
     networks: Annotated[
         list[str],
-        doc("Pods with an address in these networks may be reported from another address.", ["10.0.0.0/8"]),
+        doc("Networks of pods that another address may report.", ["10.0.0.0/8"]),
     ] = []

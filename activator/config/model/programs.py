@@ -1,4 +1,4 @@
-"""Programs of this machine that are started from zero."""
+"""Programs on this machine that are started on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIFETIME_SERVICE: Final = "service"
 LIFETIME_REQUEST: Final = "request"
 LIFETIMES: Final = (LIFETIME_SERVICE, LIFETIME_REQUEST)
 
-PORTS_MAX: Final = 1_000  # of one range
+PORTS_MAX: Final = 1_000  # in one range
 
 _RANGE: Final = re.compile(r"([1-9][0-9]{0,4})\s*-\s*([1-9][0-9]{0,4})", re.ASCII)
 
@@ -24,7 +24,7 @@ Nice = Annotated[int, msgspec.Meta(ge=-20, le=19)]
 
 
 def parse_ports(text: str) -> range | None:
-    """`9000-9010`; None: it is not such a range."""
+    """Parse a range such as `9000-9010`; None if it is not one."""
     match = _RANGE.fullmatch(text)
     if match is None:
         return None
@@ -33,7 +33,7 @@ def parse_ports(text: str) -> range | None:
 
 
 class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a local process is probed."""
+    """The readiness probe of a local process."""
 
     http_get: Annotated[
         str, doc("A path that must be answered with 2xx or 3xx. Empty: the port must accept connections.", "/health")
@@ -41,26 +41,26 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc: Annotated[
         str | None,
         doc(
-            "The service that gRPC's health service must call SERVING; empty: the server as a whole. Not set: it is "
-            "not asked.",
+            "The service for which gRPC's health service must report SERVING; empty: the server as a whole. Not set: "
+            "no gRPC probe.",
             "",
         ),
     ] = None
     log: Annotated[
         str,
         doc(
-            "A regular expression: the first line of the output that it is found in shows that the process is ready; "
-            "no connection is made. Of a line the first 4096 bytes count. Many programs buffer their standard output "
-            "when it is no terminal (Python: set `PYTHONUNBUFFERED`). Empty: the output is not looked at.",
+            "A regular expression: the first line of the output in which it is found shows that the process is ready; "
+            "no connection is made. Only the first 4096 bytes of a line count. Many programs buffer their standard "
+            "output if it is not a terminal (Python: set `PYTHONUNBUFFERED`). Empty: not used.",
             "listening on port [0-9]+",
         ),
     ] = ""
     command: Annotated[
         list[str],
         doc(
-            "A command that shows by the exit code 0 that the process is ready; nothing else connects to the program "
-            "before. It is run as the program is (directory, variables, user), with `{port}` replaced. It is asked "
-            "again after `interval`; one that takes longer than 10 s is ended. Empty: none.",
+            "A command whose exit code 0 shows that the process is ready; nothing else connects to the program "
+            "before. It is run as the program is (directory, variables, user), with `{port}` replaced. It is repeated "
+            "after `interval`; one that takes longer than 10 s is killed. Empty: none.",
             ["pg_isready", "-p", "{port}"],
         ),
     ] = []
@@ -70,7 +70,7 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a local process is ended, once it has no request any more."""
+    """The end of a local process that has no request any more."""
 
     signal: Annotated[
         str,
@@ -79,70 +79,67 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         list[str],
         doc(
-            "A command that is run in the place of the signal, as the program is, with `{port}` replaced. If it fails, "
-            "or takes longer than `grace`, the signal is sent after all. Empty: none.",
+            "A command that is run instead of the signal, as the program is, with `{port}` replaced. If it fails, or "
+            "takes longer than `grace`, the signal is sent nevertheless. Empty: none.",
             ["nginx", "-s", "quit"],
         ),
     ] = []
     grace: Annotated[
         Duration,
-        doc("The time that all its processes have to end then. What is left of them gets SIGKILL.", "20s"),
+        doc("The time that all its processes have to end after that; then they get SIGKILL.", "20s"),
     ] = Duration(10.0)
 
 
 class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the output of a program goes. `activator logs NAME` shows the last lines in every case."""
+    """The output of a program. `activator logs NAME` shows the last lines in every case."""
 
     show: Annotated[
         bool,
-        doc("Whether lines are written to the output of the activator, with the name of the process in front.", False),
+        doc("Whether lines are written to the output of the activator, prefixed with the name of the process.", False),
     ] = True
     file: Annotated[
         str,
         doc(
-            "A file that lines are appended to, with the time and the name of the process in front. A relative path "
-            "begins at `directory`; `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
+            "A file to which lines are appended, prefixed with the time and the name of the process. A relative path "
+            "is relative to `directory`; `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
             "~/logs/model.log",
         ),
     ] = ""
     max_size: Annotated[
         Size, doc("The size at which the file is renamed to `FILE.1`, an older one to `FILE.2`, and so on.", "50MiB")
     ] = Size(10 * MIB)
-    keep: Annotated[Positive, doc("The number of older files that are kept.", 9)] = 5
+    keep: Annotated[Positive, doc("The number of older files to keep.", 9)] = 5
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What all programs have that the activator starts and stops, processes and containers. Each copy is a pod."""
+    """The settings of every program that the activator starts, a process or a container. Each copy is a pod."""
 
     readiness: Annotated[Readiness, doc("How a copy is probed before it gets requests.")] = Readiness()
     sleep: Annotated[
         Sleep | None,
-        doc(
-            "How a copy is put to sleep where it would be stopped, and woken where one would be started. Not set: "
-            "it is stopped."
-        ),
+        doc("How a copy is put to sleep instead of stopped, and woken instead of started. Not set: it is stopped."),
     ] = None
     gpus: Annotated[
         Count,
         doc(
-            "The number of GPUs that each copy has to itself, out of `gpus` of the file. A process finds them in "
-            "`CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`; a container is given these alone, as the engine does "
-            "it for NVIDIA's.",
+            "The number of GPUs that are reserved for each copy, out of `gpus` of the file. A process finds them in "
+            "`CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`; a container gets only these, as the engine supports it "
+            "for NVIDIA's.",
             1,
         ),
     ] = 0
     preload: Annotated[
         bool,
-        doc("Whether one copy is started with the activator, without a request. It ends when it is idle.", True),
+        doc("Whether one copy is started with the activator, without a request. It is stopped when it is idle.", True),
     ] = False
     pinned: Annotated[
         bool,
         doc(
-            "Whether a copy that has been loaded stays: it is not idle, and gives way to no other of its group.",
+            "Whether a loaded copy stays loaded: it is not stopped when it is idle, and not evicted from its group.",
             True,
         ),
     ] = False
-    logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
+    logs: Annotated[Logs, doc("The destinations of its output.")] = Logs()
     min_scale: Annotated[
         Count, doc("The number of copies that always run. 0: the program is stopped when it is idle.", 1)
     ] = 0
@@ -157,8 +154,8 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     target_concurrency: Annotated[
         Count,
         doc(
-            "The number of requests per copy that the scaling aims at: wanted copies = requests in flight and "
-            f"waiting / this number. 0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
+            "The target number of requests per copy: wanted copies = requests in flight and waiting / this number. "
+            f"0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
             10,
         ),
     ] = 0
@@ -168,15 +165,15 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class Process(Program, frozen=True, forbid_unknown_fields=True):
-    """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
+    """A program on this machine. Each of its processes is a pod; the activator starts and stops them by load."""
 
     command: Annotated[
         list[str],
         doc(
-            "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
-            "environment variable `PORT` has the same value. `{socket}` and `SOCKET` likewise, if it listens on a Unix "
-            "socket. No shell reads it: nothing else is expanded. The program has to stay in the foreground (nginx: "
-            "`daemon off;`).",
+            "The program and its arguments. `{port}` is replaced by the port on which the process must listen; the "
+            "environment variable `PORT` has the same value. `{socket}` and `SOCKET` are the same for a Unix socket. "
+            "No shell is used: nothing else is expanded. The program has to stay in the foreground (nginx: `daemon "
+            "off;`).",
             ["python3", "serve.py", "--port", "{port}"],
             ["uvicorn", "app:app", "--uds", "{socket}"],
         ),
@@ -184,9 +181,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     port: Annotated[
         Port | str | None,
         doc(
-            "The port that the program listens on, if it cannot be told any: there is one copy then. Or a range, of "
-            "which each copy has a port. A port that another program uses is an error at the start; of a range it is "
-            "passed over. Not set: a free port for each process.",
+            "The port on which the program listens, if it cannot be configured; there is one copy then. Or a range, of "
+            "which each copy gets a port. A port that another program uses is an error at the start; in a range it is "
+            "skipped. Not set: a free port for each process.",
             8080,
             "9000-9010",
         ),
@@ -194,10 +191,10 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     socket: Annotated[
         bool | str,
         doc(
-            "Whether the process listens on a Unix socket in the place of a port, in a folder that no other user can "
-            "enter. It is so if `command` has `{socket}`; set it for a program that reads the variable `SOCKET`. Or "
-            "the path of the socket, if the program cannot be told any: there is one copy then. `~`, `$VAR` and "
-            "`${VAR}` are expanded; a relative path begins at `directory`.",
+            "Whether the process listens on a Unix socket instead of a port, in a folder that no other user can "
+            "enter. Implied by `{socket}` in `command`; set it for a program that reads the variable `SOCKET`. Or the "
+            "path of the socket, if it cannot be configured in the program; there is one copy then. `~`, `$VAR` and "
+            "`${VAR}` are expanded; a relative path is relative to `directory`.",
             True,
             "/run/app/app.sock",
         ),
@@ -206,7 +203,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "`service`: the program serves until it is stopped. `request`: it ends by itself after one request, as "
-            "tools behind inetd do; each copy then gets one request, and another one is started for the next.",
+            "programs for inetd do; each copy gets one request, and another copy is started for the next.",
             LIFETIME_REQUEST,
             words=LIFETIMES,
         ),
@@ -215,16 +212,16 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     environment: Annotated[
         dict[str, Secret],
         doc(
-            "Environment variables of the program, added to those of `env_file` and of the activator. Variables that "
-            "configure the activator (`ACTIVATOR_…`) are not passed on.",
+            "Environment variables of the program, in addition to those of `env_file` and of the activator. Variables "
+            "that configure the activator (`ACTIVATOR_…`) are not inherited.",
             {"MODEL": "small"},
         ),
     ] = {}
     env_file: Annotated[
         str,
         doc(
-            "A file with more variables, `KEY=VALUE` in each line; it is read at each start of a process. A relative "
-            "path begins at `directory`. `~`, `$VAR` and `${VAR}` are expanded, as in `directory`. Empty: none.",
+            "A file with more variables, one `KEY=VALUE` per line; it is read at each start of a process. A relative "
+            "path is relative to `directory`. `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
             ".env",
         ),
     ] = ""
@@ -239,37 +236,36 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     user: Annotated[
         str,
         doc(
-            "The user that the program runs as: a name or a number, and behind a colon the group, if it is another one "
-            "than the user's own. The activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the "
-            "activator.",
+            "The user of the program: a name or a number, and after a colon the group, if it is not the user's own. "
+            "The activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the activator.",
             "www-data",
         ),
     ] = ""
-    nice: Annotated[Nice, doc("The niceness of the program: 19 gives way to all others; below 0 needs root.", 10)] = 0
+    nice: Annotated[Nice, doc("The niceness of the program: 19 is the lowest priority; below 0 needs root.", 10)] = 0
     cpus: Annotated[
-        str, doc("The processors that the program may run on, numbers and ranges. Empty: all.", "0-3,6")
+        str, doc("The processors on which the program may run, numbers and ranges. Empty: all.", "0-3,6")
     ] = ""
     memory: Annotated[
         Size,
         doc(
-            "The memory that a copy of the program may use, with its descendants: by a cgroup, where the activator has "
-            "one for itself (a service with `Delegate=yes`) that can limit memory (version 2). The kernel ends a copy "
-            "that needs more. Elsewhere the memory that each of its processes may ask for (RLIMIT_DATA: heap and "
-            "private mappings): what one asks for beyond that is refused. 0: no limit.",
+            "The memory that a copy of the program may use, with its descendants: by a cgroup, if the activator has a "
+            "cgroup of its own (a service with `Delegate=yes`) that can limit memory (version 2). The kernel kills a "
+            "copy that exceeds it. Otherwise the memory that each process may allocate (RLIMIT_DATA: heap and private "
+            "mappings): allocations beyond it fail. 0: no limit.",
             "2GiB",
         ),
     ] = Size(0)
 
     @property
     def copies_max(self) -> int | None:
-        """There can be so many copies of it; None: any number."""
+        """Return the largest possible number of copies; None: any number."""
         if self.socket_path():
             return 1
         ports = self.ports()
         return None if ports is None else len(ports)
 
     def ports(self) -> range | None:
-        """Those that its copies may have; None: any that are free."""
+        """Return the ports that its copies may have; None: any free ones."""
         if self.port is None:
             return None
         return range(self.port, self.port + 1) if isinstance(self.port, int) else parse_ports(self.port)
@@ -278,5 +274,5 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         return bool(self.socket) or any("{socket}" in word for word in self.command)
 
     def socket_path(self) -> str:
-        """As the file has it; empty: a socket of its own for each copy, or none."""
+        """Return the configured path; empty: a generated one for each copy, or no socket."""
         return self.socket if isinstance(self.socket, str) else ""

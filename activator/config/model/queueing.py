@@ -1,4 +1,4 @@
-"""How the requests of a revision wait, are buffered and end."""
+"""The queue of a revision, buffering, time limits, and cancellation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import msgspec
 from activator.config.model.kinds import Count, Duration, Size, doc
 from activator.runtime.units import KIB, MIB
 
-PRIORITY_LEVELS: Final = 8  # of the discipline `priority`: 0 … 7
+PRIORITY_LEVELS: Final = 8  # levels of the discipline `priority`, from 0
 FAIR_WEIGHT_MAX: Final = 1_000
 CHARGE_MAX: Final = 1_000
 QUEUE_TIMEOUT_S: Final = 60.0  # the queue timeout of a revision that has had a ready pod
-BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good part of a pod: it is buffered …
-BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
-BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
+# Up to this limit a slow client occupies a large share of a pod, so the defaults below apply.
+BUFFERED_CONCURRENCY_MAX: Final = 10
+BUFFER_REQUEST_BYTES: Final = 64 * KIB
+BUFFER_RESPONSE_BYTES: Final = MIB
 ADMISSIONS: Final = ("off", "predictive")
 CANCEL_CLOSE: Final = "close"
 CANCEL_WAIT: Final = "wait"
@@ -30,9 +31,9 @@ FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
 class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exception for some requests. The first rule that matches a request applies."""
 
-    path_prefix: Annotated[str, doc("The beginning of the path, as it was sent.", "/healthz")] = "/"
+    path_prefix: Annotated[str, doc("A prefix of the path, as the client sent it.", "/healthz")] = "/"
     methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["GET", "HEAD"])] = []
-    exempt: Annotated[bool, doc("The request does not wait, also when every pod is full.", True)] = False
+    exempt: Annotated[bool, doc("The request does not wait, even if every pod is at its limit.", True)] = False
     charge: Annotated[
         Charge, doc("With `discipline: fair`: the request counts as this many requests of its key.", 5)
     ] = 1
@@ -46,19 +47,19 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 10_000
     bytes: Annotated[
         Size,
-        doc("The request bodies held for them, in bytes. Above: 503. 0: only `limits.held_bytes` applies.", "64MiB"),
+        doc("The size of the bodies of these requests, in bytes. Above: 503. 0: only `limits.held_bytes`.", "64MiB"),
     ] = Size(0)
     timeout: Annotated[
         Duration | None,
         doc(
-            "The time that a request may wait; then 504. Not set: `timeouts.startup` and 5 s until a pod of the "
-            f"revision has been ready, {QUEUE_TIMEOUT_S:.0f} s after that.",
+            "How long a request may wait; then 504. Not set: until a pod of the revision has been ready, "
+            f"`timeouts.startup` plus 5 s; after that {QUEUE_TIMEOUT_S:.0f} s.",
             "30s",
         ),
     ] = None
     request_timeout: Annotated[
         bool,
-        doc("Whether a client may set the time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
+        doc("Whether a client may set this time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
     ] = False
     request_timeout_max: Annotated[
         Duration | None,
@@ -67,7 +68,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admission: Annotated[
         str,
         doc(
-            "`predictive` rejects a request at arrival if no slot can be free before its deadline.",
+            "`predictive`: reject a request at once if no slot can be free before its deadline.",
             "predictive",
             words=ADMISSIONS,
         ),
@@ -97,8 +98,9 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is kept for slow clients, so that they hold no slot of a pod. Server-sent events, gRPC and upgraded
-    connections are not buffered, nor responses with `X-Accel-Buffering: no`.
+    """The buffers that keep slow clients from holding a slot of a pod.
+
+    Server-sent events, gRPC, upgraded connections, and responses with `X-Accel-Buffering: no` are not buffered.
     """
 
     request: Annotated[
@@ -112,7 +114,8 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     response: Annotated[
         Size | None,
         doc(
-            "The part of a response that is kept when its client is slow; the slot is free when the pod has finished. "
+            "The part of a response that is buffered if its client is slow; the slot is free when the pod has "
+            "finished. "
             f"0: none. Not set: 1MiB if `container_concurrency` is 1 to {BUFFERED_CONCURRENCY_MAX}, else 0.",
             "8MiB",
         ),
@@ -120,14 +123,14 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: Annotated[
         Size,
         doc(
-            "What may be kept beyond that, of each, in an unnamed temporary file (in the directory of `TMPDIR`).",
+            "The size that may be buffered beyond that, of each, in an unnamed temporary file (in `TMPDIR`).",
             "1GiB",
         ),
     ] = Size(0)
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The times that one request may take after it has a slot, and the time of a start."""
+    """The time limits of a request after it has a slot, and of a start."""
 
     total: Annotated[Duration, doc("From the slot to the end of the response. Longer: 504. 0: no limit.", "10m")] = (
         Duration(300.0)
@@ -136,23 +139,23 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Duration, doc("From the slot to the first byte of the response. Longer: 504. 0: no limit.", "30s")
     ] = Duration(0.0)
     idle: Annotated[
-        Duration, doc("Between two parts of the response. Longer: 504, or the response is cut. 0: no limit.", "30s")
+        Duration, doc("Between two parts of the response. Longer: 504, or an aborted response. 0: no limit.", "30s")
     ] = Duration(0.0)
     tunnel_idle: Annotated[
         Duration,
-        doc("The time that an upgraded connection may carry nothing in either direction. 0: no limit.", "10m"),
+        doc("How long an upgraded connection may be silent in both directions. 0: no limit.", "10m"),
     ] = Duration(3600.0)
-    connect: Annotated[Duration, doc("The time of a connection attempt to a pod. Longer: another pod.", "1s")] = (
+    connect: Annotated[Duration, doc("The time of a connection attempt. Longer: another pod is tried.", "1s")] = (
         Duration(5.0)
     )
     unreachable: Annotated[
         Duration,
         doc(
-            "The time that all fixed pods of a revision may not answer. Longer: 503 with the cause, until one answers. "
+            "How long all fixed pods of a revision may fail to answer. Longer: 503 with the cause, until one answers. "
             "0: requests wait.",
             "30s",
         ),
     ] = Duration(3.0)
-    startup: Annotated[Duration, doc("The time that a revision may need from zero to its first ready pod.", "10m")] = (
-        Duration(300.0)
+    startup: Annotated[Duration, doc("The time limit of a start from zero to the first ready pod.", "10m")] = Duration(
+        300.0
     )

@@ -1,4 +1,4 @@
-"""One version of a service."""
+"""One revision: a version of a service."""
 
 from __future__ import annotations
 
@@ -33,33 +33,31 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: Annotated[
         list[str],
         doc(
-            "The hosts that lead to this revision, without a port. `*.example.com` matches every name below it, `*` "
-            "matches all. Optional only with `trust_revision_headers`.",
+            "The hosts of this revision, without a port. `*.example.com` matches every name below it, `*` matches all. "
+            "Optional only with `trust_revision_headers`.",
             ["model.localhost", "*.model.example.com"],
         ),
     ] = []
     match: Annotated[
         Match | None,
-        doc("Which requests for these hosts are for this revision ([routing](routing.md)). Not set: all."),
+        doc("The requests for these hosts that the revision serves ([routing](routing.md)). Not set: all."),
     ] = None
-    aliases: Annotated[list[str], doc("Other names of its models, beside `match.json.model`.", ["gpt-4o-mini"])] = []
+    aliases: Annotated[list[str], doc("Other names of its models, besides `match.json.model`.", ["gpt-4o-mini"])] = []
     rewrite_model: Annotated[
         str,
-        doc(
-            "The name that the pod reads as `model` if one of `aliases` was asked for. Empty: the alias.", "llama-3-8b"
-        ),
+        doc("The `model` that the pod receives if a request names one of `aliases`. Empty: the alias.", "llama-3-8b"),
     ] = ""
     default: Annotated[
-        bool, doc("Whether the revision takes what no revision matches. At most one for each host.", True)
+        bool, doc("Whether the revision serves requests that no other matches. At most one per host.", True)
     ] = False
     weight: Annotated[
         Weight | None,
-        doc("The share of requests, if several revisions have the same `hosts`, `match` and `aliases`.", 90),
+        doc("Its share of the requests, if several revisions have the same `hosts`, `match` and `aliases`.", 90),
     ] = None
     split_on: Annotated[
         str | HashOn | None,
         doc(
-            "With `weight`: requests of one key go to the same revision. Not set: the revisions take turns.",
+            "With `weight`: requests with the same key go to the same revision. Not set: any request by weight.",
             HASH_ON_CLIENT_IP,
             {"cookie": "session"},
         ),
@@ -84,68 +82,68 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     slow_start: Annotated[
-        Duration, doc("The time in which the share of a new pod grows to its full share. 0: none.", "30s")
+        Duration, doc("The time in which a new pod reaches its full share of requests. 0: at once.", "30s")
     ] = Duration(0.0)
     max_scale: Annotated[
         Count,
         doc(
             "The highest number of pods; the table of slots has twice that size. 0: the number of `pods`, or "
-            "`process.max_scale`; without both it is unknown and the table grows when needed.",
+            "`process.max_scale`; without both, the table grows when needed.",
             100,
         ),
     ] = 0
     trailing_fragmentation_threshold: Annotated[
         Share | None,
-        doc("As the key of the same name for all revisions. Not set: that value.", 0.25),
+        doc("The value for this revision. Not set: the key of the same name for all revisions.", 0.25),
     ] = None
     queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
-    timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
+    timeouts: Annotated[Timeouts, doc("The time limits of a request and of a start.")] = Timeouts()
     on_cancel: Annotated[
         str,
         doc(
-            "What happens at the pod when a client leaves, or a time limit is reached, before the response is "
-            "complete. `close`: the connection is closed (over HTTP/2 the stream is reset) and the slot is free. "
-            "`wait`: the slot is taken until the pod has answered or closed, at most `cancel_timeout`, so that a "
-            "program that computes on gets no other request.",
+            "What happens at the pod if a client disconnects, or a time limit is reached, before the response is "
+            "complete. `close`: the connection is closed (with HTTP/2 the stream is reset) and the slot is released. "
+            "`wait`: the slot is held until the pod has answered or closed, at most for `cancel_timeout`, so that a "
+            "program that continues to compute gets no other request.",
             CANCEL_WAIT,
             words=CANCEL_MODES,
         ),
     ] = CANCEL_CLOSE
     cancel_timeout: Annotated[
         Duration,
-        doc("With `on_cancel: wait`: the time that the pod may take; then the connection is closed.", "2m"),
+        doc("With `on_cancel: wait`: how long the pod may take; then the connection is closed.", "2m"),
     ] = Duration(CANCEL_TIMEOUT_S)
-    buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
-    health: Annotated[
-        RevisionHealth, doc("Health checks: passive ones where they differ from `health`, and active ones.")
-    ] = RevisionHealth()
-    probe: Annotated[Probe | None, doc("How the pods are probed. Not set: the port must accept connections.")] = None
+    buffer: Annotated[Buffer, doc("The buffers that keep slow clients from holding a slot.")] = Buffer()
+    health: Annotated[RevisionHealth, doc("Passive health checks that differ from `health`, and active ones.")] = (
+        RevisionHealth()
+    )
+    probe: Annotated[Probe | None, doc("The probe of its pods. Not set: the port must accept connections.")] = None
     upgrades: Annotated[
         list[str],
         doc(
-            'Protocols that a connection may be upgraded to. `"*"`: all but HTTP/2 and TLS.', ["websocket", "spdy/3.1"]
+            'Protocols to which a connection may be upgraded. `"*"`: all but HTTP/2 and TLS.', ["websocket", "spdy/3.1"]
         ),
     ] = msgspec.field(default_factory=lambda: ["websocket"])
     no_wake: Annotated[
         list[NoWake],
-        doc("Requests that wake nothing and are no activity: probes and monitors ([waiting](waiting.md))."),
+        doc("Requests that start no pod and are no activity: probes and monitors ([waiting](waiting.md))."),
     ] = []
     waiting_page: Annotated[
-        WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: they wait like all others.")
+        WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: browsers wait like other clients.")
     ] = None
     activity: Annotated[
         Activity, doc("What counts as activity, so that a program is not stopped ([waiting](waiting.md)).")
     ] = Activity()
     respond_async: Annotated[
         RespondAsync | None,
-        doc("Answers later where a client prefers it: `Prefer: respond-async`. Not set: clients wait."),
+        doc("Asynchronous responses for clients that send `Prefer: respond-async`. Not set: none."),
     ] = None
     progress: Annotated[
         Progress | None,
-        doc("Comments in an event stream while a request has no answer, for clients that accept one. Not set: none."),
+        doc("Comments in an event stream while a request waits, for clients that accept one. Not set: none."),
     ] = None
     fallback: Annotated[
-        Fallback | None, doc("What clients get in the place of a refusal. Not set: the refusal and its reason.")
+        Fallback | None, doc("What clients get instead of a rejection. Not set: the rejection and its reason.")
     ] = None
     pods: Annotated[
         list[str | Pod],
@@ -158,16 +156,16 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes: "
-            "JSON, and YAML that ends with a line `...`, at once; other YAML when it has not changed for 3 s.",
+            "JSON, and YAML whose last line is `...`, at once; other YAML when it has not changed for 3 s.",
             "pods.json",
         ),
     ] = ""
     protocol: Annotated[
         str,
         doc(
-            "What is spoken with the pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as gRPC servers do. `h2`: HTTP/2 "
-            "over TLS. `auto`: over TLS what the pod prefers (ALPN), else HTTP/1.1, unless Kubernetes says otherwise "
-            "by the name of a port.",
+            "The protocol for pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as for gRPC servers. `h2`: HTTP/2 over "
+            "TLS. `auto`: with TLS the one that the pod prefers (ALPN), else HTTP/1.1, unless the name of a port in "
+            "Kubernetes selects another.",
             "h2c",
             words=POD_PROTOCOLS,
         ),
@@ -175,7 +173,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: Annotated[
         str,
         doc(
-            "The version of the PROXY protocol that tells pods the address of the client. Each connection to a pod "
+            "The version of the PROXY protocol that reports the client's address to pods. Each connection to a pod "
             "then carries one request, in HTTP/1.1. Empty: none.",
             "v2",
             words=("", *PROXY_VERSIONS),
@@ -184,8 +182,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lenient_pods: Annotated[
         bool,
         doc(
-            "Whether heads of responses may have the shapes of old servers: bare line feeds, continued lines, spaces "
-            "before a colon, empty lines before the status line. Clients get them in order.",
+            "Whether response heads of old servers are accepted: bare line feeds, continued lines, spaces before a "
+            "colon, empty lines before the status line. Clients get valid heads.",
             True,
         ),
     ] = False
@@ -196,11 +194,11 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
     ] = HeaderRules()
     fault: Annotated[
-        Fault | None, doc("Requests that are delayed or refused on purpose, to test clients. Not set: none.")
+        Fault | None, doc("Requests that are delayed or failed on purpose, to test clients. Not set: none.")
     ] = None
     filters: Annotated[
         list[FilterUse],
-        doc("Filters that are not built in, in the order in which requests meet them ([filters](filters.md))."),
+        doc("Filters that are not built in, in the order in which they are applied ([filters](filters.md))."),
     ] = []
     tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
@@ -208,17 +206,17 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Container | None,
         doc("A program in a container, which the activator starts and stops ([containers](containers.md))."),
     ] = None
-    scaling: Annotated[Scaling, doc("How many copies of the program there are, by load.")] = Scaling()
+    scaling: Annotated[Scaling, doc("The number of copies of the program, by load.")] = Scaling()
     needs: Annotated[
         dict[str, Size],
         doc(
-            "How much of the budget of its group each copy takes, while it starts, runs and stops. GPUs are not "
-            "named here: `process.gpus`, `container.gpus`.",
+            "The amounts of its group's budget that each copy needs while it starts, runs and stops. GPUs are not "
+            "listed here: see `process.gpus` and `container.gpus`.",
             {"gpu_memory": "10GiB"},
         ),
     ] = {}
 
     @property
     def program(self) -> Process | Container | None:
-        """What of it the activator starts and stops, if anything."""
+        """The program that the activator starts and stops, if there is one."""
         return self.process or self.container

@@ -1,4 +1,4 @@
-"""Which revision, and which of its pods, a request means."""
+"""The selection of a revision, and of one of its pods, for a request."""
 
 from __future__ import annotations
 
@@ -19,30 +19,35 @@ class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class JsonMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a member of the request body, a JSON object, must be. It must stand in the first 64 KiB of the body."""
+    """A condition on the request body, a JSON object. The member must be in the first 64 KiB of the body."""
 
     model: Annotated[
         list[str],
-        doc("The values of `model` that match; `name*` matches all that begin so.", ["llama-3-8b", "llama-*"]),
+        doc(
+            "The values of `model` that match; `name*` matches all values with this prefix.", ["llama-3-8b", "llama-*"]
+        ),
     ]
 
 
 class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which requests for its hosts a revision takes. All keys that are set must match; without any, all requests do."""
+    """The requests for its hosts that a revision serves. All keys that are set must match; without any, all do."""
 
     path: Annotated[
-        str, doc("A beginning of the path, in whole segments: `/v1` matches /v1 and /v1/x. Empty: any.", "/v1")
+        str, doc("A prefix of the path, in whole segments: `/v1` matches /v1 and /v1/x. Empty: any.", "/v1")
     ] = ""
     strip_path: Annotated[
         bool,
-        doc("Whether the pod gets the path without `path`. `X-Forwarded-Prefix` tells it what was left out.", True),
+        doc(
+            "Whether `path` is removed from the path that the pod gets. `X-Forwarded-Prefix` has the removed part.",
+            True,
+        ),
     ] = False
     methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["POST"])] = []
     headers: Annotated[
         dict[str, str],
         doc(
-            "Request headers and their exact values; all must match. Of several of one name the first counts.",
+            "Request headers and their exact values; all must match. If a name occurs twice, the first one counts.",
             {"x-team": "ml"},
         ),
     ] = {}
-    json: Annotated[JsonMatch | None, doc("What the request body must say. Not set: it is not looked at.")] = None
+    json: Annotated[JsonMatch | None, doc("A condition on the request body. Not set: none.")] = None

@@ -1,4 +1,4 @@
-"""How many pods are wanted."""
+"""The number of wanted pods."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 from activator.config.model.kinds import Count, Duration, Positive, doc
 
-TARGET_CONCURRENCY: Final = 100  # of a pod, where the revision has no limit
-TARGET_RPS: Final = 200  # of a pod, with `metric: rps`
+TARGET_CONCURRENCY: Final = 100  # per pod, if the revision has no limit
+TARGET_RPS: Final = 200  # per pod, with `metric: rps`
 STABLE_WINDOW_S: Final = 60.0
-PROCESS_STABLE_WINDOW_S: Final = 10.0  # a process starts in a moment, so one that was stopped too early costs little
-PANIC_WINDOW_SHARE: Final = 0.1  # of the stable window, rounded to whole seconds
-SCALING_WINDOW_MAX_S: Final = 3600.0  # the stable window, the scale-down delay and the retention of the last pod
+PROCESS_STABLE_WINDOW_S: Final = 10.0  # a process starts quickly, so stopping one too early costs little
+PANIC_WINDOW_SHARE: Final = 0.1  # share of the stable window, rounded to whole seconds
+SCALING_WINDOW_MAX_S: Final = 3600.0  # for the stable window, the scale-down delay and the retention of the last pod
 SCALE_TO_ZERO_GRACE_S: Final = 60.0
-SCHEDULE_MAX: Final = 32  # entries of one revision
+SCHEDULE_MAX: Final = 32  # entries per revision
 METRIC_CONCURRENCY: Final = "concurrency"
 METRIC_RPS: Final = "rps"
 SCALING_METRICS: Final = (METRIC_CONCURRENCY, METRIC_RPS)
@@ -27,16 +27,17 @@ ScaleRate = Annotated[float, msgspec.Meta(ge=1.01, le=10_000.0)]
 
 
 class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hours in which there are at least so many pods."""
+    """Hours with a minimum number of pods."""
 
-    min: Annotated[Positive, doc("The number of pods that run in these hours, also without load.", 2)]
-    from_: Annotated[str, doc("The hour at which it begins, `HH:MM`.", "08:00")] = msgspec.field(
+    min: Annotated[Positive, doc("The minimum number of pods in these hours, also without load.", 2)]
+    from_: Annotated[str, doc("The time at which it begins, `HH:MM`.", "08:00")] = msgspec.field(
         name="from", default="00:00"
     )
     until: Annotated[
         str,
         doc(
-            "The hour at which it ends, `HH:MM`. Not later than `from`: on the next day. The same as `from`: 24 hours.",
+            "The time at which it ends, `HH:MM`. If not later than `from`: on the next day; the same as `from`: 24 "
+            "hours.",
             "18:30",
         ),
     ] = "00:00"
@@ -48,7 +49,7 @@ class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many pods there are, by load. Names and rules are those of the autoscaler of Knative (docs/scaling.md)."""
+    """The number of pods, by load. Names and rules are those of Knative's autoscaler (docs/scaling.md)."""
 
     min: Annotated[Count, doc("The number of pods that always run. 0: none, if there is no load.", 1)] = 0
     max: Annotated[
@@ -57,7 +58,7 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metric: Annotated[
         str,
         doc(
-            "`concurrency`: requests that are here at the same time. `rps`: requests per second.",
+            "`concurrency`: requests that are present at the same time. `rps`: requests per second.",
             METRIC_RPS,
             words=SCALING_METRICS,
         ),
@@ -65,13 +66,13 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     target: Annotated[
         Target | None,
         doc(
-            "The value of the metric that is aimed at for each pod. Not set: `container_concurrency`, or "
+            "The target value of the metric per pod. Not set: `container_concurrency`, or "
             f"{TARGET_CONCURRENCY} if that is 0; with `metric: rps` {TARGET_RPS}.",
             10,
         ),
     ] = None
     utilization: Annotated[
-        Utilization, doc("The share of the target that is aimed at, to have room for more requests.", 0.7)
+        Utilization, doc("The share of the target that is used, to leave capacity for more requests.", 0.7)
     ] = 1.0
     stable_window: Annotated[
         Duration | None,
@@ -84,7 +85,7 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     panic_window: Annotated[
         Duration | None,
         doc(
-            "The shorter time over which a sudden rise of the load is noticed; whole seconds. Not set: a tenth of "
+            "The shorter time over which a sudden rise of the load is detected; whole seconds. Not set: a tenth of "
             "`stable_window`, at least 1 s.",
             "6s",
         ),
@@ -92,25 +93,25 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     panic_threshold: Annotated[
         PanicThreshold,
         doc(
-            "Panic begins when the average over the panic window needs this many times the ready pods. In panic the "
-            "number does not fall until the load was below this for `stable_window`.",
+            "Panic begins when the average over the panic window needs this multiple of the ready pods. In panic the "
+            "number does not fall until the load has been below this for `stable_window`.",
             1.5,
         ),
     ] = 2.0
     scale_up_rate: Annotated[
-        ScaleRate, doc("The number may grow to this many times the ready pods at one decision (every 2 s).", 10)
+        ScaleRate, doc("One decision (every 2 s) raises the number to at most this multiple of the ready pods.", 10)
     ] = 1000.0
     scale_down_rate: Annotated[
-        ScaleRate, doc("The number may fall to the ready pods divided by this at one decision (every 2 s).", 4)
+        ScaleRate, doc("One decision (every 2 s) lowers the number to at least the ready pods divided by this.", 4)
     ] = 2.0
     scale_down_delay: Annotated[
-        Duration, doc("The number falls only to the most that was wanted in this time.", "5m")
+        Duration, doc("The number falls only to the largest number that was wanted in this time.", "5m")
     ] = Duration(0.0)
     initial_scale: Annotated[
-        Count, doc("The number of pods that a new revision begins with, until so many have been ready.", 1)
+        Count, doc("The number of pods of a new revision, until that many have been ready.", 1)
     ] = 0
     activation_scale: Annotated[
-        Positive, doc("The least number of pods while there is load: from zero it rises to this number.", 2)
+        Positive, doc("The minimum number of pods while there is load: from zero it rises to this number.", 2)
     ] = 1
     scale_to_zero_grace: Annotated[
         Duration | None,
@@ -121,20 +122,20 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     last_pod_retention: Annotated[
-        Duration, doc("The time that the last pod stays after that, before the number falls to zero.", "10m")
+        Duration, doc("How long the last pod stays after that, before the number falls to zero.", "10m")
     ] = Duration(0.0)
     burst: Annotated[
         bool | None,
         doc(
-            "Whether the number rises at once when more requests are here than the pods are meant for, without waiting "
-            "for an average. Not set: true for processes with `metric: concurrency`, else false.",
+            "Whether the number rises at once when there are more requests than the targets of the present pods, "
+            "without an average. Not set: true for processes with `metric: concurrency`, else false.",
             False,
         ),
     ] = None
     schedule: Annotated[
         list[ScheduledScale],
         doc(
-            f"Minimum numbers of pods by weekday and hour, at most {SCHEDULE_MAX}. The greatest that applies counts.",
+            f"Minimum numbers of pods by weekday and time, at most {SCHEDULE_MAX}. The largest that applies counts.",
             [{"min": 2, "from": "08:00", "until": "18:00", "days": ["mon", "fri"], "time_zone": "Europe/Berlin"}],
         ),
     ] = []

@@ -1,4 +1,4 @@
-"""How a program is put to sleep and woken, in the place of a stop and a start."""
+"""Sleep and wake of a program, instead of a stop and a start."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ from activator.config.model.kinds import Duration, Size, doc
 
 
 class Sleep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state between running and stopped: it sleeps where it would be stopped, and is woken instead of started."""
+    """A state between running and stopped: it is put to sleep instead of stopped, and woken instead of started."""
 
     http_post: Annotated[
         str,
-        doc("A path of the program: a POST to it puts the program to sleep, if it is answered with 2xx.", "/sleep"),
+        doc("A path of the program: a POST that is answered with 2xx puts the program to sleep.", "/sleep"),
     ] = ""
     command: Annotated[
         list[str],
         doc(
-            "A command that puts it to sleep, by the exit code 0. It is run as the program is, with `{port}` replaced.",
+            "A command that puts it to sleep; exit code 0 is success. It is run as the program is, with `{port}` "
+            "replaced.",
             ["modelctl", "unload", "{port}"],
         ),
     ] = []
     signal: Annotated[
         str,
         doc(
-            "`SIGSTOP`: the whole process group stands still, and keeps its memory. It is woken by SIGCONT.",
+            "`SIGSTOP`: the whole process group is stopped, and keeps its memory. SIGCONT wakes it.",
             "SIGSTOP",
         ),
     ] = ""
     wake: Annotated[
         str | list[str],
         doc(
-            "What wakes it: a path that gets a POST, or a command. Required, except with `signal`.",
+            "How it is woken: a path that gets a POST, or a command. Required, except with `signal`.",
             "/wake_up",
             ["modelctl", "load", "{port}"],
         ),
@@ -41,19 +42,19 @@ class Sleep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[
         Duration,
         doc(
-            "The time that either may take. A program that does not sleep then is stopped, one that does not wake is "
-            "started anew.",
+            "The time limit of each. A program that does not fall asleep in time is stopped; one that does not wake is "
+            "restarted.",
             "2m",
         ),
     ] = Duration(60.0)
-    for_: Annotated[
-        Duration, doc("The time that it sleeps at the most; then it is stopped. 0: for as long as it is left.", "1h")
-    ] = msgspec.field(name="for", default=Duration(0.0))
+    for_: Annotated[Duration, doc("The longest sleep; then it is stopped. 0: no limit.", "1h")] = msgspec.field(
+        name="for", default=Duration(0.0)
+    )
     needs: Annotated[
         dict[str, Size],
         doc(
-            "What it keeps of the budget of its group while it sleeps. Not named: nothing; with `signal`: all that it "
-            "needs when it runs. GPUs of `process.gpus` are kept.",
+            "The amounts of its group's budget that it keeps while it sleeps. Default: nothing; with `signal`: all of "
+            "`needs`. GPUs of `process.gpus` are kept.",
             {"memory": "16GiB"},
         ),
     ] = {}

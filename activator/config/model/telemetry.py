@@ -1,4 +1,4 @@
-"""The log of the program, metrics and traces."""
+"""The log of the activator, metrics and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_FORMATS: Final = ("console", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 METRICS_PROTOCOLS: Final = ("none", "prometheus", "http/protobuf")
 EXPORTERS: Final = ("none", "otlp")
-# By name: whether it is a part of ours, or a library.
+# By name: true for a part of the activator, false for a library.
 LOG_PARTS: Final[dict[str, bool]] = {
     "access_log": True,
     "autoscaler": True,
@@ -38,21 +38,21 @@ LOG_PARTS: Final[dict[str, bool]] = {
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The log of the program itself, on standard error."""
+    """The log of the activator itself, on standard error."""
 
     format: Annotated[str, doc("The format of a line.", "json", words=LOG_FORMATS)] = "console"
     level: Annotated[str, doc("The lowest level that is written.", "warning", words=LOG_LEVELS)] = "info"
     levels: Annotated[
         dict[str, str],
         doc(
-            f"Levels of single parts of the program. Parts: {', '.join(f'`{part}`' for part in LOG_PARTS)}.",
+            f"Levels of single parts of the activator. Parts: {', '.join(f'`{part}`' for part in LOG_PARTS)}.",
             {"state": "debug"},
         ),
     ] = {}
 
 
 class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Metrics with the names of Knative, beside those of the activator."""
+    """Metrics with the names of Knative, besides those of the activator."""
 
     protocol: Annotated[
         str,
@@ -65,7 +65,7 @@ class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: Annotated[
         str,
         doc(
-            "With `prometheus`: the address to listen on; empty: port 9090. With `http/protobuf`: the whole URL.",
+            "With `prometheus`: the address to listen on; empty: port 9090. With `http/protobuf`: the full URL.",
             "0.0.0.0:9090",
         ),
     ] = ""
@@ -84,12 +84,12 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spans of requests, sent as OTLP over HTTP. A key that is not set follows the variables of OpenTelemetry."""
+    """Spans of requests, sent as OTLP over HTTP. The variables of OpenTelemetry are the defaults of these keys."""
 
     exporter: Annotated[
         str,
         doc(
-            "Where spans are sent. Empty: as `OTEL_TRACES_EXPORTER` sets, else `none`.",
+            "The kind of exporter. Empty: `OTEL_TRACES_EXPORTER`, else `none`.",
             "otlp",
             words=("", *EXPORTERS),
         ),
@@ -97,15 +97,15 @@ class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     endpoint: Annotated[
         str,
         doc(
-            "The URL of the collector. Empty: as `OTEL_EXPORTER_OTLP_ENDPOINT` sets, else port 4318 of this machine.",
+            "The URL of the collector. Empty: `OTEL_EXPORTER_OTLP_ENDPOINT`, else port 4318 of this machine.",
             "http://collector:4318",
         ),
     ] = ""
     sampling_rate: Annotated[
         Share | None,
         doc(
-            "The share of the requests without a trace context that are traced. Not set: as `OTEL_TRACES_SAMPLER` "
-            f"sets, else {TRACING_RATE:g}.",
+            "The share of the requests without a trace context that are traced. Not set: `OTEL_TRACES_SAMPLER`, "
+            f"else {TRACING_RATE:g}.",
             0.01,
         ),
     ] = None

@@ -1,4 +1,4 @@
-"""Who waits for a revision at zero, who does not, and what is shown meanwhile."""
+"""Requests for a revision at zero: which of them wait, their responses, and activity."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Status = Annotated[int, msgspec.Meta(ge=200, le=599)]
 
 
 class NoWake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests that wake nothing: probes and monitors. All that is said must match; at least one thing is said.
+    """Requests that start no pod: probes and monitors. All keys that are set must match; at least one is needed.
 
     While no pod is ready the activator answers them itself. Otherwise they go to a pod, and do not count as activity.
     """
 
-    path: Annotated[str, doc("The target begins with this.", "/healthz")] = ""
+    path: Annotated[str, doc("A prefix of the request target.", "/healthz")] = ""
     methods: Annotated[list[str], doc("The methods. Empty: all.", ["GET", "HEAD"])] = []
-    user_agent: Annotated[str, doc("The field User-Agent begins with this, in any case.", "UptimeRobot/")] = ""
-    status: Annotated[Status, doc("The status of the answer while no pod is ready.", 200)] = ASLEEP_STATUS
+    user_agent: Annotated[str, doc("A prefix of the field User-Agent, ignoring case.", "UptimeRobot/")] = ""
+    status: Annotated[Status, doc("The status of the response while no pod is ready.", 200)] = ASLEEP_STATUS
 
 
 class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A page for browsers that come while no pod is ready. It loads itself again, and wakes the revision."""
+    """A page for browsers while no pod is ready. It reloads itself, and starts the revision."""
 
-    refresh: Annotated[Duration, doc("How soon the page loads itself again.", "5s")] = Duration(REFRESH_S)
+    refresh: Annotated[Duration, doc("The time after which the page reloads itself.", "5s")] = Duration(REFRESH_S)
     file: Annotated[
         str,
         doc(
@@ -46,77 +46,81 @@ class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     output: Annotated[
         bool,
         doc(
-            "Whether the page shows the last lines that the program has written since its start began. Anybody who "
-            "may open the page reads them. Only with `process` or `container`.",
+            "Whether the page shows the last lines of output since the start of the program began. Everybody who can "
+            "open the page can read them. Only with `process` or `container`.",
             True,
         ),
     ] = False
 
 
 class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Clients that send `Prefer: respond-async` (RFC 7240) get 202 and the address where the answer will be.
+    """Clients that send `Prefer: respond-async` (RFC 7240) get 202 and the address of the later response.
 
-    A request that has no place within these bounds is answered as if it had not said so.
+    A request that exceeds these bounds is answered synchronously.
     """
 
-    keep: Annotated[Duration, doc("How long an answer is kept after it is complete.", "1h")] = Duration(300.0)
-    requests: Annotated[Positive, doc("The number of requests and kept answers, in each worker.", 1_000)] = 100
+    keep: Annotated[Duration, doc("How long a complete response is stored.", "1h")] = Duration(300.0)
+    requests: Annotated[Positive, doc("The number of such requests and stored responses, per worker.", 1_000)] = 100
     answer_bytes: Annotated[
-        Size, doc("The size of one answer. A larger one is not kept: its request fails.", "10MiB")
+        Size, doc("The size of one response. A larger one is not stored: its request fails.", "10MiB")
     ] = Size(MIB)
-    bytes: Annotated[Size, doc("The size of all kept answers of the revision, in each worker.", "64MiB")] = Size(
+    bytes: Annotated[Size, doc("The size of all stored responses of the revision, per worker.", "64MiB")] = Size(
         16 * MIB
     )
     body_bytes: Annotated[
-        Size, doc("The body of such a request, which is received first. A larger one is answered at once.", "10MiB")
+        Size,
+        doc("The body of such a request, which is received first. A larger one is answered synchronously.", "10MiB"),
     ] = Size(MIB)
 
 
 class Busy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Background work that the program reports: it is asked while no request is here."""
+    """Background work that the program reports: it is asked while it has no request."""
 
-    http_get: Annotated[str, doc("The path that says it.", "/api/status")]
+    http_get: Annotated[str, doc("The path that reports it.", "/api/status")]
     field: Annotated[
         str,
         doc(
-            "The field of the JSON answer, with dots between names. Not set: `busy`, or an answer that is one of the "
-            "words `busy` and `idle`.",
+            "The field of the JSON response, with dots between names. Not set: `busy`, or a response that is one of "
+            "the words `busy` and `idle`.",
             "last_activity",
         ),
     ] = ""
-    interval: Annotated[Duration, doc("How often it is asked, at least 1 s.", "30s")] = Duration(10.0)
+    interval: Annotated[Duration, doc("The time between two questions, at least 1 s.", "30s")] = Duration(10.0)
 
 
 class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What keeps a program running beside requests, and what does not."""
+    """The activity, besides requests, that keeps a program running."""
 
     websocket: Annotated[
-        str, doc("Whether an open WebSocket counts, or one that carries something.", "traffic", words=COUNTS)
+        str, doc("`open`: an open WebSocket counts. `traffic`: only one with traffic.", "traffic", words=COUNTS)
     ] = COUNTS_OPEN
     stream: Annotated[str, doc("The same for a response that is an event stream.", "traffic", words=COUNTS)] = (
         COUNTS_OPEN
     )
     quiet_after: Annotated[
-        Duration, doc("With `traffic`: how long one that carries nothing still counts, at least 1 s.", "5m")
+        Duration, doc("With `traffic`: how long a silent connection still counts, at least 1 s.", "5m")
     ] = Duration(60.0)
-    busy: Annotated[
-        Busy | None, doc("How the program says that it works without a request. Not set: it is not asked.")
-    ] = None
+    busy: Annotated[Busy | None, doc("How the program reports background work. Not set: it is not asked.")] = None
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Clients that send `Accept: text/event-stream` are told how their request gets on: 200, and comments, until the
-    pod answers with an event stream. Any other answer becomes an event `error`.
+    """Clients that send `Accept: text/event-stream` get 200 and comments with the progress of their request.
+
+    The comments end when the pod answers with an event stream. Any other response becomes an event `error`.
     """
 
-    after: Annotated[Duration, doc("How long nothing is sent: a quick answer keeps its status.", "0s")] = Duration(1.0)
+    after: Annotated[Duration, doc("The time before the first comment: a fast response keeps its status.", "0s")] = (
+        Duration(1.0)
+    )
     interval: Annotated[Duration, doc("The time between two comments, at least 0.5 s.", "15s")] = Duration(5.0)
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients get in the place of a refusal, when the revision fails or its line is full. One of the three."""
+    """The response instead of a rejection, if the revision fails or its queue is full. Exactly one of the three."""
 
-    file: Annotated[str, doc("A file that is sent with the status of the refusal, at most 256 KiB.", "sorry.html")] = ""
+    file: Annotated[
+        str, doc("A file that is sent with the status of the rejection, at most 256 KiB.", "sorry.html")
+    ] = ""
     content_type: Annotated[str, doc("The type of the file.", "application/json")] = "text/html; charset=utf-8"
     redirect: Annotated[
         str, doc("An address to which GET and HEAD are redirected (302).", "https://status.example.com/")
@@ -124,15 +128,15 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revision: Annotated[
         str,
         doc(
-            "Another revision of this file, by name or namespace/name, that takes requests which can be sent in full.",
+            "Another revision of this file, by name or namespace/name, for requests that can still be sent in full.",
             "small-model",
         ),
     ] = ""
     while_starting: Annotated[
         bool,
         doc(
-            "With `revision`: whether it takes requests while no pod of this one is ready. They start this one all the "
-            "same.",
+            "With `revision`: whether it serves requests while no pod of this one is ready. They start this one "
+            "nevertheless.",
             True,
         ),
     ] = False

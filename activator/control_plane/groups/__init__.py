@@ -1,1 +1,1 @@
-"""Groups: revisions that share what a machine has; whose programs are loaded, who has to leave, whose turn it is."""
+"""Groups of revisions that share the resources of a machine: which programs are loaded, evicted, and served next."""

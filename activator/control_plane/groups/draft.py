@@ -1,4 +1,4 @@
-"""A plan on its way: what each member may run, and whether that fits the budget now and after what leaves has gone."""
+"""A draft of a plan: the programs of each member, and whether they fit the budget now and after others have ended."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from activator.runtime.clock import NEVER
 
 
 class Draft:
-    """Of one member."""
+    """The draft for one member."""
 
     __slots__ = ("eviction", "grant", "member", "reserved", "sleeps", "stopped_asleep")
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.grant = member.granted
-        self.reserved = 0  # programs that are granted as soon as what leaves has gone
+        self.reserved = 0  # programs that are granted as soon as the leaving ones have ended
         self.stopped_asleep = 0
-        self.sleeps = member.asleep is not None  # whether what leaves is put to sleep
+        self.sleeps = member.asleep is not None  # true if its leaving programs are put to sleep
         self.eviction: Eviction | None = None
 
     @property
@@ -24,40 +24,40 @@ class Draft:
         return self.member.ready == 0 and self.member.started > 0
 
     @property
-    def has_line(self) -> bool:
+    def has_queue(self) -> bool:
         return self.member.since_s < NEVER
 
     @property
     def is_idle(self) -> bool:
-        return not self.member.busy and not self.has_line and not self.is_loading
+        return not self.member.busy and not self.has_queue and not self.is_loading
 
     def next_arrival_s(self, now_s: float) -> float:
-        """When the request came, or comes, that it would serve next."""
+        """Return when the next request that it would serve came, or would come."""
         return min(self.member.since_s, now_s)
 
     def exceeds_scale(self) -> bool:
-        """True if a grant of this plan makes more programs than `max_scale` exist, with those that are leaving."""
+        """True if this plan's grant, together with leaving programs, exceeds `max_scale`."""
         member = self.member
         living = self.grant + member.leaving + member.stopping_asleep
         return self.grant > member.granted and 0 < member.most < living
 
     def keep_asleep(self) -> None:
-        """What sleeps, and is granted again by now, is woken: it is not stopped."""
+        """Do not stop sleeping programs that this draft grants again: they are woken."""
         woken = max(self.grant - self.member.granted, 0)
         self.stopped_asleep = min(self.stopped_asleep, max(self.member.sleeping - woken, 0))
 
     def sleeping(self) -> int:
-        """Programs that sleep on, or will; those that are granted again are woken first."""
+        """Return the programs that keep sleeping or will sleep; those that are granted again are woken first."""
         member = self.member
         woken = max(self.grant + self.reserved - member.granted, 0)
         lowered = max(member.granted - self.grant, 0)
-        # What was granted and never started cannot be put to sleep.
+        # A program that was granted and never started cannot be put to sleep.
         fall = min(lowered, member.ready) if self.sleeps else 0
         return max(member.sleeping - self.stopped_asleep - woken, 0) + member.falling_asleep + fall
 
 
 class Drafts:
-    """All members of a view."""
+    """The drafts of all members of a view."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -65,7 +65,7 @@ class Drafts:
         self._places = range(len(view.budget))
 
     def fits_now(self) -> bool:
-        """Beside all that still holds something; what is reserved is not counted."""
+        """True if the grants fit beside everything that still holds resources; reservations do not count."""
         view = self.view
         if view.exclusive:
             holders = sum(
@@ -93,7 +93,7 @@ class Drafts:
         return True
 
     def fits_soon(self) -> bool:
-        """After what leaves has gone; what is reserved is counted."""
+        """True if the grants and reservations fit after the leaving programs have ended."""
         view = self.view
         if view.exclusive:
             return sum(one.grant > 0 or one.reserved > 0 for one in self.all) <= 1

@@ -1,10 +1,10 @@
-"""One group: what is known of its members, and what its policy's plans come to.
+"""One group: the state of its members, and the application of its policy's plans.
 
 Rules
-  1. `plan` is called with everything that changes: a load, a number of wanted programs, a program that was started,
-     is ready, sleeps or has gone. What it grants and takes away takes effect before it returns.
-  2. What a program holds counts until it has gone. So a grant is given only where it fits beside all that is there.
-  3. A revision that left the group is remembered until its last program has gone.
+  1. `plan` is called after every change: of a load, of a number of wanted programs, or of a program that has started,
+     is ready, sleeps or has ended. Its grants and evictions take effect before it returns.
+  2. A program counts until it has ended. So a grant is given only if it fits beside everything that is there.
+  3. A revision that has left the group is remembered until its last program has ended.
 """
 
 from __future__ import annotations
@@ -16,55 +16,55 @@ from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
-PLANS_AT_ONCE_MAX: Final = 32  # one after the other, since each may change what the next one sees
+PLANS_AT_ONCE_MAX: Final = 32  # in one call, because each plan may change the input of the next
 
 
 class ProgramCounts(NamedTuple):
     """The programs of one revision in one group."""
 
-    started: int = 0  # that are wanted: they start, run, or are being woken
-    ready: int = 0  # of these, that have been ready
-    leaving: int = 0  # that are being stopped, or put to sleep
-    falling_asleep: int = 0  # of these, that are being put to sleep
+    started: int = 0  # wanted programs: they start, run, or are being woken
+    ready: int = 0  # the part of `started` that has been ready
+    leaving: int = 0  # being stopped, or put to sleep
+    falling_asleep: int = 0  # the part of `leaving` that is being put to sleep
     sleeping: int = 0
-    stopping_asleep: int = 0  # that slept and are being stopped
+    stopping_asleep: int = 0  # slept, and are being stopped
     may_start: bool = True  # not in the backoff after a failed start
     start_s: float = 0.0  # how long the last start took
     wake_s: float = 0.0  # how long the last wake took
 
 
 class Programs(Protocol):
-    """Who runs the programs. What changes is told by `Groups.programs_changed`, also within these calls."""
+    """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls."""
 
     def counts(self, key: str, group: str) -> ProgramCounts: ...
 
     def grant(self, key: str, count: int, may_sleep: bool) -> None:
-        """From now on run so many; what is too many is put to sleep where it can be and may be, else stopped."""
+        """Run `count` programs; surplus ones are put to sleep if they can be and `may_sleep`, else stopped."""
         ...
 
     def stop_asleep(self, key: str, count: int) -> None:
-        """So many of those that sleep have to go."""
+        """Stop `count` of the sleeping programs."""
         ...
 
 
 class MemberState:
-    """What is known of one member."""
+    """The state of one member."""
 
     __slots__ = ("asked_s", "busy", "granted", "in_flight", "kept", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
 
     def __init__(self, rule: MemberRule) -> None:
         self.rule = rule
         self.wanted = 0
-        self.kept = 0  # programs that are wanted without a request
+        self.kept = 0  # programs wanted without a request
         self.granted = 0
         self.in_flight = 0
-        self.busy = 0  # programs that work without a request
+        self.busy = 0  # programs with background work
         self.queued = 0
-        self.since_s = NEVER  # when the next request in its line came
-        self.asked_s = NEVER  # when an operator asked for it, until it has been loaded
+        self.since_s = NEVER  # when the next request in its queue arrived
+        self.asked_s = NEVER  # when an operator requested it, until it has been loaded
         self.used_s = 0.0
-        self.wait: Wait | None = None  # what it waits for, while it has a claim
-        self.waited_from_s = 0.0  # since when
+        self.wait: Wait | None = None  # the reason for its waiting, while it has a claim
+        self.waited_from_s = 0.0  # when it began to wait
 
 
 class Group:
@@ -73,22 +73,22 @@ class Group:
     def __init__(self, rule: GroupRule, programs: Programs, now: Now) -> None:
         self.rule = rule
         self.members: dict[str, MemberState] = {}
-        self.former: dict[str, MemberRule] = {}  # that left the group, while they have programs
-        self.swaps_total = 0  # programs that were granted where another one had to leave
+        self.former: dict[str, MemberRule] = {}  # revisions that have left the group, while they have programs
+        self.swaps_total = 0  # grants for which another program was evicted
         self.eviction_totals: dict[Eviction, int] = dict.fromkeys(Eviction, 0)
-        self.waited_s_total = 0.0  # for the turn, of all members that have had it
+        self.waited_s_total = 0.0  # time that all members together have waited for their turns
         self.waits_total = 0
         self._policy = rule.policy()
         self._programs = programs
         self._now = now
         self._planning = False
         self._is_changed = False
-        self._evicted = 0  # since the last grant
+        self._evicted = 0  # evictions since the last grant
 
-    # --- what is said to it ---
+    # --- inputs ---
 
     def configure(self, rule: GroupRule, members: dict[str, MemberState]) -> None:
-        """Another rule; `members` are those of before, here or in another group, and new ones."""
+        """Replace the rule; `members` are the states of present members, here or in another group, and new ones."""
         for key in self.members:
             if key not in members:
                 self.former[key] = self.rule.members[key]
@@ -103,7 +103,7 @@ class Group:
         self._policy = rule.policy()
 
     def load(self, load: Load) -> None:
-        """A member's load now."""
+        """Take the present load of a member."""
         state = self.members[load.key]
         now_s = self._now()
         before = (state.in_flight > 0, state.since_s)
@@ -115,12 +115,12 @@ class Group:
         elif load.oldest_s > 0.0:
             state.since_s = load.oldest_s
         elif state.since_s == NEVER:
-            state.since_s = now_s  # its body is on its way
+            state.since_s = now_s  # its body is still arriving
         if before != (state.in_flight > 0, state.since_s):
             self.plan()
 
     def busy(self, key: str, count: int) -> None:
-        """So many of its programs work without a request, which counts like one."""
+        """Set how many of its programs do background work, which counts like a request."""
         state = self.members[key]
         if count:
             state.used_s = self._now()
@@ -130,7 +130,7 @@ class Group:
         state.busy = count
 
     def wanted(self, key: str, count: int) -> None:
-        """So many programs are called for."""
+        """Set how many programs are wanted."""
         self.members[key].wanted = count
         self.plan()
 
@@ -140,16 +140,16 @@ class Group:
         self.plan()
 
     def ask(self, key: str) -> None:
-        """An operator wants it loaded: that counts like a request which came now."""
+        """Load the member for an operator: that counts like a request which arrives now."""
         state = self.members[key]
         if state.granted == 0 and state.asked_s == NEVER:
             state.asked_s = self._now()
         self.plan()
 
     def unload(self, key: str) -> None:
-        """Take back what it was granted: an operator has stopped its programs.
+        """Take back the grant of a member: an operator has stopped its programs.
 
-        Queued requests claim one again with the next load. The last one may tell of a request that has ended since.
+        Queued requests claim one again with the next load; the last load may include a request that has ended since.
         """
         state = self.members[key]
         state.asked_s = NEVER
@@ -160,24 +160,24 @@ class Group:
         self.plan()
 
     def has_claims(self) -> bool:
-        """Whether somebody waits for the turn."""
+        """True if a member waits for its turn."""
         return any(state.wait is not None for state in self.members.values())
 
     def is_held(self) -> bool:
-        """Whether programs are left of revisions that are not in it any more."""
+        """True if revisions that have left the group still have programs."""
         self._held_by_former()
         return bool(self.former)
 
-    # --- what follows ---
+    # --- planning ---
 
     def plan(self) -> None:
-        """Let the policy look, until nothing changes any more."""
+        """Apply the policy's plans until one changes nothing."""
         self._is_changed = True
         if self._planning:
             return
         self._planning = True
         try:
-            for _ in range(PLANS_AT_ONCE_MAX):  # the rest is the next tick's
+            for _ in range(PLANS_AT_ONCE_MAX):  # the next tick does the rest
                 if not self._is_changed:
                     return
                 self._is_changed = False
@@ -186,12 +186,12 @@ class Group:
             self._planning = False
 
     def view(self) -> View:
-        """What the policy is told."""
+        """Return the input of the policy."""
         members = tuple(self._member(key, state) for key, state in self.members.items())
         return View(self._now(), self.rule.budget, members, self.rule.exclusive, self._held_by_former())
 
     def holdings(self) -> dict[str, tuple[int, int, int]]:
-        """Of each revision that has any: programs that run, that leave, that sleep; with what has left the group."""
+        """Return the running, leaving and sleeping programs of each revision that has any, including former members."""
         found = {}
         for key in (*self.members, *self.former):
             counts = self._programs.counts(key, self.rule.name)
@@ -203,7 +203,7 @@ class Group:
         return found
 
     def used(self) -> tuple[int, ...]:
-        """Of each resource, what programs hold that run, start, leave or sleep."""
+        """Return the amounts that running, starting, leaving and sleeping programs hold, by resource."""
         total = list(self._held_by_former()) or [0] * len(self.rule.budget)
         for key, state in self.members.items():
             counts = self._programs.counts(key, self.rule.name)
@@ -293,8 +293,8 @@ def _held(rule: MemberRule, running: int, counts: ProgramCounts) -> list[int]:
 
 
 def _in_order(rule: MemberRule, before: GroupRule, after: GroupRule) -> MemberRule:
-    """The same with its amounts in another order of resources."""
-    if before.exclusive:  # what it holds is not known: it has to go before anything else comes
+    """Return the rule with its amounts in another order of resources."""
+    if before.exclusive:  # its needs are unknown: it has to end before anything else is loaded
         return MemberRule(after.budget, None if rule.asleep is None else after.budget)
 
     def moved(amounts: tuple[int, ...]) -> tuple[int, ...]:

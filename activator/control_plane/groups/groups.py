@@ -1,9 +1,9 @@
-"""All groups: which revision is in which one, and what the file changes in them.
+"""All groups: the group of each revision, and changes by a reload.
 
-A revision without a group gets what its load calls for. One that moves from a group to another is begun anew there: its
-programs drain, and count in the group that they were started in until they have gone. Where that group itself has gone,
-or a revision was in none, its programs count in the new group at once. One that leaves all groups while it is evicted
-stays away until a request arrives, as it would have in its group.
+A revision without a group gets the programs that its load needs. One that moves from one group to another starts again
+there: its programs drain, and count in the old group until they have ended. If the old group no longer exists, or the
+revision was in none, its programs count in the new group at once. A revision that leaves all groups while it is evicted
+stays unloaded until a request arrives, as it would have in its group.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ NO_GROUP: Final = ""
 
 
 class Groups:
-    """`programs` runs the programs; `move(key, group, anew)` says in which group a revision's programs count, those
-    that it has included, unless they are to be begun `anew`.
+    """All groups.
+
+    `programs` runs the programs. `move(key, group, restart)` sets the group in which a revision's programs count,
+    including the present ones, unless the revision is to `restart` there.
     """
 
     def __init__(self, programs: Programs, move: Callable[[str, str, bool], None], now: Now) -> None:
@@ -32,14 +34,14 @@ class Groups:
         self._of: dict[str, Group] = {}  # by key of the revision
         self._wanted: dict[str, int] = {}
         self._kept: dict[str, int] = {}
-        self._evicted: set[str] = set()  # revisions without a group that start nothing more until a request arrives
-        # Groups that the file does not have any more, while programs are left that were begun there.
+        self._evicted: set[str] = set()  # revisions without a group that start nothing until a request arrives
+        # Groups that are no longer configured, while programs are left that were started in them.
         self._dissolved: dict[str, Group] = {}
 
     # --- the file ---
 
     def configure(self, rules: list[GroupRule]) -> None:
-        """These groups, whatever there were. Their revisions must be known to `programs`."""
+        """Replace all groups. Their revisions must be known to `programs`."""
         before = {key: group.rule.name for key, group in self._of.items()}
         states = {key: group.members[key] for key, group in self._of.items()}
         names = {rule.name for rule in rules}
@@ -54,13 +56,13 @@ class Groups:
             for key, member in rule.members.items():
                 was = before.get(key, NO_GROUP)
                 state = states.get(key)
-                anew = was != rule.name and was in names
-                if state is None or anew:
-                    state = _begun(member, state)
+                restart = was != rule.name and was in names
+                if state is None or restart:
+                    state = _fresh_state(member, state)
                     state.wanted = self._wanted.get(key, 0)
                     state.kept = self._kept.get(key, 0)
                 if was != rule.name:
-                    moved.append((key, rule.name, anew))
+                    moved.append((key, rule.name, restart))
                 members[key] = state
                 of[key] = group
             group.configure(rule, members)
@@ -70,23 +72,23 @@ class Groups:
                 self._dissolved[name] = group
         self.groups, self._of = groups, of
         moved.extend((key, NO_GROUP, False) for key in before if key not in of)
-        for key, name, anew in moved:
-            self._move(key, name, anew)
+        for key, name, restart in moved:
+            self._move(key, name, restart)
             if name == NO_GROUP:
                 if not (states[key].queued or states[key].in_flight):
                     self._evicted.add(key)
                 self._grant_alone(key)
                 continue
             self._evicted.discard(key)
-            started = 0 if anew else self._programs.counts(key, name).started
+            started = 0 if restart else self._programs.counts(key, name).started
             of[key].members[key].granted = started
-            self._programs.grant(key, started, True)  # others must leave room for it from now on
+            self._programs.grant(key, started, True)  # from now on others must leave room for it
         self._dissolved = {name: group for name, group in self._dissolved.items() if group.is_held()}
         for group in groups.values():
             group.plan()
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone; its programs count until they have gone as well."""
+        """Forget a revision that was removed; its programs count until they have ended."""
         self._wanted.pop(key, None)
         self._kept.pop(key, None)
         self._evicted.discard(key)
@@ -120,25 +122,25 @@ class Groups:
             self._grant_alone(load.key)
 
     def busy(self, key: str, count: int) -> None:
-        """Set how many programs of the revision work without a request."""
+        """Set how many programs of the revision do background work."""
         group = self._of.get(key)
         if group is not None:
             group.busy(key, count)
 
     def ask(self, key: str) -> None:
-        """An operator wants the revision loaded."""
+        """Load the revision for an operator."""
         group = self._of.get(key)
         if group is not None:
             group.ask(key)
 
     def unload(self, key: str) -> None:
-        """Take back what the revision was granted: an operator has stopped all its programs."""
+        """Take back the grant of a revision: an operator has stopped all its programs."""
         group = self._of.get(key)
         if group is not None:
             group.unload(key)
 
     def programs_changed(self, key: str, home: str) -> None:
-        """A program of the revision, that counts in this group, was started, is ready, sleeps, or has gone."""
+        """Plan again after a program that counts in this group was started, became ready, fell asleep or ended."""
         group = self.groups.get(home)
         if group is not None:
             group.plan()
@@ -167,8 +169,8 @@ class Groups:
         self._programs.grant(key, count, True)
 
 
-def _begun(rule: MemberRule, before: MemberState | None) -> MemberState:
-    """Return the state of a member that is begun in a group; requests that waited in another group still wait."""
+def _fresh_state(rule: MemberRule, before: MemberState | None) -> MemberState:
+    """Return the state of a member that starts in a group; requests that waited in another group still wait."""
     state = MemberState(rule)
     if before is not None:
         state.in_flight, state.queued = before.in_flight, before.queued

@@ -1,11 +1,10 @@
-"""What a policy of a group is told, and what it answers.
+"""The interface of a group's policy: its input and its plan.
 
 Rules
-  1. A policy is a pure object: no clock, no I/O, nothing kept between two calls but its settings. Equal views give
-     equal plans.
-  2. The plan never exceeds the budget: what is granted now fits beside all that still holds something, also beside
-     programs that are on their way out.
-  3. A program whose turn is over drains: it gets no new requests and finishes what it has.
+  1. A policy is a pure object: no clock, no I/O, and no state except for its settings. Equal views give equal plans.
+  2. The plan never exceeds the budget: a grant fits beside everything that still holds resources, including programs
+     that are leaving.
+  3. A program whose turn is over drains: it gets no new requests and finishes its present ones.
 
 `tests/control_plane/groups/policy_contract.py` is the contract that every policy passes.
 """
@@ -17,38 +16,38 @@ from typing import NamedTuple
 
 from activator.runtime.clock import NEVER
 
-Amounts = tuple[int, ...]  # of each resource, in the order of the group's budget
+Amounts = tuple[int, ...]  # by resource, in the order of the group's budget
 
 
 class Eviction(Enum):
-    """Why a program has to leave; the values are labels of metrics."""
+    """The reason of an eviction; the values are labels of metrics."""
 
     DEMAND = "demand"  # idle, and another revision has a request
     OVERTAKEN = "overtaken"  # busy, and another revision's request has been passed over for long enough
     SPARE = "spare"  # one of several programs of a revision, and another revision has none
-    BUDGET = "budget"  # the budget was lowered below what is loaded
-    ASLEEP = "asleep"  # it slept, and what it kept is needed
+    BUDGET = "budget"  # the budget was lowered below the needs of the loaded programs
+    ASLEEP = "asleep"  # it slept, and the resources that it held are needed
 
 
 class Member(NamedTuple):
-    """One revision of a group, as it is now."""
+    """The present state of one revision of a group."""
 
     key: str
-    needs: Amounts  # of one program that runs, starts or stops
-    asleep: Amounts | None = None  # of one that sleeps; None: its programs cannot sleep
+    needs: Amounts  # amounts of one program that runs, starts or stops
+    asleep: Amounts | None = None  # amounts of one that sleeps; None: its programs cannot sleep
     granted: int = 0  # programs that it may run
-    started: int = 0  # of these, that exist
-    ready: int = 0  # of these, that have been ready
-    leaving: int = 0  # that are being stopped, or put to sleep
-    falling_asleep: int = 0  # of these, that are being put to sleep
+    started: int = 0  # the part of `granted` that exists
+    ready: int = 0  # the part of `started` that has been ready
+    leaving: int = 0  # being stopped, or put to sleep
+    falling_asleep: int = 0  # the part of `leaving` that is being put to sleep
     sleeping: int = 0
-    stopping_asleep: int = 0  # that slept and are being stopped
-    wanted: int = 0  # programs that its load, its minimum or its schedule calls for
-    floor: int = 0  # programs that are not taken away for others
+    stopping_asleep: int = 0  # slept, and are being stopped
+    wanted: int = 0  # programs that its load, minimum or schedule calls for
+    floor: int = 0  # programs that are not evicted for others
     kept: int = 0  # programs that a minimum, a schedule, a preload or an operator calls for, without a request
     most: int = 0  # `max_scale`; 0: no bound
-    busy: bool = False  # has a request at a pod
-    since_s: float = NEVER  # when the next request in its line came; NEVER: none waits
+    busy: bool = False  # it has a request at a pod, or background work
+    since_s: float = NEVER  # when the next request in its queue arrived; NEVER: none waits
     used_s: float = 0.0  # when it last had a request
     start_s: float = 0.0  # how long a start takes
     wake_s: float = 0.0  # how long a wake takes
@@ -56,43 +55,43 @@ class Member(NamedTuple):
 
 
 class View(NamedTuple):
-    """One group, as it is now. `former`: what programs hold that belong to no member any more, and are leaving."""
+    """The present state of one group. `former`: what the leaving programs of former members hold."""
 
     now_s: float
     budget: Amounts
     members: tuple[Member, ...]
-    exclusive: bool = False  # one revision at a time, however many programs it has; there is no budget then
+    exclusive: bool = False  # one revision at a time with any number of programs; there is no budget then
     former: Amounts = ()
 
 
 class WaitsFor(Enum):
-    """What a revision waits for that has no program yet."""
+    """The reason for which a revision without a program waits."""
 
-    LEAVING = "leaving"  # programs that are on their way out
-    TURN = "turn"  # revisions that have work
+    LEAVING = "leaving"  # programs that are leaving
+    TURN = "turn"  # revisions that have requests
     BEHIND = "behind"  # a revision whose request came earlier
     BACKOFF = "backoff"  # the time after a failed start
 
 
 class Wait(NamedTuple):
-    """Of one revision; `of`: the keys that it waits for."""
+    """The wait of one revision; `of`: the keys of those that it waits for."""
 
     what: WaitsFor
     of: tuple[str, ...] = ()
 
 
 class Plan(NamedTuple):
-    """What is to be from now on. What is not named stays as it is."""
+    """The changes to make; members that are not named stay as they are."""
 
     grants: dict[str, int]  # programs that each member may run
-    stop_asleep: dict[str, int]  # sleeping programs that have to go
-    no_sleep: frozenset[str]  # members whose leaving programs are stopped, though they could sleep
+    stop_asleep: dict[str, int]  # sleeping programs to be stopped
+    no_sleep: frozenset[str]  # members whose leaving programs are stopped although they could sleep
     evictions: dict[str, Eviction]
     waits: dict[str, Wait]
 
 
 class GroupPolicy:
-    """Says what to load, what to evict, whom to serve next."""
+    """Decides which programs to load and to evict, and which revision to serve next."""
 
     name = ""
 

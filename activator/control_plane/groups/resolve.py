@@ -1,7 +1,7 @@
-"""What stands in the file, as rules of groups.
+"""The groups of the configuration, resolved to rules.
 
-Revisions with `gpus` of their own that are in no group share the GPUs that no group has a budget of: they are the group
-`gpus`, so that nobody waits for a GPU whose program is idle.
+Revisions with `gpus` of their own and without a group share the GPUs that no group has a budget of: they form the group
+`gpus`, so that no revision waits for a GPU whose program is idle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from activator.control_plane.scaling.rule import process_rule
 
 
 def resolve_groups(config: Config) -> list[GroupRule]:
-    """The file has been checked."""
+    """Return the rules of all groups; the configuration has been checked."""
     revisions = {f"{one.namespace}/{one.name}": one for one in config.revisions}
     rules = []
     grouped: set[str] = set()
@@ -37,7 +37,7 @@ def resolve_groups(config: Config) -> list[GroupRule]:
 
 
 def key_of(name: str) -> str:
-    """`name` or `namespace/name`, as in the file."""
+    """Return the key of a `name` or `namespace/name` of the file."""
     return name if "/" in name else f"default/{name}"
 
 
@@ -60,7 +60,7 @@ def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
     needs = amounts_of(revision, resources)
     asleep: Amounts | None = None
     if process.sleep is not None:
-        kept = needs if process.sleep.signal else (0,) * len(needs)  # where nothing is said
+        kept = needs if process.sleep.signal else (0,) * len(needs)  # the defaults of `sleep.needs`
         asleep = tuple(
             process.gpus if resource == GPUS else int(process.sleep.needs.get(resource, most))
             for resource, most in zip(resources, kept)
@@ -70,6 +70,6 @@ def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
 
 
 def amounts_of(revision: Revision, resources: tuple[str, ...]) -> Amounts:
-    """What one program of the revision takes of each."""
+    """Return what one program of the revision needs of each resource."""
     gpus = 0 if revision.program is None else revision.program.gpus
     return tuple(gpus if resource == GPUS else int(revision.needs.get(resource, 0)) for resource in resources)

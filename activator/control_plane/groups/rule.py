@@ -1,4 +1,4 @@
-"""How one group is run: a rule in which nothing is left to be resolved."""
+"""The rule of one group, with all defaults resolved."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ FIFO: Final = "fifo"
 
 
 class MemberRule(msgspec.Struct, frozen=True):
-    """Of one revision; amounts in the order of the group's resources."""
+    """The rule of one revision; amounts in the order of the group's resources."""
 
     needs: Amounts
     asleep: Amounts | None = None  # None: its programs cannot sleep
-    min: int = 0  # programs that it has whatever happens
-    pinned: bool = False  # what is loaded stays
-    most: int = 0  # programs that it has at the most (`max_scale`); 0: no bound
+    min: int = 0  # programs that it always has
+    pinned: bool = False  # a loaded program stays
+    most: int = 0  # the largest number of programs (`max_scale`); 0: no bound
 
 
 class GroupRule(msgspec.Struct, frozen=True):
-    """`members` by key of the revision."""
+    """The rule of one group; `members` by key of the revision."""
 
     name: str
     resources: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What is shown of groups: plain data, and one sentence for what each revision waits for."""
+"""The view of groups: plain data, and one sentence for what each revision waits for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from activator.control_plane.groups.group import Group, MemberState
 from activator.control_plane.groups.policy import Wait, WaitsFor
 
 _SENTENCES: Final = {
-    WaitsFor.LEAVING: "waits until what leaves has gone",
+    WaitsFor.LEAVING: "waits until other programs have ended",
     WaitsFor.TURN: "waits for its turn",
-    WaitsFor.BEHIND: "waits behind a request that came earlier",
-    WaitsFor.BACKOFF: "waits for the time after a failed start",
+    WaitsFor.BEHIND: "waits behind an earlier request",
+    WaitsFor.BACKOFF: "waits for the backoff after a failed start",
 }
 
 
 def shown(group: Group, now_s: float) -> dict[str, Any]:
-    """One group; ages in seconds."""
+    """Return the view of one group; ages in seconds."""
     rule = group.rule
     used = group.used()
     return {
@@ -40,7 +40,7 @@ def shown(group: Group, now_s: float) -> dict[str, Any]:
 
 
 def waits_of(group: Group, key: str, now_s: float) -> dict[str, Any]:
-    """What a member is told of its group."""
+    """Return the view of a member's state in its group."""
     state: MemberState = group.members[key]
     made: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}
     if state.wait is not None:

@@ -1,19 +1,19 @@
-"""The policies `affinity` and `fifo`: whose turn it is, by when requests came.
+"""The policies `affinity` and `fifo`: the turns of revisions, by the arrival of their requests.
 
 Rules
-  1. A revision that has a request and no program *claims* one. Claims are looked at in the order in which their next
-     requests came. A claim is granted where it fits; where it does not, idle programs leave, then spare ones of
-     revisions that have several, then those of revisions whose turn is over.
-  2. The turn of a busy revision is over when the request that it would serve next came more than `patience_s` after
-     the claim. So no request is overtaken by one that came more than that after it, where both need the same budget;
-     and under any load a turn serves at least what comes in that time. `fifo` is a patience of 0.
-  3. What a claim needs is reserved as soon as enough is on its way out. Until then what is free may go to claims that
-     came later, by no more than the patience.
-  4. A load that was begun is not given up for others.
-  5. More programs of a revision that has one and work, and programs that only a schedule, a preload or an operator
-     calls for, get what is free when no claim is open. They evict no other program.
-  6. Nothing else starts a program: one that was evicted stays away until a request arrives, even if its load of the
-     last minutes still calls for it.
+  1. A revision that has a request and no program *claims* one. Claims are handled in the order in which their next
+     requests arrived. A claim is granted if it fits; if it does not, idle programs are evicted, then spare ones of
+     revisions with several, then those of revisions whose turn is over.
+  2. The turn of a busy revision is over when the request that it would serve next arrived more than `patience_s` after
+     the claim. So no request is overtaken by one that arrived later by more than that, if both need the same budget;
+     and under any load a turn serves at least the requests that arrive in that time. `fifo` is a patience of 0.
+  3. The needs of a claim are reserved as soon as enough programs are leaving. Until then free resources may go to later
+     claims, but only to those that are later by no more than the patience.
+  4. A load that has begun is not cancelled for others.
+  5. Additional programs of a busy revision, and programs that only a schedule, a preload or an operator calls for, get
+     free resources when no claim is open. They evict no other program.
+  6. Nothing else starts a program: an evicted one stays unloaded until a request arrives, even if its load of the last
+     minutes still calls for it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from activator.control_plane.groups.policy import GroupPolicy, Plan, View, Wait,
 from activator.control_plane.groups.victims import make_room, shrink
 from activator.runtime.clock import NEVER
 
-_FIRST_OF_ALL = float("-inf")  # since when a guaranteed minimum waits
+_BEFORE_ALL = float("-inf")  # the age of a claim for a guaranteed minimum
 
 
 class Turns(GroupPolicy):
-    """What both have in common."""
+    """The common part of both policies."""
 
     def __init__(self, patience_s: float) -> None:
         self.patience_s = patience_s
@@ -38,7 +38,7 @@ class Turns(GroupPolicy):
             member = draft.member
             draft.grant = min(member.granted, max(member.wanted, member.floor))
             if not member.may_start:
-                draft.grant = min(draft.grant, member.started)  # what it cannot use now goes to others
+                draft.grant = min(draft.grant, member.started)  # resources that it cannot use now go to others
         if not drafts.fits_soon():
             shrink(drafts)
         waits: dict[str, Wait] = {}
@@ -50,7 +50,7 @@ class Turns(GroupPolicy):
         return _plan_of(drafts, waits)
 
     def _serve_claims(self, drafts: Drafts, waits: dict[str, Wait]) -> float:
-        """Since when the oldest claim waits for which nothing could be done; NEVER: there is none."""
+        """Serve claims; return the age of the oldest one that could not be served, NEVER if there is none."""
         open_since_s, first = NEVER, ""
         for since_s, key, draft in sorted(_claims(drafts), key=_age):
             if not draft.member.may_start:
@@ -66,7 +66,7 @@ class Turns(GroupPolicy):
         return open_since_s
 
     def _serve(self, drafts: Drafts, draft: Draft, since_s: float) -> bool:
-        """A program is granted, or reserved; False: neither is possible."""
+        """Grant or reserve a program; False if neither is possible."""
         if _grant_one(drafts, draft):
             return True
         draft.reserved += 1
@@ -80,7 +80,7 @@ class Turns(GroupPolicy):
 
 
 class Affinity(Turns):
-    """Requests of a loaded revision together; no request is passed over for longer than `overtaken_at_most_s`."""
+    """Serves the requests of a loaded revision together; none is passed over for longer than `overtaken_at_most_s`."""
 
     name = "affinity"
 
@@ -89,7 +89,7 @@ class Affinity(Turns):
 
 
 class Fifo(Turns):
-    """The revision is served whose next request came first."""
+    """Serves the revision whose next request arrived first."""
 
     name = "fifo"
 
@@ -102,8 +102,8 @@ def _claims(drafts: Drafts) -> list[tuple[float, str, Draft]]:
     for draft in drafts.all:
         member = draft.member
         if draft.grant < member.floor:
-            found.append((_FIRST_OF_ALL, member.key, draft))
-        elif draft.grant == 0 and draft.has_line:
+            found.append((_BEFORE_ALL, member.key, draft))
+        elif draft.grant == 0 and draft.has_queue:
             found.append((member.since_s, member.key, draft))
     return found
 
@@ -126,8 +126,8 @@ def _grant_one(drafts: Drafts, draft: Draft) -> bool:
 def _add_spare(drafts: Drafts) -> None:
     for draft in drafts.all:
         member = draft.member
-        most = member.wanted if member.busy or draft.has_line else min(member.kept, member.wanted)
-        # Not in the plan that takes one away: it would come back.
+        most = member.wanted if member.busy or draft.has_queue else min(member.kept, member.wanted)
+        # Not in the plan that evicts one: it would be started again.
         while member.may_start and draft.eviction is None and 0 < draft.grant < most:
             if not _grant_one(drafts, draft):
                 break
@@ -156,7 +156,7 @@ def _leavers(drafts: Drafts, claimant: Draft) -> tuple[str, ...]:
 def _plan_of(drafts: Drafts, waits: dict[str, Wait]) -> Plan:
     served = tuple(one.member.key for one in drafts.all if one.reserved)
     for one in drafts.all:
-        if one.grant == 0 and one.has_line and one.member.key not in waits:  # its turn is over
+        if one.grant == 0 and one.has_queue and one.member.key not in waits:  # its turn is over
             waits[one.member.key] = Wait(WaitsFor.BEHIND, served) if one.member.may_start else Wait(WaitsFor.BACKOFF)
     changed = [one for one in drafts.all if one.grant != one.member.granted]
     return Plan(

@@ -1,7 +1,7 @@
-"""Who has to leave: the least valuable by recency and the cost of loading, and no more than necessary.
+"""The choice of programs to evict: those of the least value by recency and reload time, and no more than necessary.
 
-A program is worth the seconds that it takes to have it back, for each second since it was last used. Those in use have
-no such figure; they come after all that are idle. What is pinned, or guaranteed by a minimum, is never chosen.
+The value of a program is its reload time in seconds per second since it was last used. Programs in use have no such
+value; they come after all idle ones. Pinned programs, and those of a guaranteed minimum, are never chosen.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from activator.control_plane.groups.draft import Draft, Drafts
 from activator.control_plane.groups.policy import Eviction
 
 USED_AGO_MIN_S: Final = 0.001
-COST_MIN_S: Final = 0.001  # of a program whose start was never measured
+COST_MIN_S: Final = 0.001  # for a program whose start was never measured
 
-# In which order they go.
-_IDLE: Final = 0  # among them those that sleep
+# The order of eviction.
+_IDLE: Final = 0  # includes programs that sleep
 _SPARE: Final = 1
 _TURN_OVER: Final = 2
-_BUSY: Final = 3  # only where the budget itself was lowered
+_BUSY: Final = 3  # only if the budget itself was lowered
 _LOADING: Final = 4
 _KEPT: Final = 5
 
 
 class _Unit(NamedTuple):
-    """One program that could go."""
+    """One program that could be evicted."""
 
     rank: int
     value: float
@@ -35,9 +35,9 @@ class _Unit(NamedTuple):
 
 
 def make_room(drafts: Drafts, claimant: Draft, over_after_s: float) -> bool:
-    """Take away what `claimant`, for which a program is reserved, needs; False: that is not possible, nothing changed.
+    """Evict what `claimant`, which has a reservation, needs; if that is impossible, change nothing and return False.
 
-    `over_after_s`: the turn of a revision is over if the request that it would serve next came later than that.
+    `over_after_s`: the turn of a revision is over if the request that it would serve next arrived later than that.
     """
     units = []
     for draft in drafts.all:
@@ -48,7 +48,7 @@ def make_room(drafts: Drafts, claimant: Draft, over_after_s: float) -> bool:
 
 
 def shrink(drafts: Drafts) -> None:
-    """Take away what exceeds a budget that was lowered."""
+    """Evict what exceeds a budget that was lowered."""
     units = []
     for draft in drafts.all:
         units.extend(_sleeping_units(draft, drafts.view.now_s, False))
@@ -80,7 +80,7 @@ def _running_units(draft: Draft, now_s: float, over_after_s: float) -> list[_Uni
         rank, least, eviction = _SPARE, max(member.floor, 1), Eviction.SPARE
     value = _value(draft, now_s)
     units = [_Unit(rank, value, member.key, draft, False, eviction)] * max(draft.grant - least, 0)
-    if rank == _TURN_OVER and len(units) > 1:  # its spare ones go before the last
+    if rank == _TURN_OVER and len(units) > 1:  # its spare ones are evicted before the last
         units[1:] = [unit._replace(rank=_SPARE, eviction=Eviction.SPARE) for unit in units[1:]]
     return units
 
@@ -115,7 +115,7 @@ def _take(drafts: Drafts, units: list[_Unit], all_at_worst: bool = False) -> boo
             _apply(unit, -1)
         return False
     kept = []
-    for unit in reversed(taken):  # the most valuable first: the last of them may have made it superfluous
+    for unit in reversed(taken):  # the most valuable first: the last one taken may have made it superfluous
         _apply(unit, -1)
         if not drafts.fits_soon():
             _apply(unit, 1)
@@ -126,7 +126,7 @@ def _take(drafts: Drafts, units: list[_Unit], all_at_worst: bool = False) -> boo
 
 
 def _stop_instead(drafts: Drafts, taken: list[_Unit]) -> list[Draft]:
-    """What sleeps holds too much: stop some of what would be put to sleep."""
+    """Stop some of the programs that would be put to sleep, because sleeping ones would hold too much."""
     stopped: list[Draft] = []
     for unit in taken:
         if drafts.fits_soon():

@@ -1,1 +1,1 @@
-"""Whether a pod answers: one question (`probe`), when to ask which pod (`prober`), the port before it (`tcp_probe`)."""
+"""Probes of pods: one question (`probe`), the schedule of questions (`prober`), the port before it (`tcp_probe`)."""

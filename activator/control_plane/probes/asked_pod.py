@@ -1,6 +1,6 @@
-"""One pod that is asked until it answers: when the next question is due, how long it may take, and how many at once.
+"""One pod that is probed until it answers: when the next question is due, its timeout, and how many run at once.
 
-The prober (prober.py) makes one for each of its orders.
+The prober (prober.py) creates one for each of its orders.
 """
 
 from __future__ import annotations
@@ -23,60 +23,64 @@ from lb.rng import Rng
 
 PROBE_BACKOFF_INITIAL_S: Final = 0.05
 PROBE_BACKOFF_MAX_S: Final = 5.0
-PROBE_TIMEOUT_MIN_S: Final = 0.25  # however near the pods are: a loaded machine may take that long …
-PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last answers took
-PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
-PROBE_MOMENT_S: Final = 0.25  # pods have a place for so long; one that has not answered by then keeps no other waiting
-PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after requests were last seen to wait
-PROBE_HURRIED_STEP_SHARE: Final = 0.01  # a hurried pod is asked in steps of this share of the time since …
+# The timeout follows the round trips of the last answers: a multiple of them, at least the minimum (a loaded machine
+# may take that long to answer), and doubled by each timeout up to the maximum.
+PROBE_TIMEOUT_MIN_S: Final = 0.25
+PROBE_TIMEOUT_RTTS: Final = 16.0
+PROBE_TIMEOUT_MAX_S: Final = 10.0
+PROBE_MOMENT_S: Final = 0.25  # a question holds its place for so long; a silent one does not delay others
+PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after the last report of waiting requests
+# A hurried pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
+# grow where more than PROBES_HURRIED_MAX pods are hurried.
+PROBE_HURRIED_STEP_SHARE: Final = 0.01
 PROBE_HURRIED_STEP_MIN_S: Final = 0.002
-PROBE_HURRIED_STEP_MAX_S: Final = 0.025  # … and more where many pods are hurried: PROBES_HURRIED_MAX in such a step
-PROBE_SECOND_AFTER_S: Final = 0.025  # a hurried pod that has not answered by then is asked once more beside
+PROBE_HURRIED_STEP_MAX_S: Final = 0.025
+PROBE_SECOND_AFTER_S: Final = 0.025  # a hurried pod that has not answered by then gets a second, concurrent question
 
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
 
 class Failing(NamedTuple):
-    """A pod does not answer: since the first question of all to which it did not, and why."""
+    """The failure of a pod to answer: the time of the first failed question, and the last cause."""
 
     since_s: float
     cause: str
 
 
 class AdaptiveTimeout:
-    """How long to wait for an answer, from how long the last ones of the same revision took.
+    """The timeout of questions to the pods of one revision, derived from the duration of its last answers.
 
-    A fixed timeout would be a cliff: no pod that is farther away than that would ever be ready.
+    With a fixed timeout a pod with longer round trips would never be ready.
     """
 
     def __init__(self) -> None:
-        self._slowest_s: float = PROBE_TIMEOUT_S / PROBE_TIMEOUT_RTTS  # of late, falling slowly
+        self._slowest_s: float = PROBE_TIMEOUT_S / PROBE_TIMEOUT_RTTS  # the slowest recent answer; it decays slowly
 
     def answered(self, took_s: float) -> None:
         self._slowest_s = max(took_s, 0.875 * self._slowest_s)
 
     def timeout_s(self, silences: int) -> float:
-        """After so many silences in a row: each doubles it."""
+        """Return the timeout after `silences` timeouts in a row, each of which doubles it."""
         first_s = max(PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_RTTS * self._slowest_s)
         return grown_s(first_s, silences, PROBE_TIMEOUT_MAX_S)
 
 
 class Asker:
-    """What a pod that is asked needs of the prober."""
+    """The part of the prober that a probed pod uses."""
 
     def __init__(self, now: Now, wait: Wait, rng: Rng) -> None:
         self.now = now
         self.wait = wait
-        self.rng = rng  # spreads pods that died together
+        self.rng = rng  # spreads the probes of pods that failed together
         self.hurried_pods: set[AskedPod] = set()
 
     def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
-        """Ask it once; it is told what was found (`answered_with`)."""
+        """Ask the pod once; the result is passed to `answered_with`."""
         raise NotImplementedError
 
 
 class Place:
-    """One of the places for pods that are asked in the same moment; held no longer than that moment."""
+    """A place among the pods that are probed at the same moment; it is released after PROBE_MOMENT_S."""
 
     def __init__(self, places: asyncio.Semaphore, later: Later) -> None:
         self._places = places
@@ -91,7 +95,7 @@ class Place:
 
 
 class AskedPod:
-    """One pod that is asked until it answers: when the next question is due, and whether two may be under way."""
+    """One pod that is probed until it answers: when the next question is due, and whether two may run at once."""
 
     def __init__(self, asker: Asker, order: StartProbe) -> None:
         self.order = order
@@ -100,23 +104,23 @@ class AskedPod:
         self.failing: Failing | None = None
         self._asker = asker
         self._begun_s = asker.now()
-        self._wake = asyncio.Event()  # an answer came, or requests wait
+        self._wake = asyncio.Event()  # an answer arrived, or requests wait
         self._questions: set[asyncio.Task[None]] = set()
-        self._due_s = -NEVER  # not before: the next question
+        self._due_s = -NEVER  # the earliest time of the next question
         self._backoff = Backoff(PROBE_BACKOFF_INITIAL_S, PROBE_BACKOFF_MAX_S, asker.rng)
         self._hurried_since_s = 0.0
         self._hurried_until_s = 0.0
         self._answered = False
         self._answers = 0  # in a row
-        self._counts_from_s = -NEVER  # not before: the next answer counts
+        self._counts_from_s = -NEVER  # the earliest time of an answer that counts
 
     @property
     def hurried(self) -> bool:
-        """Requests wait for it."""
+        """True while requests wait for it."""
         return self in self._asker.hurried_pods
 
     async def ask_until_it_answers(self) -> None:
-        """Returns when the pod has answered."""
+        """Probe the pod until it has answered."""
         while not self._answered:
             now_s = self._asker.now()
             if self.hurried and now_s >= self._hurried_until_s:
@@ -129,16 +133,16 @@ class AskedPod:
                 question.add_done_callback(self._questions.discard)
                 continue
             self._wake.clear()
-            # Every question ends within its timeout, and then there is an answer.
+            # Every question ends within its timeout and then sets `_wake`.
             await self._asker.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
 
     def answered_with(self, found: Ask, question: asyncio.Task[None] | None, cause: str) -> None:
-        """A question has ended."""
+        """Process the result of a question."""
         if question is not None:
             self._questions.discard(question)
         now_s = self._asker.now()
         if found is Ask.ANSWERED:
-            if now_s >= self._counts_from_s:  # else it is of a question beside the one that counted
+            if now_s >= self._counts_from_s:  # otherwise it is from the question beside the one that counted
                 self._answers += 1
                 self._due_s = self._counts_from_s = now_s + self.order.rise_interval_s
             self._answered = self._answers >= self.order.rise
@@ -152,29 +156,29 @@ class AskedPod:
         self._wake.set()
 
     def hurry(self, now_s: float, since_s: float) -> None:
-        """Requests wait, and have since then."""
+        """Expedite probing: requests wait, and have waited since `since_s`."""
         self._hurried_since_s = max(since_s, self._begun_s)
         self._hurried_until_s = now_s + PROBE_HURRY_S
         if self.hurried or self._answered:
             return
         self._asker.hurried_pods.add(self)
         if self._answers:
-            return  # the answers that are still needed are to be apart
+            return  # the answers that are still needed have to be `rise_interval_s` apart
         self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
         self._wake.set()
 
     def is_asking(self) -> bool:
-        """It has not answered, and its task goes on."""
+        """True if it has not answered and its task is running."""
         return not self._answered and self.task is not None and not self.task.done()
 
     def rest(self) -> None:
-        """Nothing is under way any more, and nobody hurries it."""
+        """Cancel the questions under way, and end expedited probing."""
         self._asker.hurried_pods.discard(self)
         for question in list(self._questions):
             question.cancel()
 
     def begin_again(self) -> None:
-        """It is to be asked, as if it never had been."""
+        """Reset the state, to probe the pod again from the beginning."""
         self._answered = False
         self._answers = 0
         self._counts_from_s = -NEVER

@@ -1,7 +1,7 @@
-"""gRPC's health-checking protocol (the gRPC project's health-checking.md): `grpc.health.v1.Health/Check`, by hand.
+"""gRPC's health-checking protocol (health-checking.md of the gRPC project): `grpc.health.v1.Health/Check`.
 
-A request and an answer of one field each do not need a code generator: the service's name as field 1, with one byte of
-length (config/probe_checks.py bounds it), and the status as field 1, a varint that is 1 for SERVING.
+The messages are encoded here, because one field each does not need a code generator: the service's name as field 1,
+with one byte of length (config/probe_checks.py bounds it), and the status as field 1, a varint that is 1 for SERVING.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STATUS_NAMES: Final = {b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOW
 
 
 def check_request(address: str, service: str) -> tuple[RequestHead, bytes]:
-    """The request and its message; `service` empty: the server as a whole."""
+    """Return the request and its message; `service` empty: the server as a whole."""
     name = service.encode()
     message = b"\x0a%c%b" % (len(name), name) if name else b""
     body = b"\0" + len(message).to_bytes(4, "big") + message
@@ -32,7 +32,7 @@ def check_request(address: str, service: str) -> tuple[RequestHead, bytes]:
 
 
 def problem_with(answer: Http2Answer) -> str:
-    """Why the answer does not say SERVING; empty if it does."""
+    """Return why the answer is not SERVING; empty if it is."""
     if answer.problem:
         return answer.problem
     head = answer.head

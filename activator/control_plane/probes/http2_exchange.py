@@ -1,4 +1,4 @@
-"""One request to a pod over HTTP/2, and its answer: for probes of pods that speak nothing else."""
+"""One request to a pod over HTTP/2, and its answer, for probes of pods that support only HTTP/2."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _READ_BYTES: Final = 16 * 1024
 
 
 class Http2Answer:
-    """What came; `problem` says why no more did."""
+    """The received part of an answer; `problem`: why the rest is missing."""
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
@@ -35,9 +35,9 @@ async def exchange(
     secure: bool,
     body_bytes_max: int,
 ) -> Http2Answer:
-    """Send the request on a new connection. Of the answer's body at most `body_bytes_max` are kept.
+    """Send the request on a new connection; keep at most `body_bytes_max` of the answer's body.
 
-    Raises OSError for what becomes of the connection.
+    Raises OSError if the connection fails.
     """
     answer = Http2Answer()
     codec = Http2Client(_Events(writer, answer, body_bytes_max))
@@ -62,7 +62,7 @@ async def exchange(
 
 
 class _Events(ClientEvents):
-    """Writes down the answer."""
+    """Stores the answer."""
 
     def __init__(self, writer: asyncio.StreamWriter, answer: Http2Answer, body_bytes_max: int) -> None:
         self._writer = writer
@@ -73,7 +73,7 @@ class _Events(ClientEvents):
         self._writer.write(data)
 
     def wants_flush(self) -> None:
-        pass  # the request is sent whole, with its end
+        pass  # the request is sent whole, including its end
 
     def response_interim(self, stream: Stream, head: ResponseHead) -> None:
         pass
@@ -105,7 +105,7 @@ class _Events(ClientEvents):
 
     def peer_goes_away(self, last_id: int, code: int) -> None:
         if not self._answer.complete and last_id == 0:
-            self._answer.problem = f"it goes away ({code_name(code)})"
+            self._answer.problem = f"it sent GOAWAY ({code_name(code)})"
 
     def peer_settings(self) -> None:
         pass

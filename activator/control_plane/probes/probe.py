@@ -1,12 +1,13 @@
-"""One question to one pod: does it answer, and has it the identity that we expect?
+"""One question to one pod: whether it answers, and whether it has the expected identity.
 
 Rules
-  1. "Ready" has to mean that a real exchange on the data port worked. `ProbeSpec` defines what counts as an answer: the
-     port accepts, a path answers 2xx or 3xx, or Knative's queue-proxy says that the program behind it is ready.
-  2. Nothing here raises for what a network or a pod does. Part of the control side: ordinary asyncio waits, each within
-     a timeout.
-  3. Of a port on this machine the kernel says whether a program listens there: no connection is made.
-  4. A pod that gets its requests over TLS is asked over TLS, but for a bare port.
+  1. A pod is ready only if a real exchange on the data port has succeeded. `ProbeSpec` defines what counts as an
+     answer: the port accepts, a path answers 2xx or 3xx, or Knative's queue-proxy reports that the program behind it is
+     ready.
+  2. Failures of a network or a pod are returned, not raised. This is part of the control plane: ordinary asyncio waits,
+     each with a timeout.
+  3. For a port on this machine the kernel is asked whether a program listens there; no connection is made.
+  4. A pod that gets its requests over TLS is probed over TLS, except for a TCP probe.
 """
 
 from __future__ import annotations
@@ -39,39 +40,40 @@ if TYPE_CHECKING:
     import ssl
 
 PROBE_TIMEOUT_S: Final = 1.0
-PROBE_ANSWER_BYTES_MAX: Final = 64  # of an answer's body: more is not the answer
-PROBES_HURRIED_MAX: Final = 16  # pods of one revision that are hurried at once since requests wait
-PROBE_HURRIED_LONG_S: Final = 60.0  # after so long it is asked …
-PROBE_HURRIED_LONG_STEP_S: Final = 0.1  # … in such steps
+PROBE_ANSWER_BYTES_MAX: Final = 64  # bodies are cut to this length
+PROBES_HURRIED_MAX: Final = 16  # pods of one revision that are hurried at once while requests wait
+# The interval of expedited probing after requests have waited for a long time.
+PROBE_HURRIED_LONG_S: Final = 60.0
+PROBE_HURRIED_LONG_STEP_S: Final = 0.1
 
-PROBE_TRY_S: Final = 0.25  # how often a port of this machine is connected to at which the kernel knows no listener
-PROBES_TRIED_MAX: Final = 10_000  # addresses of which it is known when that was done last
+PROBE_TRY_S: Final = 0.25  # interval of connections to a local port for which the kernel shows no listener
+PROBES_TRIED_MAX: Final = 10_000  # addresses for which the time of the last such connection is kept
 
 _tried_s: Final[dict[str, float]] = {}
 
 _READ_BYTES: Final = 16 * 1024
 
-_QUEUE_ANSWER: Final = b"queue"  # queue-proxy's, when the program behind it is ready
+_QUEUE_ANSWER: Final = b"queue"  # the answer of queue-proxy when the program behind it is ready
 
 
 class Ask(Enum):
-    """What came of asking a pod once."""
+    """The result of asking a pod once."""
 
     ANSWERED = "answered"
-    REFUSED = "refused"  # known at once: no connection, or an answer that is none
-    SILENT = "silent"  # not within the timeout
+    REFUSED = "refused"  # certain at once: no connection, or a bad answer
+    SILENT = "silent"  # no answer within the timeout
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Which pod to ask, and how."""
+    """The pod to ask, and the kind of question."""
 
     address: str  # canonical ip:port, or unix:/path
     probe: ProbeSpec = ProbeSpec()
     tls: PodTls | None = None
-    identity: str = ""  # the identity that it should state, where the probe asks for that
+    identity: str = ""  # the identity that it should report, if the probe requires one
     revision: str = ""  # namespace/name
     hurried: bool = False  # requests wait for it
-    causes: list[str] = []  # why it did not answer, the last one last: added by `ask`
+    causes: list[str] = []  # why it did not answer, the newest last; `ask` appends to it
 
 
 async def ask(question: Question, timeout_s: float) -> Ask:
@@ -110,7 +112,7 @@ async def ask(question: Question, timeout_s: float) -> Ask:
         return Ask.REFUSED
     finally:
         if writer is not None:
-            writer.transport.abort()  # do not wait for the rest of its answer
+            writer.transport.abort()  # the rest of the answer is not needed
 
 
 async def _ask_over_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: Question) -> Ask:
@@ -134,7 +136,7 @@ async def _ask_over_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 
 def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
-    """Without a connection, which could be the only one that the program takes; None: a connection has to show it."""
+    """Return the result without a connection, as the program may accept only one; None: a connection is needed."""
     found = _listening(host, port)
     if found is Listening.YES:
         return Ask.ANSWERED
@@ -148,14 +150,14 @@ def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
 
 
 def _listening(host: str, port: int) -> Listening | None:
-    """None: the kernel does not know, or it is another machine's."""
+    """Return the kernel's answer; None if it does not know, or the address is not local."""
     if host.startswith("/"):
         return listening_at(host)
     return listening(host, port) if is_loopback(host) else None
 
 
 def _may_try(address: str) -> bool:
-    """Whether it is time to connect where the kernel knows no listener: a packet filter may lead the port elsewhere.
+    """True if it is time to connect although the kernel shows no listener: a packet filter may redirect the port.
 
     Not with each question: a program that begins to listen between the two would lose a connection.
     """
@@ -176,7 +178,7 @@ def _listens_elsewhere(host: str, port: int) -> str:
 
 
 class _Answer(ResponseSink):
-    """The head, and as much of the body as may matter."""
+    """The head of an answer, and the beginning of its body."""
 
     def __init__(self) -> None:
         self.head: ResponseHead | None = None
@@ -217,8 +219,8 @@ async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
 
 
 def _words_of(error: OSError) -> str:
-    """In the kernel's words where it is the kernel's, else in those of TLS."""
-    if type(error).__module__ == "ssl":  # its numbers are not the kernel's; ssl itself is imported where TLS is used
+    """Return the kernel's error text, or that of TLS."""
+    if type(error).__module__ == "ssl":  # its numbers are not errno values; ssl is imported only if TLS is used
         return f"TLS: {getattr(error, 'verify_message', '') or getattr(error, 'reason', '') or error}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
@@ -237,9 +239,9 @@ def _is_good(answer: _Answer, question: Question) -> bool:
     return 200 <= head.status < 400
 
 
-@functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one for each namespace
+@functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one per namespace
 def _made_context(tls: PodTls, protocol: str) -> ssl.SSLContext:
-    from activator.runtime.certificates import pod_context  # ssl: only where pods use TLS
+    from activator.runtime.certificates import pod_context  # ssl is imported only where pods use TLS
 
     return pod_context(tls, [protocol])
 

@@ -1,16 +1,16 @@
-"""Asking pods until they answer: which are asked when, with which timeout, and how many at once.
+"""The prober: it probes pods until they answer, with adaptive timeouts and bounded concurrency.
 
 Rules
   1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and a pod that has not
-     answered within a moment (PROBE_MOMENT_S) takes no place from the others. Pods that are hurried (expedited
-     probing) have places of their own: thousands of silent pods, as where much is broken, keep no request waiting.
-  2. A pod that does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried:
-     asked every few milliseconds, and once more beside a question that hangs, since a proxy before the program
-     (Knative's queue-proxy) may let a question hang that it would answer now.
-  3. The timeout of a question follows how long the last answers took.
-  4. An order holds until another one says otherwise. The answer is said again, and the pod asked again, until the state
-     worker has heard of it and ends the order; an error of ours ends none. So no pod waits for ever for an answer, an
-     order or a message that was lost.
+     answered within PROBE_MOMENT_S gives its place to the others. Pods that are hurried (expedited probing) have places
+     of their own: thousands of silent pods, as in a large failure, do not delay any request.
+  2. A pod that does not answer is probed with a growing backoff. While requests wait, a bounded number of pods is
+     hurried: probed every few milliseconds, and with a second question if one hangs, because a proxy before the program
+     (Knative's queue-proxy) may hold a question that it would answer now.
+  3. The timeout of a question follows the duration of the last answers.
+  4. An order is valid until another one replaces it. `Probed` is submitted repeatedly, and the pod is probed again,
+     until the state worker has received it and ends the order; an internal error does not end one. So no pod waits
+     without end for an answer, an order or a message that was lost.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from activator.runtime.clock import NEVER, Later, Now
 from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
 from lb.rng import Rng
 
-PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment (PROBE_MOMENT_S)
-EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions of which it is known since when requests wait
-PROBE_HURRY_FORGET_S: Final = 2.0  # since when requests have waited is forgotten after such a pause
-PROBE_UNHEARD_S: Final = 5.0  # a pod that has answered is asked again if nobody has ended its order by then
+PROBES_AT_ONCE_MAX: Final = 64  # pods probed at the same moment (PROBE_MOMENT_S)
+EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions for which the beginning of the waiting is known
+PROBE_HURRY_FORGET_S: Final = 2.0  # after such a pause, waiting counts from its end
+PROBE_REPEAT_S: Final = 5.0  # a pod that has answered is probed again if its order has not ended by then
 
 log = logging.getLogger("activator.probing")
 
@@ -49,38 +49,38 @@ Panicked = Callable[[str, object, object, float], float]
 
 
 class ProbeListener(Protocol):
-    """Receives the outcome of each probe."""
+    """The receiver of the outcomes of probes."""
 
     def pod_failed(self, key: str) -> None:
-        """A pod of the revision was probed and did not answer."""
+        """Note that a pod of the revision was probed and did not answer."""
 
     def pod_answered(self, key: str) -> None:
-        """A pod of the revision answered."""
+        """Note that a pod of the revision has answered."""
 
 
 class ExpeditedProbing:
-    """Since when requests wait for a revision, without a pause that counts."""
+    """The time since which requests wait for a revision; short pauses do not count."""
 
     def __init__(self) -> None:
         self.since_s: float = 0.0
         self._last_s: float = -NEVER
 
     def waits(self, now_s: float) -> None:
-        # A report that a busy loop sent late is no pause: else the steps would be short again when its load is highest.
+        # A report that a busy loop sent late is not a pause: the steps would become short when the load is highest.
         if now_s - self._last_s > PROBE_HURRY_FORGET_S:
             self.since_s = now_s
         self._last_s = now_s
 
     def is_on(self, now_s: float) -> bool:
-        """They waited a moment ago."""
+        """True if requests waited within the last PROBE_HURRY_S."""
         return now_s - self._last_s <= PROBE_HURRY_S
 
 
 class Prober(Asker):
-    """Asks the pods of its orders until they answer, and submits `Probed` until the order ends.
+    """The prober: it probes the pods of its orders until they answer, and submits `Probed` until the order ends.
 
-    `panicked` counts a defect of ours in the work for a revision and returns how long to wait, in seconds; `ask_pod`
-    sends one probe; `wait` waits for an event or a timeout; `later` is the loop's `call_later`.
+    `panicked` counts a bug in the work for a revision and returns how long to wait, in seconds; `ask_pod` sends one
+    probe; `wait` waits for an event or a timeout; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -104,32 +104,32 @@ class Prober(Asker):
         self._panicked = panicked
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
         self._asked: dict[str, OrderedDict[str, AskedPod]] = {}  # by revision and identity
-        self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be carried out again
+        self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be repeated
         self._timeouts: dict[str, AdaptiveTimeout] = {}
         self._expedited: dict[str, ExpeditedProbing] = {}
         self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
         self.errors_total: int = 0
 
     def order(self, orders: list[ProbeOrder]) -> None:
-        """Start and stop probes. Raises nothing: an order that fails is carried out later, the others now."""
+        """Start and stop probes. Never raises: an order that fails is repeated later, and the others are executed."""
         for order in orders:
             if isinstance(order, SetProbes):
                 wanted = {pod.identity for pod in order.pods}
                 for identity in list(self._asked_of(order.key)):
                     if identity not in wanted:
-                        self._carry_out(StopProbe(order.key, identity))
+                        self._execute(StopProbe(order.key, identity))
                 for pod in order.pods:
-                    self._carry_out(pod)
+                    self._execute(pod)
             else:
-                self._carry_out(order)
+                self._execute(order)
 
     @property
     def hurried(self) -> int:
-        """Pods, now."""
+        """The number of hurried pods."""
         return len(self.hurried_pods)
 
     def hurry(self, key: str) -> None:
-        """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
+        """Expedite the probes of a revision for which requests wait: a bounded number of pods, in turns."""
         now_s = self.now()
         expedited = self._expedited.get(key)
         if expedited is None:
@@ -144,7 +144,7 @@ class Prober(Asker):
                 asked[identity].hurry(now_s, expedited.since_s)
 
     def failing(self, key: str) -> dict[str, Failing]:
-        """The pods of a revision that are asked and have not answered yet, by identity."""
+        """Return the probed pods of a revision that have not answered yet, by identity."""
         asked = self._asked_of(key)
         return {identity: pod.failing for identity, pod in asked.items() if pod.failing is not None}
 
@@ -153,7 +153,7 @@ class Prober(Asker):
     def _asked_of(self, key: str) -> OrderedDict[str, AskedPod]:
         return self._asked.get(key) or OrderedDict()
 
-    def _carry_out(self, order: StartProbe | StopProbe) -> None:
+    def _execute(self, order: StartProbe | StopProbe) -> None:
         name = (order.key, order.identity)
         try:
             self._failed.pop(name, None)
@@ -168,13 +168,13 @@ class Prober(Asker):
         name = (order.key, order.identity)
         self._failed[name] = order
         backoff_s = self._panicked(order.key, order, error, self.now())
-        log.error("%r failed (%r); again in %.1f s", order, error, backoff_s)
-        self._later(backoff_s, partial(self._carry_out_again, name))
+        log.error("%r failed (%r); next attempt in %.1f s", order, error, backoff_s)
+        self._later(backoff_s, partial(self._repeat, name))
 
-    def _carry_out_again(self, name: tuple[str, str]) -> None:
+    def _repeat(self, name: tuple[str, str]) -> None:
         order = self._failed.get(name)
-        if order is not None:  # else there has been a newer one
-            self._carry_out(order)
+        if order is not None:  # otherwise a newer one has replaced it
+            self._execute(order)
 
     def _start(self, order: StartProbe) -> None:
         former = self._asked_of(order.key).get(order.identity)
@@ -184,9 +184,9 @@ class Prober(Asker):
         pod = AskedPod(self, order)
         self._asked.setdefault(order.key, OrderedDict())[order.identity] = pod
         expedited = self._expedited.get(order.key)
-        if expedited is not None and expedited.is_on(self.now()):  # requests wait for a pod as this one comes
+        if expedited is not None and expedited.is_on(self.now()):  # requests already wait for a new pod
             pod.hurry(self.now(), expedited.since_s)
-        pod.task = self._tasks.start("probe", self._until_told_to_stop(pod))
+        pod.task = self._tasks.start("probe", self._probe_until_stopped(pod))
         pod.task.add_done_callback(partial(self._ended, pod))
 
     def _stop(self, key: str, identity: str) -> None:
@@ -201,7 +201,7 @@ class Prober(Asker):
             self._asked.pop(key, None)
             self._timeouts.pop(key, None)
 
-    async def _until_told_to_stop(self, pod: AskedPod) -> None:
+    async def _probe_until_stopped(self, pod: AskedPod) -> None:
         order = pod.order
         try:
             while True:
@@ -209,7 +209,7 @@ class Prober(Asker):
                 pod.rest()
                 self._submit(Probed(order.key, order.identity, order.address))
                 self._listener.pod_answered(order.key)
-                await self.wait(asyncio.Event(), PROBE_UNHEARD_S)
+                await self.wait(asyncio.Event(), PROBE_REPEAT_S)
                 pod.begin_again()
         except Exception as error:
             self._failed_at(order, error)
@@ -217,14 +217,14 @@ class Prober(Asker):
             pod.rest()
 
     def _ended(self, pod: AskedPod, task: asyncio.Task[None]) -> None:
-        """Supervision: a probe is cancelled when its order ends; else it has failed, and begins again after a while."""
+        """Restart a probe that has failed after a backoff; one whose order has ended was cancelled."""
         order = pod.order
         if task.cancelled() or self._asked_of(order.key).get(order.identity) is not pod:
             return
-        if (order.key, order.identity) not in self._failed:  # else that is known, or there is a newer order
+        if (order.key, order.identity) not in self._failed:  # otherwise the failure is noted, or there is a newer order
             self._failed_at(order, task.exception())
 
-    # --- what an asked pod needs ---
+    # --- for the probed pods ---
 
     def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
         return self._tasks.start("question", self._ask_once(pod))
@@ -234,9 +234,9 @@ class Prober(Asker):
         found, cause = Ask.REFUSED, ""
         try:
             found, cause = await self._ask_in_its_place(pod)
-        except Exception:  # a defect: the pod is asked again all the same
+        except Exception:  # a bug: the pod is probed again
             self.errors_total += 1
-            log.exception("could not ask the pod %s of %s", order.identity, order.key)
+            log.exception("could not probe the pod %s of %s", order.identity, order.key)
         self.asked_totals[found] += 1
         pod.answered_with(found, asyncio.current_task(), cause)
         if found is not Ask.ANSWERED:

@@ -1,23 +1,23 @@
-"""When to ask queue-proxy: not before the program behind it listens, as far as that can be seen from outside.
+"""The time to ask queue-proxy: not before the program behind it listens, as far as its port can be probed.
 
-queue-proxy looks every 50 ms whether its program is ready, from the first question on until it is, and lets all
-questions that come meanwhile wait (knative.dev/serving pkg/queue/readiness/probe.go). An early question is answered up
-to 50 ms late, and asking again does not help. A question that comes just after the program began to listen is answered
-at once, unless another client has asked too early: a kubelet does, as soon as the container runs.
+From the first question on, queue-proxy checks every 50 ms whether its program is ready, and holds all questions until
+it is (knative.dev/serving pkg/queue/readiness/probe.go). An early question is answered up to 50 ms late, and a second
+one does not help. A question that arrives just after the program began to listen is answered at once, unless another
+client has asked too early: a kubelet does, as soon as the container runs.
 
 Rules
-  1. A pod whose requests wait gets a TCP probe first, on the program's own port; when that opens, queue-proxy is asked
-     in the same moment. Only queue-proxy's answer counts, but for rule 4: the port only shows when to ask.
-  2. Whether a program's port can be seen from outside is learnt with the first start of a revision: a pod that is ready
-     and has it open shows it. Before that, and where it is hidden (it listens on the loopback interface only, or a
-     policy drops packets), a question waits TCP_PROBE_UNKNOWN_S at the most, or not at all. Where it has been seen, the
-     question waits for it, TCP_PROBE_TRUST_S at the most: then queue-proxy is asked all the same.
-  3. A pod whose requests do not wait gets none. Where many are, the steps grow with their number, as those of the
-     questions do: two hundred revisions that wait for minutes must not cost the requests of the others a core.
-  4. Where queue-proxy itself only checks that this port takes connections (`ProbeSpec.port_suffices`), its answer is
-     awaited for TCP_PROBE_PROOF_S only: if it lets the question hang until its next look, the port has shown the same.
-     That counts only of a port that was closed while queue-proxy's took connections, and has opened since: a mesh that
-     takes every connection in its pods' place shows no such difference.
+  1. A pod for which requests wait gets a TCP probe first, on the program's own port; when that opens, queue-proxy is
+     asked at once. Only queue-proxy's answer counts, except for rule 4: the port only shows when to ask.
+  2. Whether a program's port can be probed is learned in the first start of a revision: it can if it is open when a pod
+     is ready. Before that is known, a question waits at most TCP_PROBE_UNKNOWN_S for the port. If the port is hidden
+     (the program listens only on the loopback interface, or a policy drops packets), it does not wait. If the port has
+     been seen, it waits at most TCP_PROBE_TRUST_S, and then queue-proxy is asked anyway.
+  3. A pod for which no requests wait gets no TCP probe. With many pods the steps grow with their number, as those of
+     the questions do: 200 revisions that wait for minutes must not use a core.
+  4. If queue-proxy itself only checks that this port accepts connections (`ProbeSpec.port_suffices`), its answer is
+     awaited for only TCP_PROBE_PROOF_S: if it holds the question until its next check, the port has proven the same.
+     This requires that the port was closed while queue-proxy's port accepted, and has opened since: a mesh that accepts
+     every connection for its pods does not show that difference.
 """
 
 from __future__ import annotations
@@ -42,32 +42,35 @@ from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import pause
 
-TCP_PROBE_STEP_S: Final = 0.003  # between two looks whether a program listens, while requests wait for it
-TCP_PROBE_STEP_SHARE: Final = 0.02  # … and so much of the time since the first …
-TCP_PROBE_STEP_MAX_S: Final = 0.02  # … up to this
-TCP_PROBE_UNKNOWN_S: Final = 0.025  # how long queue-proxy is not asked where it is not known whether that can be seen …
-TCP_PROBE_TRUST_S: Final = 5.0  # … and where it can
-TCP_PROBE_PROOF_S: Final = 0.004  # queue-proxy's answer is awaited so long where the port itself has shown the same
-TCP_PROBED_REVISIONS_MAX: Final = 10_000  # of which it is remembered
+# Steps between two probes of a program's port while requests wait: a share of the time since the first, within bounds.
+TCP_PROBE_STEP_S: Final = 0.003
+TCP_PROBE_STEP_SHARE: Final = 0.02
+TCP_PROBE_STEP_MAX_S: Final = 0.02
+# How long queue-proxy is not asked while the port is closed: if it is unknown whether the port can be probed, and if
+# it can be probed.
+TCP_PROBE_UNKNOWN_S: Final = 0.025
+TCP_PROBE_TRUST_S: Final = 5.0
+TCP_PROBE_PROOF_S: Final = 0.004  # how long queue-proxy's answer is awaited if the port has proven the same
+TCP_PROBED_REVISIONS_MAX: Final = 10_000  # entries of each table below
 
 Connects = Callable[[str, int], Awaitable[bool | None]]
 
-_SILENT_S: Final = 0.05  # a port that does not answer for so long is not to be seen
+_SILENT_S: Final = 0.05  # a port without an answer for this time counts as hidden
 
 
 class Sight(Enum):
-    """What is known of the port of a revision's program."""
+    """The knowledge about the port of a revision's program."""
 
     UNKNOWN = "unknown"
-    SEEN = "seen"  # it has opened before queue-proxy said that the program was ready
-    HIDDEN = "hidden"  # queue-proxy said so while it was closed
+    SEEN = "seen"  # it opened before queue-proxy reported the program ready
+    HIDDEN = "hidden"  # it was closed when queue-proxy reported the program ready
 
 
 async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | None:
-    """Whether a program listens at this IP address; None: that is not known.
+    """Return whether a program listens at this IP address; None: unknown.
 
-    The kernel has the last word, whatever the loop has seen by then: if a late loop counted as a silent port, a
-    revision could be taken for one whose port is hidden, and would not be probed again.
+    The socket's own state decides, whatever the loop has noticed by then: if a late loop counted as a silent port, the
+    port of a revision could be classified as hidden, and would not be probed again.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setblocking(False)
@@ -88,7 +91,7 @@ async def _writable(sock: socket.socket, limit_s: float) -> None:
     writable = asyncio.Event()
     loop.add_writer(sock, writable.set)
     try:
-        with contextlib.suppress(TimeoutError):  # the caller looks at the socket itself
+        with contextlib.suppress(TimeoutError):  # the caller checks the socket itself
             async with asyncio.timeout(limit_s):
                 await writable.wait()
     finally:
@@ -109,7 +112,7 @@ def _program_of(question: Question) -> tuple[str, int]:
 
 
 class TcpProber:
-    """`ask` as the prober's, with a probe_port before it where that is worthwhile."""
+    """The `ask` of the prober, with a probe of the program's port before it where that helps."""
 
     def __init__(
         self,
@@ -123,14 +126,14 @@ class TcpProber:
         self._probe_port = probe_port
         self._wait = wait
         self._sights: dict[str, Sight] = {}  # by revision
-        self._since_s: dict[str, float] = {}  # by pod, `identity@address`: when its port was probed first
-        self._probing: set[str] = set()  # addresses
-        self._asking: dict[str, int] = {}  # by address: questions at queue-proxy
+        self._since_s: dict[str, float] = {}  # by pod, `identity@address`: time of the first probe of its port
+        self._probing: set[str] = set()  # addresses whose ports are being probed
+        self._asking: dict[str, int] = {}  # by address: questions under way to queue-proxy
         self._apart: set[str] = set()  # pods whose program's port was closed while queue-proxy's was open
         self.tcp_probes_total = 0
 
     async def ask(self, question: Question, timeout_s: float) -> Ask:
-        """One question; REFUSED while the program's port is known to open and has not."""
+        """Ask once; REFUSED while the program's port can be probed and is closed."""
         port = question.probe.port
         sight = self._sights.get(question.revision, Sight.UNKNOWN)
         if not port or not question.hurried or sight is Sight.HIDDEN:
@@ -139,8 +142,8 @@ class TcpProber:
         pod = f"{question.identity}@{question.address}"
         since_s = self._first_probe_s(pod)
         if question.address in self._probing:
-            return Ask.REFUSED  # the question beside this one probes the port
-        # While a question hangs at queue-proxy, this one can only probe the port.
+            return Ask.REFUSED  # the other question of this pod probes the port
+        # While queue-proxy holds another question, this one can only probe the port.
         patient = seen or (question.probe.port_suffices and question.address in self._asking)
         limit_s = min(TCP_PROBE_TRUST_S if patient else TCP_PROBE_UNKNOWN_S, timeout_s)
         self._probing.add(question.address)
@@ -161,7 +164,7 @@ class TcpProber:
         return found
 
     async def _ask_queue_proxy(self, question: Question, timeout_s: float, proven: bool) -> Ask:
-        """Its answer; or, where the port has shown that the program is ready, what would be its answer."""
+        """Return queue-proxy's answer, or, if the port has proven the program ready, ANSWERED after a moment."""
         address = question.address
         self._asking[address] = self._asking.get(address, 0) + 1
         try:
@@ -184,14 +187,14 @@ class TcpProber:
         return found
 
     async def _wait_until_open(self, question: Question, pod: str, since_s: float, limit_s: float) -> bool | None:
-        """In steps that grow with the time since the first: a delay of a fiftieth of a start does not matter."""
+        """Probe in steps that grow with the time since the first: a delay of 2 % of a start does not matter."""
         ends_s = self._now() + limit_s
         host, port = _program_of(question)
         while True:
             self.tcp_probes_total += 1
             opened = await self._probe_port(host, port)
             if opened is False and question.probe.port_suffices and pod not in self._apart:
-                await self._look_whether_apart(question, pod)
+                await self._note_apart(question, pod)
             if opened is not False or self._now() >= ends_s:
                 return opened
             await self._wait(self._step_s(self._now() - since_s))
@@ -203,20 +206,20 @@ class TcpProber:
         return step_s * max(1.0, len(self._probing) / PROBES_HURRIED_MAX)
 
     def _first_probe_s(self, pod: str) -> float:
-        """When the port of this pod was probed first, if only now; another pod at its address begins anew."""
+        """Return when the port of this pod was probed first; another pod at its address starts from now."""
         since_s = self._since_s.get(pod)
         if since_s is None:
-            if len(self._since_s) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer
+            if len(self._since_s) >= TCP_PROBED_REVISIONS_MAX:  # entries of pods that never answered
                 self._since_s.clear()
             since_s = self._since_s[pod] = self._now()
         return since_s
 
-    async def _look_whether_apart(self, question: Question, pod: str) -> None:
-        """Note it if the program's port is closed after queue-proxy's has taken a connection."""
+    async def _note_apart(self, question: Question, pod: str) -> None:
+        """Note whether the program's port is closed after queue-proxy's has accepted a connection."""
         if not await self._probe_port(*split_address(question.address)):
             return
         if await self._probe_port(*_program_of(question)) is False:
-            if len(self._apart) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer
+            if len(self._apart) >= TCP_PROBED_REVISIONS_MAX:  # entries of pods that never answered
                 self._apart.clear()
             self._apart.add(pod)
 

@@ -1,1 +1,1 @@
-"""Where revisions and pods come from. Each source is a class of `source.Source`; a new one is a folder here."""
+"""The sources of revisions and pods. Each is a class of `source.Source`, and a new one is a folder here."""

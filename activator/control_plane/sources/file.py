@@ -1,8 +1,7 @@
-"""The file as a source: the revisions that it declares, and their fixed pods.
+"""The configuration file as a source: the revisions that it declares, and their fixed pods.
 
-Fixed pods are the addresses that the file lists, those that names in it stand for, and those of a file of pods
-(fixed_pods/). They are probed until they answer; afterwards their state is found out by the request path, by probes
-and by health checks.
+Fixed pods are the addresses that the file lists, the addresses of its names, and those of a file of pods (fixed_pods/).
+They are probed until they answer; afterwards requests, probes and health checks determine their state.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from activator.messages import Change, Load, RevisionGone, RevisionSet
 
 
 class FileSource(Source):
-    """The revisions of the file; `processes` runs those that have a command, `fixed_pods` knows the pods of the others,
-    `unreachable` judges them.
+    """The revisions of the file.
+
+    `processes` runs those that have a command, `fixed_pods` knows the pods of the others, `unreachable` judges them.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class FileSource(Source):
         self._declared: dict[str, tuple[RevisionSet, Revision]] = {}  # by key
 
     def configure(self, config: Config, specs: list[RevisionSpec]) -> None:
-        """Make the revisions be what the file says, whatever they were; pods that stay are not touched."""
+        """Replace the declared revisions by those of the file; pods that stay are not touched."""
         revisions = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
         declared = {spec.key: (RevisionSet(spec), revisions[spec.key]) for spec in specs}
         leaving = [key for key in self._declared if key not in declared]
         others = [key for key, one in declared.items() if self._declared.get(key, one) != one]
-        self._declared = declared  # at once: what a full queue drops of the following is resubmitted as it is now
+        self._declared = declared  # first: a change that a full queue drops below is resubmitted from here
         for key in leaving:
             self._processes.drop_revision(key)
             self.fixed_pods.drop_revision(key)
@@ -72,4 +72,4 @@ class FileSource(Source):
         self._submit(self._declared[key][0])
         self.fixed_pods.resubmit(key)
         self._unreachable.resubmit(key)
-        self._processes.resubmit(key)  # behind the revision: pods of an unknown revision are ignored
+        self._processes.resubmit(key)  # after the revision: pods of an unknown revision are ignored

@@ -1,13 +1,13 @@
-"""Active health checks: ready pods are asked again and again, where their revision says so.
+"""Active health checks: ready pods are probed periodically if their revision configures it.
 
 Rules
-  1. The pods of a revision are asked one after the other, evenly over its interval; so the checks of many pods never
-     come at once. A pod is asked again only after its last check has ended.
-  2. The cost has bounds, whatever is configured: HEALTH_CHECKS_PER_S_MAX starts a second and HEALTH_CHECKS_AT_ONCE_MAX
-     under way. Beyond that the intervals become longer; no check is kept.
-  3. After `fall` failures in a row the state worker is told, with the epoch of the pod as it was asked: a pod that has
-     left, or is in another state by then, is not taken out.
-  4. Only READY pods are asked here. Pods in quarantine are asked by the prober, `rise` times.
+  1. The pods of a revision are probed one after the other, evenly over its interval, so that the checks of many pods
+     are spread out. A pod is probed again only after its last check has ended.
+  2. The cost is bounded, whatever is configured: HEALTH_CHECKS_PER_S_MAX starts a second and HEALTH_CHECKS_AT_ONCE_MAX
+     under way. Beyond that the intervals become longer; checks are not queued.
+  3. After `fall` failures in a row the state worker is notified, with the pod's epoch at the check: a pod that has been
+     removed, or has changed its state by then, is not taken out.
+  4. Only READY pods are probed here. The prober probes pods in quarantine, `rise` times.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from lb.tracker import READY
 HEALTH_CHECKS_PER_S_MAX: Final = 500.0  # 2 % of a core
 HEALTH_CHECKS_AT_ONCE_MAX: Final = 256
 HEALTH_CHECK_TIMEOUT_MAX_S: Final = 10.0  # and never more than the interval
-_IDLE_S: Final = 3600.0  # nothing is due: sleep until a revision asks for checks
+_IDLE_S: Final = 3600.0  # nothing is due: sleep until a revision configures checks
 
 log = logging.getLogger("activator.probing")
 
 
 class _Round:
-    """One revision: the pods that are still to be asked in this interval, and failures in a row."""
+    """The current round of one revision: the pods still to be probed in this interval, and failures in a row."""
 
     def __init__(self) -> None:
         self.left: list[str] = []  # identities, the next one last
         self.step_s = 0.0
-        self.failures: dict[str, tuple[int, int]] = {}  # by identity: the pod's epoch, and how many in a row
+        self.failures: dict[str, tuple[int, int]] = {}  # by identity: the pod's epoch, and the failures in a row
         self.asking: set[str] = set()
 
 
 class HealthChecks:
-    """`ask_pod` asks one pod once; `wait` sleeps."""
+    """The health checks of all revisions; `ask_pod` probes one pod once, `wait` sleeps."""
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class HealthChecks:
         self._wait = wait
         self._rounds: dict[str, _Round] = {}
         self._due: Schedule[str] = Schedule()
-        self._wake = asyncio.Event()  # a revision asks for checks, or one of the checks under way has ended
+        self._wake = asyncio.Event()  # a revision configures checks, or a check under way has ended
         self.under_way = 0
         self.checks_total = 0
         self.failed_total = 0
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             now_s = self._now()
             may_check = self.under_way < HEALTH_CHECKS_AT_ONCE_MAX
@@ -84,7 +84,7 @@ class HealthChecks:
                 await self._wait(self._wake, min(self._due.next_s() - now_s, _IDLE_S) if may_check else _IDLE_S)
 
     def applied(self, effects: list[Effect]) -> None:
-        """Begin with revisions that ask for checks; those that ask for none any more end when they are due."""
+        """Begin with revisions that now configure checks; those that no longer do end when they are due."""
         for effect in effects:
             if type(effect) is SetRevision or type(effect) is RebuildRevision:
                 key = effect.key
@@ -127,7 +127,7 @@ class HealthChecks:
             found = await self._ask_pod(question, min(spec.health_checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
         except asyncio.CancelledError:
             raise
-        except Exception:  # a defect says nothing of the pod
+        except Exception:  # a bug is no evidence against the pod
             log.exception("could not check the pod %s of %s", pod.identity, spec.key)
             found = Ask.ANSWERED
         finally:
@@ -148,6 +148,6 @@ class HealthChecks:
         checks = None if revision is None else revision.spec.health_checks
         if checks is not None and failures >= checks.fall:
             del current.failures[pod.identity]
-            said = f"failed {failures} health checks in a row: {cause}"
-            log.warning("%s: the pod %s %s; it is taken out", key, pod.identity, said)
-            self._submit(PodFailedChecks(key, pod.identity, pod.epoch, said))
+            cause = f"failed {failures} health checks in a row: {cause}"
+            log.warning("%s: the pod %s %s; it is taken out", key, pod.identity, cause)
+            self._submit(PodFailedChecks(key, pod.identity, pod.epoch, cause))

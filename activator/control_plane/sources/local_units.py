@@ -1,4 +1,4 @@
-"""Whatever runs on this machine, as units of one supervisor: processes and containers."""
+"""The units of everything that runs on this machine: processes and containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from activator.control_plane.sources.process.unit import Unit, Units
 
 
 class LocalUnits(Units):
-    """Each revision has one of both."""
+    """A factory that passes each revision to one of its two factories."""
 
     def __init__(self, processes: ChildProcesses, containers: ContainerUnits) -> None:
         self._processes = processes

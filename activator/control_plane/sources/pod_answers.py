@@ -1,10 +1,9 @@
-"""Which pods of each revision have answered, kept up to date from the effects of the state worker.
+"""The pods of each revision that have answered, kept up to date by the effects of the state worker.
 
 Rules
-  1. An effect costs a step, and so does a question: nothing here walks the pods of a revision, which may be thousands
-     that are all asked every few milliseconds.
-  2. A Service that stands for its pods (`cluster_pod`) takes requests as a pod does, but its answer says nothing about
-     theirs.
+  1. An effect and a query take constant time: nothing here iterates over the pods of a revision, which may be thousands
+     that are all probed every few milliseconds.
+  2. A Service in place of its pods (`cluster_pod`) takes requests like a pod, but its answer is no evidence about them.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CLUSTER: Final = "cluster-ip/"
 _UP: Final = frozenset({READY, RECOVERING})  # may be picked
 _PROVEN: Final = frozenset({READY, RECOVERING, QUARANTINED})  # has answered
 _NONE: Final[frozenset[str]] = frozenset()
-_NOBODY: Final = (False, False)
+_NO_ANSWER: Final = (False, False)
 
 
 def cluster_pod(address: str) -> str:
@@ -29,11 +28,11 @@ def cluster_pod(address: str) -> str:
 
 
 class _Known:
-    """Of one revision: identities."""
+    """The identities of one revision."""
 
     def __init__(self) -> None:
         self.up: set[str] = set()  # pods that may be picked
-        self.proven: set[str] = set()  # pods that have answered, be they in quarantine
+        self.proven: set[str] = set()  # pods that have answered, including those in quarantine
         self.services: set[str] = set()  # Services that may be picked
 
     def put(self, identity: str, state: int | None) -> None:
@@ -44,7 +43,7 @@ class _Known:
             _put(self.proven, identity, state in _PROVEN)
 
     def answers(self) -> tuple[bool, bool]:
-        """Whether a pod may be picked, and whether a Service may."""
+        """Return whether a pod may be picked, and whether a Service may."""
         return bool(self.up), bool(self.services)
 
     def is_empty(self) -> bool:
@@ -52,21 +51,23 @@ class _Known:
 
 
 class PodAnswers:
-    """`turned(key)` is called when the first pod of a revision answers, or its Service, and when the last that did does
-    no more.
+    """The pods that have answered.
+
+    `turned(key)` is called when the first pod of a revision, or its Service, answers, and when the last one no longer
+    does.
     """
 
     def __init__(self, turned: Callable[[str], None]) -> None:
         self._turned = turned
         self._known: dict[str, _Known] = {}
-        self._rebuilt: dict[str, _Known] = {}  # of tables that are made anew and not complete
+        self._rebuilt: dict[str, _Known] = {}  # tables that are being rebuilt, by key
 
     def applied(self, effect: Effect) -> None:
-        """The model is as this says."""
+        """Apply an effect."""
         if type(effect) is SetPod or type(effect) is PlacePod:
-            self._is(effect.key, effect.identity, effect.state)
+            self._set(effect.key, effect.identity, effect.state)
         elif type(effect) is WithdrawPod:
-            self._is(effect.key, effect.identity, None)
+            self._set(effect.key, effect.identity, None)
         elif type(effect) is DropRevision:
             self._forget(effect.key)
         elif type(effect) is RebuildRevision:
@@ -76,26 +77,26 @@ class PodAnswers:
             self._rebuild(effect.key, effect.pods, effect.complete)
 
     def has_answer(self, key: str) -> bool:
-        """Whether requests can go somewhere: to a pod, or to the Service."""
+        """True if requests can be sent to a pod or to the Service."""
         known = self._known.get(key)
         return known is not None and bool(known.up or known.services)
 
     def has_pod(self, key: str) -> bool:
-        """Whether a pod may be picked."""
+        """True if a pod may be picked."""
         known = self._known.get(key)
         return known is not None and bool(known.up)
 
     def count(self, key: str) -> int:
-        """How many pods may be picked."""
+        """Return how many pods may be picked."""
         known = self._known.get(key)
         return 0 if known is None else len(known.up)
 
     def proven(self, key: str) -> AbstractSet[str]:
-        """The pods that have answered, also those in quarantine: other activators know nothing of ours."""
+        """Return the pods that have answered, including those in quarantine, which other activators do not share."""
         known = self._known.get(key)
         return _NONE if known is None else known.proven
 
-    def _is(self, key: str, identity: str, state: int | None) -> None:
+    def _set(self, key: str, identity: str, state: int | None) -> None:
         known = self._known.get(key)
         if known is None:
             if state not in _PROVEN:
@@ -111,11 +112,11 @@ class PodAnswers:
     def _forget(self, key: str) -> None:
         self._rebuilt.pop(key, None)
         known = self._known.pop(key, None)
-        if known is not None and known.answers() != _NOBODY:
+        if known is not None and known.answers() != _NO_ANSWER:
             self._turned(key)
 
     def _rebuild(self, key: str, pods: tuple[PlacePod, ...], complete: bool) -> None:
-        """All of it anew: some effects before it may have been lost. The last part counts."""
+        """Rebuild the state of a revision, as effects before may have been lost; it is applied with the last part."""
         rebuilt = self._rebuilt.get(key)
         if rebuilt is None:
             return
@@ -125,7 +126,7 @@ class PodAnswers:
             return
         del self._rebuilt[key]
         known = self._known.pop(key, None)
-        before = _NOBODY if known is None else known.answers()
+        before = _NO_ANSWER if known is None else known.answers()
         if not rebuilt.is_empty():
             self._known[key] = rebuilt
         if before != rebuilt.answers():

@@ -1,7 +1,7 @@
-"""What a source is: one origin of revisions, of pods, or of both.
+"""The interface of a source: one origin of revisions, of pods, or of both.
 
-A source is a class in a folder of its own that overrides what applies to it, and a line in `app/sources.py`
-that makes it where the configuration asks for it. What it knows it submits as changes (`messages/`); the state worker
+A source is a class in a folder of its own that overrides the methods it needs, and a line in
+`app/sources.py` that creates it if the configuration enables it. It submits changes (`messages/`); the state worker
 decides.
 """
 
@@ -12,44 +12,44 @@ from activator.messages import Effect, Load, PodTaken
 
 
 class Source:
-    """By itself a source of nothing. Methods that are no coroutines return at once: they hold the event loop."""
+    """A source without revisions or pods; methods that are not coroutines run on the event loop and must not block."""
 
     async def start(self) -> None:
-        """Begin to submit. Raises StartError with what to do."""
+        """Begin to submit. Raises StartError with an instruction."""
 
     async def close(self) -> None:
         """Release everything; nothing is submitted afterwards."""
 
     def declares(self, key: str) -> bool:
-        """Whether the revision exists because this source says so."""
+        """True if the revision exists because this source declares it."""
         return False
 
     def resubmit(self, key: str) -> None:
-        """Changes of this revision were lost: submit all of it again, also if the revision is gone.
+        """Submit all of a revision again because changes of it were lost, also if it has been removed.
 
-        All of it, since what was submitted after a lost change may have had no effect without it.
+        All of it, because later changes may have had no effect without the lost ones.
         """
 
     def receive_load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Take the present load of a revision."""
 
     def receive_taken(self, taken: PodTaken) -> None:
-        """A pod that takes one request has it."""
+        """Note that a pod that takes one request has it."""
 
     def receive_drained(self, key: str, identity: str) -> None:
-        """A withdrawn pod has no request any more."""
+        """Note that a withdrawn pod has no request any more."""
 
     def applied(self, effects: list[Effect]) -> None:
-        """The model is as these say, and the data plane has received them."""
+        """Take the effects that the model has applied and the data plane has received."""
 
     def scaling(self, key: str) -> Shown | None:
-        """The last decision about how many pods the revision should have; None: this source does not scale it."""
+        """Return the last scaling decision for the revision; None if this source does not scale it."""
         return None
 
     def pending(self) -> list[str]:
-        """Return what this source has to receive before the program is ready to serve; reasons for an operator.
+        """Return what this source has to receive before the activator is ready to serve, as reasons for people.
 
-        A source of revisions is pending until it has listed them once: until then no request is refused for good
-        because no revision serves it.
+        A source of revisions is pending until it has listed them once: until then no request is rejected for the lack
+        of a revision.
         """
         return []

@@ -1,11 +1,11 @@
-"""Revisions none of whose fixed pods can be reached: their requests are refused with the cause, not held.
+"""Revisions without a reachable fixed pod: their requests are rejected with the cause instead of held.
 
 Rules
-  1. Only pods that the file lists. Pods of a cluster and local processes are expected to take long until they answer.
+  1. Only fixed pods count. Pods of a cluster and local processes are expected to need time until they answer.
   2. A revision is unreachable when none of its pods has answered a probe for `timeouts.unreachable`, or when it has had
-     none for so long, since a name or a file that they come from fails.
-     It is reachable again with the first pod that answers, or when its pods or its configuration change.
-  3. While requests come, its pods are asked again and again (expedited probing), also when these are refused at once.
+     none for that time because their name or file fails. It is reachable again with the first pod that answers, or when
+     its pods or its configuration change.
+  3. While requests come, its pods are probed frequently (expedited probing), also when the requests are rejected.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from activator.messages import Change, Load, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from lb.tracker import DRAINING
 
-LOOK_INTERVAL_S: Final = 0.1  # of a revision that may have thousands of pods, each asked every few milliseconds
+LOOK_INTERVAL_S: Final = 0.1  # bounds the cost for thousands of pods, each probed every few milliseconds
 
 log = logging.getLogger("activator.probing")
 
 
 class UnreachableRevisions:
-    """`patience_s`: how long each pod of a revision may fail to answer (0: without a limit); revisions that are not in
-    it are not judged. `no_pods(key)` returns why a revision has no pods; None if no source of pods fails.
+    """Judges which revisions are unreachable.
+
+    `patience_s`: how long each pod of a revision may fail to answer (0: without a limit); revisions that are not in it
+    are not judged. `no_pods(key)` returns why a revision has no pods; None if no source of pods fails.
     """
 
     def __init__(
@@ -45,18 +47,18 @@ class UnreachableRevisions:
         self._model = model
         self._now = now
         self.patience_s: dict[str, float] = {}
-        self._look_s: dict[str, float] = {}  # not before: the next look at a revision's pods
-        self.causes: dict[str, str] = {}  # of those that are unreachable
+        self._next_check_s: dict[str, float] = {}  # the earliest time of the next check of a revision's pods
+        self.causes: dict[str, str] = {}  # unreachable revisions, by key
         self.pod_causes = PodCauseLog()
         self._no_pods = no_pods
 
     def pod_failed(self, key: str) -> None:
-        """A pod of the revision was asked, and did not answer."""
+        """Note that a pod of the revision did not answer a probe."""
         now_s = self._now()
-        if key not in self.patience_s or now_s < self._look_s.get(key, 0.0):
+        if key not in self.patience_s or now_s < self._next_check_s.get(key, 0.0):
             return
-        self._look_s[key] = now_s + LOOK_INTERVAL_S
-        self.pod_causes.look(key, self._prober.failing(key), now_s)
+        self._next_check_s[key] = now_s + LOOK_INTERVAL_S
+        self.pod_causes.report(key, self._prober.failing(key), now_s)
         self._judge(key)
 
     def _judge(self, key: str) -> None:
@@ -69,38 +71,38 @@ class UnreachableRevisions:
                 self._submit(RevisionFailed(key, cause))
 
     def pods_changed(self, key: str, are_others: bool) -> None:
-        """It has other pods now; or a name or a file that its pods come from has failed once more."""
+        """Note that the pods have changed (`are_others`), or that a name or file of pods has failed once more."""
         if are_others:
             self.recover(key)
         else:
             self._judge(key)
 
     def recover(self, key: str) -> None:
-        """A pod has answered, or the pods are others now."""
+        """Note that a pod has answered, or that the pods have changed."""
         if self.causes.pop(key, ""):
             log.info("%s can be reached again", key)
             self._submit(RevisionRecovered(key))
 
     def forget(self, key: str) -> None:
-        """The revision is gone."""
+        """Forget a revision that was removed."""
         self.causes.pop(key, None)
         self.patience_s.pop(key, None)
-        self._look_s.pop(key, None)
+        self._next_check_s.pop(key, None)
         self.pod_causes.forget(key)
 
     def resubmit(self, key: str) -> None:
-        """What was submitted of it was lost."""
+        """Submit the state of a revision again after changes were lost."""
         cause = self.causes.get(key, "")
         if cause:
             self._submit(RevisionFailed(key, cause))
 
     def receive_load(self, load: Load) -> None:
-        """Requests have come, though they are refused."""
+        """Probe the pods of an unreachable revision soon, because requests for it come."""
         if load.key in self.causes:
             self._prober.hurry(load.key)
 
     def _cause(self, key: str, patience_s: float) -> str:
-        """One line, or empty: it may be reachable."""
+        """Return why the revision is unreachable, as one line; empty if it may be reachable."""
         revision = self._model.revisions.get(key)
         pods = [] if revision is None else [pod for pod in revision.pods.values() if pod.state() != DRAINING]
         failing = self._prober.failing(key)

@@ -1,6 +1,6 @@
-"""Which pods of a revision are at which address.
+"""An index of the pods of a revision by address.
 
-Nearly always that is one, so only where there are more is a list kept.
+Nearly always one pod has an address, so a list is kept only for addresses with several.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class AddressIndex:
         return address not in self._one and address not in self._more
 
     def is_shared(self, address: str) -> bool:
-        """More than one pod is there."""
+        """True if more than one pod is at the address."""
         return address in self._more
 
     def at(self, address: str) -> tuple[str, ...]:
-        """The pods there, the one that came last at the end."""
+        """Return the pods at the address, the newest last."""
         more = self._more.get(address)
         if more is not None:
             return more
@@ -34,7 +34,7 @@ class AddressIndex:
         return () if one is None else (one,)
 
     def arrived(self, identity: str, address: str) -> None:
-        """Without effect where it is there already."""
+        """Add a pod at an address; no effect if it is there already."""
         if self.is_free(address):
             self._one[address] = identity
             return
@@ -44,7 +44,7 @@ class AddressIndex:
             self._more[address] = (*here, identity)
 
     def left(self, identity: str, address: str) -> None:
-        """Without effect where it is not there."""
+        """Remove a pod from an address; no effect if it is not there."""
         if not self.is_shared(address):
             if self._one.get(address) == identity:
                 del self._one[address]

@@ -1,17 +1,17 @@
-"""One pod for each address: where two names stand at one ip:port, the newer one has it and the older one drains.
+"""One pod per address: if two identities have the same ip:port, the newer one keeps it and the older one drains.
 
-It may be the same process under two names (a list has the address, and the pod reports itself with another name), or an
-IP that was given to another pod before its former one was taken from the list. Both ready, they would get twice the
-limit.
+They may be one process with two names (a list has the address, and the pod reports itself under another name), or an IP
+address that was assigned to another pod before the former one was removed from the list. If both were ready, they would
+get twice the limit.
 
 Rules
-  1. The pod that came to an address last has it, ready or not, unless it is about to go. It keeps the address as long
-     as it is there; the others there are *ousted*: they drain, whatever their sources say.
-  2. When the pod that has an address leaves it, moves away or drains, the one that came before it has it again. It is
-     asked first whether it answers.
-  3. An address belongs to one pod within a revision. Two revisions may name the same address: each has its own limit.
+  1. The newest pod at an address has it, ready or not, unless it is terminating. It keeps the address as long as it is
+     there; the others there are *ousted*: they drain, whatever their sources report.
+  2. When the pod that has an address is removed, moves or drains, the previous one gets it back. It is probed before it
+     gets requests.
+  3. An address belongs to one pod within a revision. Two revisions may have the same address: each has its own limit.
 
-What is still in flight at the older one counts for the limit of the newer one (lb/addresses.py).
+Requests that are still in flight at the older pod count against the limit of the newer one (lb/addresses.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from activator.control_plane.state.records import PodRecord, RevisionRecord
 
 
 def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: float) -> None:
-    """Decide who has the addresses that the reduction has touched."""
+    """Decide which pods have the addresses that the reduction has touched."""
     left: set[tuple[str, str]] = set()
     arrived: dict[str, list[str]] = {}
     for identity, step in reduction.steps.items():
@@ -46,22 +46,22 @@ def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: floa
 
 
 def settle_all(revision: RevisionRecord, reduction: Reduction, now_s: float) -> RevisionRecord:
-    """Count anew which pods are where, and decide about each address; the revision with that."""
+    """Rebuild the index of a revision's addresses, and decide about each address; return the new revision."""
     index = AddressIndex()
     shared: dict[str, None] = {}
-    count_anew(revision, revision.pods.values(), index, shared)
+    index_pods(revision, revision.pods.values(), index, shared)
     revision = replace(revision, addresses=index)
     reduction.touched.extend(shared)
     settle_addresses(revision, reduction, now_s)
     return revision
 
 
-def count_anew(
+def index_pods(
     revision: RevisionRecord, pods: Iterable[PodRecord], index: AddressIndex, shared: dict[str, None]
 ) -> None:
-    """Note in `index` where these pods of the revision are; `shared`: addresses about which something is to be decided.
+    """Add these pods of the revision to `index`; add to `shared` the addresses that need a decision.
 
-    Who was there before stays before the others.
+    The order of arrival in the present index is kept.
     """
     for pod in pods:
         address = pod.address
@@ -76,14 +76,14 @@ def count_anew(
 
 
 def _settle(revision: RevisionRecord, reduction: Reduction, address: str, pods: list[PodRecord], now_s: float) -> None:
-    """`pods`: all that are at the address, in order of arrival."""
+    """Decide about one address. `pods`: all pods at it, in order of arrival."""
     holder = ""
     for pod in pods:
         if pod.contends():
             holder = pod.identity
     for pod in pods:
         if not pod.contends() or pod.identity == holder:
-            if pod.ousted_by:  # what was found out of it was perhaps found out of the other
+            if pod.ousted_by:  # the observations may be about the other pod
                 doubted = not pod.quarantined and not pod.recovering
                 put(revision, pod, replace(pod, ousted_by="", doubted=doubted), RETURNED, now_s, reduction)
         elif pod.ousted_by != holder:
@@ -92,7 +92,7 @@ def _settle(revision: RevisionRecord, reduction: Reduction, address: str, pods: 
 
 
 def _record(revision: RevisionRecord, reduction: Reduction, identity: str) -> PodRecord:
-    """As it will be."""
+    """Return the record of a pod after the reduction."""
     step = reduction.steps.get(identity)
     pod = revision.pods[identity] if step is None else step.new
     assert pod is not None, f"{identity} is gone"

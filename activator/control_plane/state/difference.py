@@ -1,7 +1,7 @@
-"""From a pod's old record and its new one to what has to be done; here and nowhere else.
+"""The effects of a change: derived from a pod's old record and its new one, and only here.
 
-A transition that the table of `lifecycle.py` does not have is a defect of the caller: it is refused and counted, and
-the record stays as it was. With each state, and each slot, a pod has a new epoch.
+A transition that is not in the table of `lifecycle.py` is a bug of the caller: it is refused and counted, and the
+record does not change. A pod gets a new epoch with each state and each slot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def put(
     now_s: float,
     reduction: Reduction,
 ) -> None:
-    """Write `new` in place of `old` (None: no pod), because of `event`; what follows from it is for `conclude`."""
+    """Write `new` in place of `old` (None: no pod), because of `event`; `conclude` derives the effects."""
     before = EMPTY if old is None else old.state()
     after = EMPTY if new is None else new.state()
     moved = old is not None and new is not None and old.address != new.address
@@ -33,7 +33,7 @@ def put(
         return
     identity = new.identity if new is not None else old.identity if old is not None else ""
     if new is not None and old is not None and not moved and before != after:
-        # Strikes are in a row: they do not outlast the pod's stay in the table.
+        # Strikes are counted in a row: they do not outlast the pod's stay in the table.
         strikes = 0 if after == DRAINING else new.strikes
         new = replace(new, since_s=now_s, strikes=strikes, epoch=reduction.next_epoch())
     reduction.pods[(revision.spec.key, identity)] = new
@@ -48,7 +48,7 @@ def put(
 
 
 def _touch(revision: RevisionRecord, old: PodRecord | None, new: PodRecord | None, reduction: Reduction) -> None:
-    """Note the addresses at which it may have to be settled anew who has them."""
+    """Note the addresses for which the holder may have to be decided again."""
     if old is not None and revision.addresses.is_shared(old.address):
         reduction.touched.append(old.address)
     if new is None or (old is not None and old.address == new.address):
@@ -60,7 +60,7 @@ def _touch(revision: RevisionRecord, old: PodRecord | None, new: PodRecord | Non
 
 
 def conclude(revision: RevisionRecord, reduction: Reduction) -> None:
-    """What has to be done: pods leave first, so that their slots and addresses are free."""
+    """Add the effects of all steps; pods are withdrawn first, so that their slots and addresses are free."""
     for identity, step in reduction.steps.items():
         _withdraw(revision, identity, step, reduction)
     for identity, step in reduction.steps.items():
@@ -109,7 +109,7 @@ def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Redu
 
 
 def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
-    """The order to ask the pod as its revision says."""
+    """Return the order to probe the pod as its revision configures it."""
     spec = revision.spec
     checks = spec.health_checks
     if checks is None or not pod.quarantined:
@@ -118,11 +118,11 @@ def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
 
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:
-    """The effect that gives the pod a slot."""
+    """Return the effect that gives the pod a slot."""
     limit = revision.limit_of(pod)
     return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch)
 
 
 def set_pod(revision: RevisionRecord, pod: PodRecord) -> SetPod:
-    """The effect that makes its slot be what the record says."""
+    """Return the effect that updates the pod's slot from its record."""
     return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight, pod.epoch)

@@ -1,18 +1,17 @@
-"""What we find out about pods ourselves: answered probes, refused and broken connections, trials, and old age.
+"""Observations of pods: answered probes, refused and broken connections, trials, and old age.
 
 These are passive health checks with outlier detection: a pod is ejected into quarantine after failures in a row, and
 comes back through trial requests, as behind a half-open circuit breaker.
 
 Rules
-  1. A refused connection is certain: the pod is out at once, even the last one. Silence and breakage are uncertain: out
-     after so many strikes in a row, only a share of the pods at once, never the last that is ready.
-     A pod that fails its revision's health checks (sources/health_checks.py) is out, too, even the last one.
-  2. There is one way back: a probe is answered (where there are health checks, `rise` in a row), then one trial request
-     at a time.
-  3. What comes too late is stale: a report of a pod that is gone, or has another state or another slot since (its epoch
-     is another one), and an answer to a probe that nobody waits for. It is counted and not acted on.
-  4. No pod is dropped for its age while a source lists it: it is asked again, unless its source itself decides whether
-     it answers.
+  1. A refused connection is certain: the pod is ejected at once, even the last one. Timeouts and broken connections are
+     uncertain: it is ejected after several strikes in a row, only a share of the pods at once, never the last ready
+     one. A pod that fails its revision's health checks (sources/health_checks.py) is ejected, too, even the last one.
+  2. There is one way back: an answered probe (with health checks, `rise` in a row), then one trial request at a time.
+  3. Late reports are stale: a report about a pod that was removed, or has changed its state or slot since (its epoch
+     differs), and an answer to a probe that is no longer wanted. They are counted and have no effect.
+  4. A pod is not dropped for its age while a source lists it: it is probed again, unless its source decides whether it
+     answers.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from activator.messages import (
 )
 from lb.tracker import NOT_READY, READY
 
-PUSH_FRESH_S: Final = 60.0  # how long a pod's report of itself overrides what others report of it
+PUSH_FRESH_S: Final = 60.0  # how long a pod's own report overrides the reports of other sources
 PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may stay
 
 
@@ -47,7 +46,7 @@ def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Re
     old = revision.pods.get(change.identity)
     if old is None or not old.wants_probe():
         reduction.stale = True
-        reduction.probes.append(StopProbe(change.key, change.identity))  # in case that such an order was lost
+        reduction.probes.append(StopProbe(change.key, change.identity))  # in case such an order was lost
         return
     if change.address and change.address != old.address:
         reduction.stale = True
@@ -75,7 +74,7 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
         return
     put(revision, old, replace(old, strikes=strikes), STRUCK, now_s, reduction)
     if not reduction.refused:
-        reduction.effects.append(set_pod(revision, old))  # only suspected: the slot is given back to the picks
+        reduction.effects.append(set_pod(revision, old))  # only suspected: the slot may be picked again
 
 
 def pod_failed_checks(revision: RevisionRecord, change: PodFailedChecks, now_s: float, reduction: Reduction) -> None:
@@ -107,7 +106,7 @@ def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, redu
 
 
 def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Reduction) -> None:
-    """Forget reports that are too old, and pods that no source lists."""
+    """Forget old reports, and pods that no source lists."""
     calm = True
     for old in revision.pods.values():
         if not old.ages():
@@ -121,7 +120,7 @@ def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Redu
 
 
 def _reported(revision: RevisionRecord, identity: str, epoch: int, reduction: Reduction) -> PodRecord | None:
-    """The pod that a report is about; None: it comes late."""
+    """Return the pod that a report is about; None if the report is stale."""
     pod = revision.pods.get(identity)
     if pod is None or pod.epoch != epoch:
         reduction.stale = True
@@ -152,7 +151,7 @@ def _asked_again(status: PodStatus) -> PodStatus:
 
 
 def _cause(pod: PodRecord, change: PodRefused, strikes: int) -> str:
-    """Why it goes into quarantine, in a few words and the one of the log."""
+    """Return why the pod is quarantined, in a few words and the reason of the log."""
     met = f": {change.reason}" if change.reason else ""
     if change.dead:
         return "refused a connection" + met

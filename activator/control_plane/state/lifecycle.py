@@ -1,9 +1,9 @@
 """The states of a pod and every legal transition between them, as one table.
 
 Rules
-  1. `TRANSITIONS` is all there is: `reduce` asks `is_legal` before it writes a record. What is not in the table is a
-     defect of ours: it is refused, counted and logged. (What only comes late is recognised before: health.py.)
-  2. The section "States" of docs/state-worker.md is made from the table (`make docs`); a test compares them.
+  1. `TRANSITIONS` is complete: `reduce` calls `is_legal` before it writes a record. A transition that is not in the
+     table is a bug: it is refused, counted and logged. (Late reports are recognized before: health.py.)
+  2. The section "States" of docs/state-worker.md is generated from the table (`make docs`); a test compares them.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Final, NamedTuple
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, STATE_NAMES
 
 # What happens to a pod.
-SEEN: Final = "seen"  # a source asserts it, or says something new of it
-GONE: Final = "gone"  # a source does not assert it any more
+SEEN: Final = "seen"  # a source reports it, or reports a change of it
+GONE: Final = "gone"  # a source no longer reports it
 ANSWERED: Final = "answered"  # a probe was answered
 DEAD: Final = "dead"  # a connection was refused, or health checks have failed
-STRUCK: Final = "struck"  # no answer in time, or a connection that broke
+STRUCK: Final = "struck"  # no answer in time, or a broken connection
 SERVED: Final = "served"  # a request was answered after strikes
 TRIAL_PASSED: Final = "trial passed"
 TRIAL_FAILED: Final = "trial failed"
-EXPIRED: Final = "expired"  # a pod's report of itself has grown old, or no source has asserted it for long
+EXPIRED: Final = "expired"  # a pod's own report has expired, or no source has reported it for a long time
 OUSTED: Final = "ousted"  # another pod has come to its address
-RETURNED: Final = "returned"  # that one has left the address
+RETURNED: Final = "returned"  # the other pod has left the address
 
 EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED, OUSTED, RETURNED)
 
 
 class Transition(NamedTuple):
-    """From one state, on one event, to any of these states."""
+    """The legal states after an event in one state."""
 
     state: int
     event: str
@@ -39,7 +39,7 @@ class Transition(NamedTuple):
 
 
 _NEWER: Final = "a newer pod is at its address"
-_HELD: Final = (QUARANTINED, RECOVERING)  # what we found out ourselves outlives what sources say meanwhile
+_HELD: Final = (QUARANTINED, RECOVERING)  # observations outlive what sources report in that time
 
 TRANSITIONS: Final = (
     Transition(EMPTY, SEEN, (PENDING, READY, NOT_READY, DRAINING), "a new pod"),
@@ -90,12 +90,12 @@ END: Final = "<!-- end of the table -->\n"
 
 
 def is_legal(state: int, event: str, to: int) -> bool:
-    """Whether a pod in `state` may be in the state `to` after `event`; EMPTY is a pod that is not known."""
+    """True if a pod in `state` may be in the state `to` after `event`; EMPTY stands for an unknown pod."""
     return (state, event, to) in _LEGAL
 
 
 def as_markdown() -> str:
-    """The table for the documentation."""
+    """Return the table for the documentation."""
     lines = ["| state | event | becomes | why |", "|---|---|---|---|"]
     for one in TRANSITIONS:
         to = ", ".join(_name(state) for state in one.to)
@@ -104,7 +104,7 @@ def as_markdown() -> str:
 
 
 def with_table(page: str) -> str:
-    """The page with what stands between the two marks made anew; ValueError where a mark is missing."""
+    """Return the page with the text between the two marks replaced; ValueError if a mark is missing."""
     before, _, rest = page.partition(BEGIN)
     _, found, after = rest.partition(END)
     if not found:

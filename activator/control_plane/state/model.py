@@ -1,7 +1,7 @@
-"""What the control plane knows: revisions, their pods, and what each source says of them.
+"""The model of the control plane: revisions, their pods, and what each source reports of them.
 
-Records are frozen. `reduce` reads the model and returns the records to put in it; only `commit` writes. So a change
-that cannot be reduced leaves the model as it was.
+Records are frozen. `reduce` reads the model and returns the records to put into it; only `commit` writes. So a change
+that fails in `reduce` leaves the model as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RENEWED_AT_ONCE: Final = 100  # 0.2 ms
 
 
 class Unconfirmed:
-    """A table was sent so many effects, and no view of it from after them has come since then."""
+    """The number of effects that a table was sent, which no later view of the table has confirmed."""
 
     def __init__(self, sent: int, since_s: float) -> None:
         self.sent = sent
@@ -38,44 +38,44 @@ class Model:
 
     def __init__(self) -> None:
         self.revisions: dict[str, RevisionRecord] = {}
-        self.aging: set[str] = set()  # revisions with pods of which time alone may change something
-        self.sent: dict[str, int] = {}  # by revision: effects since its table was made
-        self.unconfirmed: dict[str, Unconfirmed] = {}  # by revision, the longest first
-        self.epoch: int = 0  # the latest that was given to any pod
-        # By revision: a list that its pods are as it says; gone with the next change of any of them.
+        self.aging: set[str] = set()  # revisions with pods that may change by time alone
+        self.sent: dict[str, int] = {}  # by revision: effects since its table was created
+        self.unconfirmed: dict[str, Unconfirmed] = {}  # by revision, the oldest first
+        self.epoch: int = 0  # the newest epoch of any pod
+        # By revision: the list that describes its pods exactly; dropped with the next change of any of them.
         self.lists: dict[str, Listed] = {}
-        self.renewed_at_once: int = RENEWED_AT_ONCE  # pods of a revision that is made anew
+        self.renewed_at_once: int = RENEWED_AT_ONCE  # pods of a revision that is rebuilt, per turn
 
     def wait_for_confirmation(self, key: str, now_s: float) -> None:
-        """From now on; nothing to wait for where the revision is gone."""
+        """Begin to wait for a confirmation of the effects sent so far; no effect if the revision has no table."""
         self.unconfirmed.pop(key, None)
         if key in self.sent:
             self.unconfirmed[key] = Unconfirmed(self.sent[key], now_s)
 
 
 class Renewal:
-    """How far a revision is made anew that has more pods than one turn can take (repair.py).
+    """The progress of rebuilding a revision with more pods than one turn can take (repair.py).
 
-    Its changes wait meanwhile: nothing else writes its records.
+    Changes of the revision wait until it is complete: nothing else writes its records.
     """
 
     def __init__(self, change: RevisionBroken, identities: tuple[str, ...], at_once: int) -> None:
         self.change = change
         self.identities = identities
         self.at_once = at_once
-        # Each of these is done before the next begins.
-        self.counted: int = 0  # of the identities, in the two below
+        # Each of these phases is complete before the next begins.
+        self.counted: int = 0  # pods that are in the tally and the index
         self.tally = Tally()
         self.addresses = AddressIndex()
-        self.unsettled: dict[str, None] = {}  # addresses
-        self.sent: int = 0  # of the identities
-        self.asked: list[StartProbe] = []  # of those
+        self.unsettled: dict[str, None] = {}  # addresses that need a decision
+        self.sent: int = 0  # pods that were sent
+        self.asked: list[StartProbe] = []  # probes of the pods that were sent
         self.parts: int = 0
         self.is_complete: bool = False
 
 
 class Step:
-    """What becomes of one pod: its record as it is in the model, and as it will be, and the states of both."""
+    """The change of one pod: its record in the model and its new record, and the states of both."""
 
     def __init__(self, old: PodRecord | None, new: PodRecord | None, before: int, after: int) -> None:
         self.old = old
@@ -85,9 +85,9 @@ class Step:
 
 
 class Reduction:
-    """What one change comes to: records to write, and messages to send. None stands for "remove".
+    """The result of one change: records to write and messages to send. None as a record means "remove".
 
-    `epoch`: the model's; `now_s`: when.
+    `epoch`: the model's; `now_s`: the time of the change.
     """
 
     def __init__(self, epoch: int = 0, now_s: float = 0.0) -> None:
@@ -95,32 +95,33 @@ class Reduction:
         self.now_s = now_s
         self.revisions: dict[str, RevisionRecord | None] = {}
         self.pods: dict[tuple[str, str], PodRecord | None] = {}
-        self.steps: dict[str, Step] = {}  # by identity: of these pods those from which effects follow
-        self.arrivals: set[str] = set()  # addresses at which there was nobody before
-        self.touched: list[str] = []  # addresses of several pods of which one comes, leaves, or is about to
-        self.ousted: list[tuple[str, str, str]] = []  # an address, the pod that had it, and the one that has it now
+        self.steps: dict[str, Step] = {}  # by identity: the pods that effects are derived from
+        self.arrivals: set[str] = set()  # addresses that had no pod before
+        self.touched: list[str] = []  # addresses with several pods, one of which arrives, leaves or is about to
+        self.ousted: list[tuple[str, str, str]] = []  # address, the pod that had it, and the pod that has it now
         self.effects: list[Effect] = []
         self.probes: list[ProbeOrder] = []
-        self.refused: bool = False  # the change made no sense in this state, and was not acted on
-        self.stale: bool = False  # it was about a pod that is gone, or as it was before: not acted on either
-        self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: defects, refused
-        self.mismatches: list[tuple[str, str]] = []  # what the auditor found: its kind, and what it was
-        self.calm: str = ""  # a revision in which nothing ages any more
-        self.again: Change | None = None  # what is left of the change: it is to wait behind the others
-        self.listed: Listed | None = None  # once this is written, the pods are as this list says
-        self.renewal: Renewal | None = None  # the change goes on with this; all others of the revision wait for it
-        self.confirmed: str = ""  # a revision whose table has received what it was sent until it was waited for …
-        self.awaits_more: bool = False  # … and not all that it was sent since then
+        self.refused: bool = False  # the change was invalid in this state and had no effect
+        self.stale: bool = False  # it was about a removed pod or an earlier state of one, and had no effect
+        self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: bugs, refused
+        self.mismatches: list[tuple[str, str]] = []  # findings of the auditor: kind and description
+        self.calm: str = ""  # a revision in which no pod ages any more
+        self.again: Change | None = None  # the rest of the change, which is queued behind the others
+        self.listed: Listed | None = None  # once this is written, the list describes the pods exactly
+        self.renewal: Renewal | None = None  # the change continues with this; other changes of the revision wait for it
+        # a revision whose table has received the effects that were awaited; `awaits_more`: more were sent since
+        self.confirmed: str = ""
+        self.awaits_more: bool = False
 
     def next_epoch(self) -> int:
-        """A number that no pod has had."""
+        """Return an epoch that no pod has had."""
         self.epoch += 1
         return self.epoch
 
 
 def commit(model: Model, reduction: Reduction) -> None:
     """Write the records of a reduction."""
-    model.epoch = reduction.epoch  # first: no epoch is given twice
+    model.epoch = reduction.epoch  # first: no epoch may be used twice
     for key, revision in reduction.revisions.items():
         if revision is None:
             model.revisions.pop(key, None)
@@ -148,7 +149,7 @@ def commit(model: Model, reduction: Reduction) -> None:
 
 
 def _count_effects(model: Model, reduction: Reduction) -> None:
-    """How many each table was sent, and whether it has received them."""
+    """Count the effects that each table was sent, and begin to wait for their confirmation."""
     sent = model.sent
     unconfirmed = model.unconfirmed
     for effect in reduction.effects:

@@ -1,6 +1,4 @@
-"""The changes of one revision while it waits, after an exception or while it is made anew: what waits, what was set
-aside, how they come back.
-"""
+"""The waiting changes of one revision, after an exception or while it is rebuilt, and how they return to the queue."""
 
 from __future__ import annotations
 
@@ -25,14 +23,16 @@ from activator.messages import (
 
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker, or in one revision that waits
 
-# Lost changes that sources repeat, and those that no source repeats; what matters of the others is found anew.
+# Changes that sources repeat, and changes that no source repeats; the content of the others is observed again.
 OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, PodSeen, PodGone, Listed)
-_SAID_ONCE: Final = (Probed, SlotDrained, RevisionBroken)
+_NOT_REPEATED: Final = (Probed, SlotDrained, RevisionBroken)
 
 
 class Parked:
-    """`lost`: the change that was set aside, if there was one. `renewal`: the revision is being made anew, and its
-    changes wait until that is done, whatever the time.
+    """The waiting changes of one revision.
+
+    `lost`: the change that was set aside, if any. `renewal`: the revision is being rebuilt, and its changes wait until
+    that is complete, whatever `until_s` is.
     """
 
     def __init__(
@@ -51,24 +51,24 @@ class Parked:
         return self.renewal is None and self.until_s <= now_s
 
     def released(self, queued: list[Change], is_known: bool) -> list[Change]:
-        """Its changes in order, when its backoff is over.
+        """Return the changes in order, after the backoff.
 
-        `queued`: those that are still in the worker's queue. They came after what was taken out of it and parked; had
-        anything been said since, they would have been moved here. `is_known`: the model has the revision.
+        `queued`: those that are still in the worker's queue. They are newer than the changes that were taken out of it
+        and parked; a newer submission would have moved them here. `is_known`: the model has the revision.
         """
         lost = self.lost
         waiting = [*self.changes.take(len(self.changes)), *queued]
         if type(lost) is RevisionGone or (isinstance(lost, RevisionSet) and not is_known):
-            # What came after it makes no sense without it: a successor would inherit pods that count as being
-            # asked, though their answers were thrown away with the end of what they were asked for.
+            # Later changes are invalid without it: a new revision of the same name would inherit pods that count as
+            # probed, although their probes ended with the old one.
             waiting.insert(0, lost)
-        elif isinstance(lost, _SAID_ONCE) and not _is_outdated(lost, waiting):
-            waiting.append(lost)  # the others first: if it raised again, they would wait for ever
+        elif isinstance(lost, _NOT_REPEATED) and not _is_outdated(lost, waiting):
+            waiting.append(lost)  # after the others: if it raised again, they would never be handled
         return waiting
 
 
 def _is_outdated(lost: Change, newer: list[Change]) -> bool:
-    """Its subject is gone, or was reported again; what the auditor found stays, and folds with the new report."""
+    """True if the subject was removed or reported again; a finding of the auditor stays, and folds with the new one."""
     if any(type(change) is RevisionGone for change in newer):
         return True
     key = fold_key(lost)

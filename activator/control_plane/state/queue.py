@@ -1,10 +1,10 @@
-"""The one queue of changes, folded on entry: its bound is pods, not events.
+"""The one queue of changes, folded on entry, so that the number of pods bounds it, not the number of events.
 
-A thousand updates of one pod that arrive before the worker looks are one entry with the newest content, in the place of
-the first. What the auditor found about a broken table is not replaced: it is counted by its kind, which later reports
-about the same table do not have. A full list of a source replaces everything that source said before of the revision's
-pods. The end of a revision replaces everything that was said of it, so that reports about a successor of the same name
-come after.
+A thousand updates of one pod that arrive before the worker takes them are one entry with the newest content, in the
+place of the first. The auditor's report of a broken table is not replaced: it is counted by its kind, which later
+reports of the same table do not have. A full list of a source replaces all earlier changes of that source for the
+revision's pods. The removal of a revision replaces all its earlier changes, so that changes of a new revision of the
+same name come after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FoldKey = tuple[str, ...]
 
 
 def fold_key(change: Change) -> FoldKey:
-    """Changes with the same key say the same kind of thing of the same pod: the newest counts."""
+    """Return the key of a change: of several changes with one key only the newest counts."""
     kind = type(change)
     if isinstance(change, PodSeen):
         return (change.key, "pod", change.source, change.identity)
@@ -46,7 +46,7 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "pod", change.source, change.identity)
     if isinstance(change, Listed):
         return (change.key, "list", change.source)
-    if isinstance(change, PodRefused):  # what is known is not folded into what is inferred
+    if isinstance(change, PodRefused):  # a certain failure is not folded into an uncertain one
         return (change.key, "dead" if change.dead else "struck", change.identity)
     if isinstance(change, SlotDrained):
         return (change.key, "slot", str(change.slot), str(change.generation))
@@ -65,13 +65,13 @@ _OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodServed, TrialEnded, Po
 
 
 def _may_be_dropped(change: Change) -> bool:
-    """When the queue is full: its source can submit it again, and no request goes meanwhile to a pod that leaves."""
+    """True if a full queue may drop it: its source can submit it again, and no request depends on it."""
     return isinstance(change, PodSeen) and change.status is not PodStatus.DRAINING
 
 
 @final
 class _Entry:
-    """A change in the queue, and the ones that came right before and after it."""
+    """A change in the queue, and the ones before and after it."""
 
     __slots__ = ("change", "key", "newer", "older")
 
@@ -83,19 +83,22 @@ class _Entry:
 
 
 class ChangeQueue:
-    """First in, first out, by first arrival of each key. `superseded` is called with what a list replaces."""
+    """A first-in, first-out queue in the order of each key's first arrival.
+
+    `superseded` is called with the keys that a list or a removal replaces.
+    """
 
     def __init__(self, changes_max: int, superseded: Callable[[FoldKey], None] | None = None) -> None:
         self._changes_max = changes_max
         self._superseded = superseded
         self._entries: dict[FoldKey, _Entry] = {}
-        # In order of arrival by links: whoever asks a dictionary for its first keys walks past all that were deleted
-        # before them, 9 us a change where 100,000 wait.
+        # In order of arrival by links: to find the first key of a dictionary takes time for each key that was deleted
+        # before it, 9 us per change with 100,000 waiting.
         self._oldest: _Entry | None = None
         self._newest: _Entry | None = None
-        self._of_revisions: dict[str, dict[FoldKey, None]] = {}  # the keys of each
+        self._of_revisions: dict[str, dict[FoldKey, None]] = {}  # the keys of each revision
         self.folded_total: int = 0
-        self.taken: list[Change] = []  # the last time: whoever took them may have failed before it had them
+        self.taken: list[Change] = []  # the last ones; the taker may have failed before it stored them
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -104,8 +107,8 @@ class ChangeQueue:
         return key in self._entries
 
     def mend(self) -> None:
-        """After an exception: nothing of what is waiting is lost, and it can be taken."""
-        waiting = list(self._entries.items())  # a dictionary keeps the order of arrival, too
+        """Repair the links after an exception; no waiting change is lost."""
+        waiting = list(self._entries.items())  # a dictionary also keeps the order of arrival
         self._oldest = self._newest = None
         self._of_revisions = {}
         for key, entry in waiting:
@@ -114,11 +117,11 @@ class ChangeQueue:
             self._of_revisions.setdefault(key[0], {})[key] = None
 
     def put(self, change: Change) -> bool:
-        """False when the queue is full and the change may be dropped: its source must then list anew."""
+        """Add a change; False if the queue is full and the change may be dropped: its source must then list again."""
         key = fold_key(change)
         if type(change) is RevisionGone:
             self._supersede(list(self._of_revisions.get(change.key, ())))
-        elif type(change) is Listed:  # also where it folds: what was said between the two lists is older than it
+        elif type(change) is Listed:  # also if it folds: changes between the two lists are older than it
             self._supersede(self._pods_of(change))
         entry = self._entries.get(key)
         if entry is not None:
@@ -134,21 +137,21 @@ class ChangeQueue:
         return True
 
     def put_rest(self, change: Change) -> None:
-        """What is left of a change that was taken, behind all others; a newer one of its kind takes its place."""
+        """Put the rest of a change that was taken behind all others, unless a newer one of its kind is queued."""
         if fold_key(change) not in self._entries:
             self.put(change)
 
     def take(self, count: int) -> list[Change]:
-        """The oldest `count` changes, out of the queue."""
+        """Remove and return the oldest `count` changes."""
         taken: list[Change] = []
         self.taken = taken
         while self._oldest is not None and len(taken) < count:
-            taken.append(self._oldest.change)  # first: it is in one of the two at each moment
+            taken.append(self._oldest.change)  # first: the change is in one of the two at each moment
             self._pop(self._oldest)
         return taken
 
     def take_of(self, revision: str) -> list[Change]:
-        """All that is said of one revision, the oldest first, out of the queue."""
+        """Remove and return all changes of one revision, the oldest first."""
         return [self._pop(self._entries[key]) for key in list(self._of_revisions.get(revision, ()))]
 
     def _append(self, entry: _Entry) -> None:
@@ -180,7 +183,7 @@ class ChangeQueue:
         return entry.change
 
     def _pods_of(self, listed: Listed) -> list[FoldKey]:
-        """What the source of the list has said of the revision's pods one by one."""
+        """Return the keys of single pods that the source of the list has reported."""
         return [
             key
             for key in self._of_revisions.get(listed.key, ())

@@ -1,4 +1,4 @@
-"""What the control plane knows of one pod, and of one revision with its pods; frozen."""
+"""The records of one pod, and of one revision with its pods; frozen."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from activator.control_plane.state.tally import Tally
 from activator.messages import PUSH, PodStatus
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
 
-# Before Python 3.12 a look at a member of an Enum is a call, 120 ns, and a pod's record takes a dozen with each change.
+# Before Python 3.12 access to a member of an Enum is a call, 120 ns; each change of a record takes a dozen of them.
 _PENDING: Final = PodStatus.PENDING
 _READY: Final = PodStatus.READY
 _NOT_READY: Final = PodStatus.NOT_READY
@@ -21,36 +21,36 @@ _DRAINING: Final = PodStatus.DRAINING
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """One pod: what each source claims of it, and what we found out ourselves."""
+    """One pod: what each source reports of it, and what the activator has observed."""
 
     identity: str
     address: str
     claims: dict[str, PodStatus]  # by source
-    probe: bool  # a source asked us to find out whether it answers
+    probe: bool  # a source asks the activator to probe it
     proven: bool = False  # it has answered
     quarantined: bool = False
     recovering: bool = False
-    cause: str = ""  # why it is in quarantine, or was before its trial; for people
-    strikes: int = 0  # connections in a row that were silent or broke
+    cause: str = ""  # why it is in quarantine, or was before its trial; shown to people
+    strikes: int = 0  # connections in a row that timed out or broke
     weight: int = 1
-    limit: int = -1  # how many requests it may carry; -1: what the revision says; 0: it is not ours
-    restarts: int = -1  # of its program, the most that a source has reported; -1: none has
-    doubted: bool = False  # its program was started anew, and it has not been asked since
-    ousted_by: str = ""  # the pod that has its address now (addresses.py); empty: it has it itself
-    unplaced: bool = False  # every slot of the table is held
-    epoch: int = 0  # of its state (messages.py): what is reported of it names the one that it is about
-    since_s: float = 0.0  # of its state
+    limit: int = -1  # requests it may have at once; -1: as the revision configures; 0: another replica's
+    restarts: int = -1  # restarts of its program, the largest number reported; -1: none has been
+    doubted: bool = False  # its program was restarted, and it has not been probed since
+    ousted_by: str = ""  # the pod that has its address now (addresses.py); empty: it has it
+    unplaced: bool = False  # the table has no free slot for it
+    epoch: int = 0  # counts its states (messages.py); reports name the epoch they are about
+    since_s: float = 0.0  # time of the last change of its state
     first_seen_s: float = 0.0  # when a source first reported it
-    pushed_s: float = 0.0  # when it last said something of itself; 0.0: it does not count (any more)
-    slot_state: int = EMPTY  # what `state` returns; written with the record, and only then
+    pushed_s: float = 0.0  # time of its last own report; 0.0: there is none that counts
+    slot_state: int = EMPTY  # what `state` returns; set only when the record is created
 
     def __post_init__(self) -> None:
         force_setattr(self, "slot_state", self._state())
 
     def state(self) -> int:
-        """The state of the pod's slot, as `lb.tracker` has it.
+        """Return the state of the pod's slot, one of `lb.tracker`.
 
-        A pod's own report overrides what others say of whether it is ready; any source may say that it goes.
+        A pod's own report overrides other sources on readiness; any source may report that it terminates.
         """
         return self.slot_state
 
@@ -75,7 +75,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         return PENDING
 
     def contends(self) -> bool:
-        """Whether it may have its address: it is there, and no source says that it goes."""
+        """True if it may have its address: a source reports it, and none reports that it terminates."""
         return len(self.claims) > 0 and _DRAINING not in self.claims.values()
 
     def wants_probe(self) -> bool:
@@ -87,11 +87,11 @@ class PodRecord(msgspec.Struct, frozen=True):
         return state == QUARANTINED
 
     def is_listed(self) -> bool:
-        """Whether a source asserts it that is not the pod itself."""
+        """True if a source other than the pod itself reports it."""
         return any(source != PUSH for source in self.claims)
 
     def ages(self) -> bool:
-        """Whether time alone may change what is known of it."""
+        """True if its state may change by time alone."""
         if self.pushed_s > 0.0:
             return True
         return _NOT_READY in self.claims.values() and self.state() == NOT_READY
@@ -102,11 +102,11 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 
     spec: RevisionSpec
     pods: dict[str, PodRecord]
-    failure: str = ""  # why it cannot start, while it cannot
-    retry_s: float = 0.0  # when the next start may be tried; 0: not known
-    tally: Tally = msgspec.field(default_factory=Tally)  # of `pods`, and written with them
+    failure: str = ""  # why it cannot start; empty if it can
+    retry_s: float = 0.0  # when the next start may be tried; 0: unknown
+    tally: Tally = msgspec.field(default_factory=Tally)  # counts of `pods`, written with them
     addresses: AddressIndex = msgspec.field(default_factory=AddressIndex)
 
     def limit_of(self, pod: PodRecord) -> int:
-        """How many requests the pod may carry at once."""
+        """Return how many requests the pod may have at once."""
         return min(pod.limit if pod.limit >= 0 else self.spec.container_concurrency or UNLIMITED, UNLIMITED)

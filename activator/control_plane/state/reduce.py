@@ -1,12 +1,12 @@
-"""What a change means: pure functions from (model, change, time) to a `Reduction`.
+"""The meaning of changes: pure functions from (model, change, time) to a `Reduction`.
 
 Rules
   1. Nothing here writes the model, reads a clock or does I/O; so an exception leaves everything as it was.
-  2. A handler works out the pod's new record; what has to be *done* follows from the difference between the old record
-     and the new one (`difference.py`), if the table of transitions allows it (`lifecycle.py`). Between the two, each
-     address that pods came to or left is settled (`addresses.py`).
-  3. Listing sources decide whether a pod exists; what it says of itself (push) decides whether it is ready while that
-     is fresh; what we found out ourselves decides between READY, QUARANTINED and RECOVERING (`health.py`).
+  2. A handler computes the pod's new record. The effects follow from the difference between the old record and the new
+     one (`difference.py`), if the table of transitions allows it (`lifecycle.py`). Before the effects are derived, each
+     address that pods have come to or left is settled (`addresses.py`).
+  3. Listing sources decide whether a pod exists; the pod's own report (push) decides whether it is ready, while that
+     report is fresh; observations decide between READY, QUARANTINED and RECOVERING (`health.py`).
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from lb.tracker import DRAINING
 
 
 def reduce(model: Model, change: Change, now_s: float) -> Reduction:
-    """Raises whatever a defect raises; the worker sets the change aside."""
+    """Reduce one change. An exception is a bug; the worker then sets the change aside."""
     reduction = Reduction(model.epoch, now_s)
     if type(change) is RevisionSet:
         _revision_set(model, change, reduction)
         return reduction
     revision = model.revisions.get(change.key)
     if revision is None:
-        reduction.refused = True  # the revision has gone meanwhile: the change comes too late …
-        if type(change) is Probed:  # … unless its end was lost on the way
+        reduction.refused = True  # the revision has been removed: the change is late
+        if type(change) is Probed:  # unless the order that ends its probes was lost
             reduction.probes.append(SetProbes(change.key, ()))
         elif type(change) is RevisionBroken or type(change) is TableSeen:
             reduction.effects.append(DropRevision(change.key))
@@ -107,7 +107,7 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
         if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
             reduction.effects.append(set_pod(new, pod))
         if asks_otherwise and pod.wants_probe():
-            reduction.probes.append(start_probe(new, pod))  # in place of the one that runs
+            reduction.probes.append(start_probe(new, pod))  # replaces the probe that runs
 
 
 def _revision_gone(revision: RevisionRecord, change: RevisionGone, now_s: float, reduction: Reduction) -> None:
@@ -132,7 +132,7 @@ def _revision_recovered(
         reduction.effects.append(FailRevision(change.key, ""))
 
 
-# --- pods, as sources see them --------------------------------------------------------------------------------------
+# --- pods, as reported by sources -----------------------------------------------------------------------------------
 
 
 def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction: Reduction) -> None:
@@ -156,13 +156,13 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
     elif pushed_s > 0.0:
         new = _self_reported(old, change.status, now_s)
     else:
-        if _says_nothing_new(old, change):
+        if _is_unchanged(old, change):
             return
         new = _as_seen(old, change)
     put(revision, old, new, SEEN, now_s, reduction)
 
 
-def _says_nothing_new(old: PodRecord, change: PodSeen) -> bool:
+def _is_unchanged(old: PodRecord, change: PodSeen) -> bool:
     return (
         old.claims.get(change.source) is change.status
         and old.weight == change.weight
@@ -177,26 +177,26 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
         claims={**old.claims, change.source: change.status},
         weight=change.weight,
         limit=change.limit,
-        probe=change.probe or (old.probe and len(old.claims) > 1),  # of the only source the newest word counts
+        probe=change.probe or (old.probe and len(old.claims) > 1),  # the newest report of the only source decides
         restarts=max(old.restarts, change.restarts),
-        doubted=old.doubted and not _is_called_ready(old, change),
+        doubted=old.doubted and not _is_declared_ready(old, change),
     )
     if 0 <= old.restarts < change.restarts:
-        # Another program at the same address, under the same name: what was found out is about the one before, but
-        # for a quarantine, which ends as every quarantine does.
+        # Another program at the same address with the same name: observations are about the old one, except for a
+        # quarantine, which ends as every quarantine does.
         return replace(new, proven=False, strikes=0, doubted=not old.quarantined and not old.recovering)
     return new
 
 
-def _is_called_ready(old: PodRecord, change: PodSeen) -> bool:
-    """Its source has called it something else, and now says that it is ready, and that this is not to be asked."""
+def _is_declared_ready(old: PodRecord, change: PodSeen) -> bool:
+    """True if its source reported another status before, and now reports it ready without a probe."""
     ready = PodStatus.READY
     return change.status is ready and not change.probe and old.claims.get(change.source) is not ready
 
 
 def _self_reported(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
     claims = old.claims if old.claims.get(PUSH) is status else {**old.claims, PUSH: status}
-    starts = status is PodStatus.PENDING  # a new life: what was proven of the last does not count
+    starts = status is PodStatus.PENDING  # it has restarted: observations of the earlier run do not count
     return replace(old, claims=claims, pushed_s=now_s, proven=old.proven and not starts)
 
 
@@ -208,13 +208,13 @@ def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction
     new = replace(old, claims=claims)
     if change.source == PUSH:
         new = replace(new, pushed_s=0.0)
-    # No source lists it any more: what it says of itself does not keep it.
+    # No source lists it any more: its own report alone does not keep it.
     put(revision, old, new if new.is_listed() else None, GONE, now_s, reduction)
 
 
 def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s: float, reduction: Reduction) -> None:
-    """`last`: a list that the pods are as it says."""
-    news = None if last is None or last.source != change.source else _news(last.pods, change.pods)
+    """Apply a list. `last`: the list that describes the pods exactly, if there is one."""
+    news = None if last is None or last.source != change.source else _changed_reports(last.pods, change.pods)
     if news is not None:
         for seen in news:
             _pod_seen(revision, seen, now_s, reduction)
@@ -231,10 +231,10 @@ def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s
         reduction.listed = change
 
 
-def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
-    """What is different, pod by pod; None where they are not the same pods in the same order.
+def _changed_reports(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
+    """Return the reports that differ; None if they are not about the same pods in the same order.
 
-    A claim that is the same object again is recognised at once; an equal one, at one comparison.
+    Identical objects are recognized at once, equal ones by one comparison.
     """
     if len(before) != len(after):
         return None
@@ -253,7 +253,7 @@ def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSe
 def _slot_drained(revision: RevisionRecord, change: SlotDrained, now_s: float, reduction: Reduction) -> None:
     key = change.key
     reduction.effects.append(FreeSlot(key, change.slot, change.generation))
-    for identity in revision.tally.unplaced:  # the first
+    for identity in revision.tally.unplaced:  # only the first one gets the slot
         pod = revision.pods[identity]
         reduction.pods[(key, identity)] = replace(pod, unplaced=False)
         reduction.effects.append(place(revision, pod))

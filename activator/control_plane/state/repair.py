@@ -1,6 +1,6 @@
-"""What the auditor found, and its repair.
+"""Findings of the auditor, and their repair.
 
-Each mismatch is noted by its kind, for the counters, with one line of what was found, for the log.
+Each mismatch is noted by its kind, for the counters, with one line of description, for the log.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from activator.control_plane.state.addresses import count_anew, settle_addresses, settle_all
+from activator.control_plane.state.addresses import index_pods, settle_addresses, settle_all
 from activator.control_plane.state.difference import place, set_pod, start_probe
 from activator.control_plane.state.model import Model, Reduction, Renewal
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -35,17 +35,17 @@ from lb.tracker import DRAINING, STATE_NAMES
 
 LOST: Final = "lost"
 
-# Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects,
-# effects that have not arrived.
+# In this order: the table's own invariants, its leases, requests at pods, pods missing from it, pods only in it, its
+# states against the model's, its queue, suspected pods without a decision, effects that have not arrived.
 MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect", LOST)
 
-COMPARED_AT_ONCE: Final = 100  # slots of a table with the model, 0.1 ms
+COMPARED_AT_ONCE: Final = 100  # slots of a table per comparison with the model, 0.1 ms
 
 
 def revision_broken(
     model: Model, revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction
 ) -> None:
-    """Everything that follows from the records anew, also where they were written in part."""
+    """Rebuild everything that is derived from the records, also if they were written only in part."""
     key = revision.spec.key
     if change.kind:
         reduction.mismatches.append((change.kind, change.cause))
@@ -62,16 +62,14 @@ def revision_broken(
     for identity, step in reduction.steps.items():
         assert step.new is not None, "nobody leaves"
         pods[identity] = step.new
-    reduction.steps.clear()  # what follows from them is in what is sent
-    placed, asked = _sent_anew(revision, list(pods.values()), reduction)
+    reduction.steps.clear()  # their effects are part of the rebuilt table
+    placed, asked = _rebuilt(revision, list(pods.values()), reduction)
     reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s))
     reduction.probes.append(SetProbes(key, tuple(asked)))
 
 
 def renew_some(model: Model, renewal: Renewal, now_s: float) -> Reduction:
-    """The next pods of a revision that is made anew: all are counted, then their addresses are settled, then they are
-    sent.
-    """
+    """Rebuild the next part of a revision: all pods are counted, then addresses are settled, then pods are sent."""
     reduction = Reduction(model.epoch, now_s)
     revision = model.revisions[renewal.change.key]
     if renewal.counted < len(renewal.identities):
@@ -80,7 +78,7 @@ def renew_some(model: Model, renewal: Renewal, now_s: float) -> Reduction:
         addresses = list(islice(renewal.unsettled, renewal.at_once))
         reduction.touched.extend(addresses)
         settle_addresses(revision, reduction, now_s)
-        reduction.steps.clear()  # what follows from them is sent when all are settled
+        reduction.steps.clear()  # their effects are sent when all addresses are settled
         for address in addresses:
             del renewal.unsettled[address]
     else:
@@ -93,7 +91,7 @@ def _count_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction
     pods = [revision.pods[identity] for identity in renewal.identities[renewal.counted : until]]
     for pod in pods:
         renewal.tally.exchanged(None, pod)
-    count_anew(revision, pods, renewal.addresses, renewal.unsettled)
+    index_pods(revision, pods, renewal.addresses, renewal.unsettled)
     renewal.counted = until
     if until >= len(renewal.identities):
         key = revision.spec.key
@@ -104,7 +102,7 @@ def _send_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction)
     key = revision.spec.key
     until = renewal.sent + renewal.at_once
     pods = [revision.pods[identity] for identity in renewal.identities[renewal.sent : until]]
-    placed, asked = _sent_anew(revision, pods, reduction)
+    placed, asked = _rebuilt(revision, pods, reduction)
     complete = until >= len(renewal.identities)
     renewal.asked.extend(asked)
     reduction.effects.append(RebuildPods(key, tuple(placed), renewal.parts, complete))
@@ -116,16 +114,16 @@ def _send_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction)
     renewal.is_complete = complete
 
 
-def _sent_anew(
+def _rebuilt(
     revision: RevisionRecord, pods: list[PodRecord], reduction: Reduction
 ) -> tuple[list[PlacePod], list[StartProbe]]:
-    """Those of the pods that are to have a slot, and those that are to be asked."""
+    """Return the effects for pods that get a slot, and the orders for pods that are to be probed."""
     placed = []
     asked = []
     for pod in pods:
         if pod.state() != DRAINING:
             placed.append(place(revision, pod))
-            if pod.unplaced:  # if there is still no slot for it, that is reported again
+            if pod.unplaced:  # if it still gets no slot, that is reported again
                 reduction.pods[revision.spec.key, pod.identity] = replace(pod, unplaced=False)
         if pod.wants_probe():
             asked.append(start_probe(revision, pod))
@@ -133,13 +131,13 @@ def _sent_anew(
 
 
 def whole(revision: RevisionRecord) -> RebuildRevision:
-    """The revision as it is, for a data plane that comes."""
+    """Return the revision as it is, for a new data plane."""
     placed = [place(revision, pod) for pod in _placed(revision)]
     return RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s)
 
 
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
-    reduction.mismatches.append(("line", "requests wait and a pod has room"))
+    reduction.mismatches.append(("line", "requests wait although a pod has a free slot"))
     reduction.effects.append(PumpLine(change.key))
 
 
@@ -153,12 +151,12 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
     if pod is None or pod.state() == DRAINING:
         reduction.refused = True
         return
-    reduction.mismatches.append(("suspect", f"nobody decided about {change.identity}, which is suspected"))
+    reduction.mismatches.append(("suspect", f"{change.identity} is suspected without a decision"))
     reduction.effects.append(set_pod(revision, pod))
 
 
 def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
-    """Compare a table with the model, COMPARED_AT_ONCE slots; the rest is a change of its own.
+    """Compare COMPARED_AT_ONCE slots of a table with the model; the rest is queued as a change of its own.
 
     A view from before effects that are still under way is ignored.
     """
@@ -169,7 +167,7 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
         reduction.confirmed = key
         reduction.awaits_more = sent != change.applied
     if sent != change.applied:
-        return  # the worker asks for a new table if they are not confirmed in time
+        return  # the worker requests a new table if they are not confirmed in time
     compared = min(change.compared + COMPARED_AT_ONCE, len(change.slots))
     matched = change.matched
     for slot in change.slots[change.compared : compared]:
@@ -192,7 +190,7 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
 
 
 def _place_missing(revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
-    """Walks all of it: only a defect leads here."""
+    """Place the missing pods; it iterates over all pods, because only a bug leads here."""
     seen = {(slot.identity, slot.address) for slot in change.slots}
     for pod in _placed(revision):
         if not pod.unplaced and (pod.identity, pod.address) not in seen:

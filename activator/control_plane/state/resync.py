@@ -1,8 +1,8 @@
-"""Revisions of which the state worker may have lost something, until all of it has been said again.
+"""The revisions of which the state worker may have lost changes, until all of each has been submitted again.
 
-An exception outside of any one change may hit the worker with changes in its hands, or effects that were committed and
-not sent. What exactly is lost nobody knows. So all of that revision is made anew from the model (its table, its
-probes), and its source submits all that it knows.
+An exception outside of any one change may lose the changes in the worker's hands, and effects that were committed but
+not sent. It is unknown which. So each of these revisions is rebuilt from the model (its table, its probes), and its
+source submits its whole state.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class _Entry(NamedTuple):
 
 
 class Resync:
-    """By revision; each until `done`."""
+    """The revisions to resynchronize, each until `done`."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -25,15 +25,15 @@ class Resync:
         return len(self._entries)
 
     def note(self, key: str, cause: str) -> None:
-        """At once, also where it was put off."""
+        """Add a revision that is due at once, also if it was postponed."""
         self._entries[key] = _Entry(cause, 0.0)
 
     def due(self, now_s: float) -> list[tuple[str, str]]:
-        """Revisions and causes."""
+        """Return the revisions that are due, with causes."""
         return [(key, one.cause) for key, one in self._entries.items() if one.not_before_s <= now_s]
 
     def put_off(self, key: str, until_s: float) -> None:
-        """It could not be said again: not before then."""
+        """Postpone a revision whose resynchronization failed."""
         self._entries[key] = _Entry(self._entries[key].cause, until_s)
 
     def done(self, key: str) -> None:

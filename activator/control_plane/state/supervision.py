@@ -1,11 +1,10 @@
-"""What went wrong in the state worker: how often, how long ago, what was set aside, and how long to wait now.
+"""Failures of the state worker: how many, how long ago, the changes set aside, and the backoff.
 
 Rules
-  1. One unit: monotonic seconds as float. The seed of this project stored this very time in one unit and read it in
-     another, and restarted its worker for ever.
-  2. Each revision has a backoff of its own, and the worker itself has one too (`WORKER`). A backoff grows with each
-     panic in a row and starts small again after `PANIC_RESET_AFTER_S` without one.
-  3. Everything is bounded: dead letters by number, records by revisions that have panicked and are still there.
+  1. All times are monotonic seconds as float. Mixed units here once made a worker restart without end.
+  2. Each revision has a backoff of its own, and so has the worker itself (`WORKER`). A backoff grows with each panic in
+     a row and starts small again after `PANIC_RESET_AFTER_S` without one.
+  3. Everything is bounded: dead letters by number, records by the present revisions that have panicked.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from lb.rng import Rng
 DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
 PANIC_BACKOFF_INITIAL_S: Final = 0.1
 PANIC_BACKOFF_MAX_S: Final = 60.0
-PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
-PANIC_BUDGET: Final = 5  # in a row, of one owner; more, of enough of them: the program is not ready
+PANIC_RESET_AFTER_S: Final = 300.0  # without a panic for this time, the backoff starts small again
+PANIC_BUDGET: Final = 5  # panics in a row of one owner; with more, of enough owners, the activator is not ready
 
 log = logging.getLogger("activator.state")
 
-TASK: Final = "task:"  # before the name of a task of the control plane, as a key
-WORKER: Final = ""  # the key under which the worker's own failures stand
+TASK: Final = "task:"  # prefix of the key of a task of the control plane
+WORKER: Final = ""  # key of the worker's own failures
 _LETTER_CHARS_MAX: Final = 2_000  # a full list of thousands of pods would fill the page
 
 
@@ -50,11 +49,11 @@ class Panics:
     def __init__(self, rng: Rng | None) -> None:
         self.backoff = Backoff(PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, rng, jitter=(0.75, 1.25))
         self.last_s = 0.0
-        self.beyond_s = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there have not
+        self.beyond_s = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there are not more
 
 
 class Supervision:
-    """Counts panics and says how long to wait. `rng` draws the jitter; without one there is none."""
+    """Counts panics and returns backoffs. `rng` draws the jitter; without one there is none."""
 
     def __init__(self, rng: Rng | None = None) -> None:
         self._rng = rng
@@ -64,7 +63,7 @@ class Supervision:
         self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
 
     def panicked(self, key: str, what: object, error: object, now_s: float) -> float:
-        """Something of this revision raised; how many seconds to leave it alone."""
+        """Note a panic; return how many seconds to leave the revision alone."""
         self.panics_total += 1
         self.last_panic_s = now_s
         self.dead_letters.append(DeadLetter(repr(what)[:_LETTER_CHARS_MAX], repr(error)[:_LETTER_CHARS_MAX], now_s))
@@ -78,26 +77,26 @@ class Supervision:
         return pause_s
 
     def task_failed(self, name: str, now: Now) -> Callable[[Exception], float]:
-        """Return what `keep_running` calls with an error of this task of the control plane."""
+        """Return the error handler of a task of the control plane, for `keep_running`."""
         key = name if name == WORKER else TASK + name
 
         def failed(error: Exception) -> float:
-            backoff_s = self.panicked(key, _whose(key), error, now())
-            log.error("%s failed; it starts again in %.1f s", _whose(key), backoff_s, exc_info=error)
+            backoff_s = self.panicked(key, _owner_name(key), error, now())
+            log.error("%s failed; it restarts in %.1f s", _owner_name(key), backoff_s, exc_info=error)
             return backoff_s
 
         return failed
 
     def forget(self, key: str) -> None:
-        """The revision has gone."""
+        """Forget a revision that was removed."""
         self._panics.pop(key, None)
 
     def failing_revisions(self) -> set[str]:
-        """The revisions that have panicked and are still there."""
+        """Return the present revisions that have panicked."""
         return {key for key in self._panics if not _is_own(key)}
 
     def in_a_row(self, key: str, now_s: float) -> int:
-        """Panics of this key, none of them longer than PANIC_RESET_AFTER_S after the one before."""
+        """Return the panics of this key in a row, each within PANIC_RESET_AFTER_S of the one before."""
         recent = self._recent(key, now_s)
         return 0 if recent is None else recent.backoff.failures
 
@@ -105,28 +104,30 @@ class Supervision:
         return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
 
     def next_backoff_s(self, now_s: float) -> float:
-        """What the longest backoff would be if its owner panicked now, without jitter; 0.0: no panic lately."""
+        """Return the longest backoff that a panic would have now, without jitter; 0.0 if there was none recently."""
         recent = [one for key in self._panics if (one := self._recent(key, now_s)) is not None]
         return max((one.backoff.ceiling_s for one in recent), default=0.0)
 
     def since_last_s(self, now_s: float) -> float | None:
-        """How long ago the last panic was; None: there was none."""
+        """Return the age of the last panic; None if there was none."""
         return None if self.last_panic_s is None else now_s - self.last_panic_s
 
     def over_budget(self, revisions: int, now_s: float) -> list[str]:
-        """The owners that have panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
+        """Return the owners that have panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
 
-        A few of all revisions are no reason: every replica meets the same bad change, and all would be unready at once.
+        A few of all revisions are not a reason: every replica gets the same bad change, and all would become unready at
+        once.
         """
         failing = {key: count for key in self._panics if (count := self.in_a_row(key, now_s)) > PANIC_BUDGET}
         own = [key for key in failing if _is_own(key)]
-        told = failing if _are_most(len(failing) - len(own), revisions) else own
-        return [f"{_whose(key)} has failed {failing[key]} times in a row" for key in told]
+        reported = failing if _are_most(len(failing) - len(own), revisions) else own
+        return [f"{_owner_name(key)} has failed {failing[key]} times in a row" for key in reported]
 
     def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
-        """Whether what is beyond its budget has gone on failing for the grace, and the program should be started anew.
+        """True if an owner beyond its budget has failed for `grace_s`, and the activator should be restarted.
 
-        That costs all revisions: so it must be the worker itself or a task of the control plane, or half of them.
+        A restart affects all revisions: so it takes the worker itself or a task of the control plane, or half of the
+        revisions.
         """
         failing = 0
         for key in self._panics:
@@ -143,7 +144,7 @@ class Supervision:
 
 
 def _is_own(key: str) -> bool:
-    """The worker's or a task's: every revision depends on it."""
+    """True for the key of the worker or of a task: every revision depends on them."""
     return key == WORKER or key.startswith(TASK)
 
 
@@ -151,7 +152,7 @@ def _are_most(failing: int, revisions: int) -> bool:
     return failing > 0 and 2 * failing >= revisions
 
 
-def _whose(key: str) -> str:
+def _owner_name(key: str) -> str:
     if key == WORKER:
         return "the state worker"
     return f"the task {key.removeprefix(TASK)}" if key.startswith(TASK) else f"the state of {key}"

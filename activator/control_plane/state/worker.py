@@ -1,23 +1,22 @@
-"""The one writer: takes changes, reduces them, commits the model, sends effects to the data plane.
+"""The single writer: it takes changes, reduces them, commits to the model, and sends effects to the data plane.
 
 Rules
-  1. A batch is what is in the queue, at most `CHANGES_PER_BATCH_MAX`, and bounded by a short time, which grows with the
-     number of waiting changes (`CHANGES_BATCH_S`); then the loop turns. A request takes several turns: in a flood each
-     is as long as a batch. What requests have written by then does not wait for the batch (`before_batch`).
+  1. A batch has at most `CHANGES_PER_BATCH_MAX` changes and is bounded by a short time, which grows with the number of
+     waiting changes (`CHANGES_BATCH_S`); then the event loop turns. A request takes several turns, and under many
+     changes each lasts as long as a batch. What requests have written is flushed before the batch (`before_batch`).
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
-     revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
-     data plane has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
-     once, then with the same backoff. Where its pods are many that takes many turns, in which its changes wait.
-  3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
-     its worker for ever.
+     revision* for a growing time; all other revisions continue. Requests in flight are never affected. A table of the
+     data plane that cannot be trusted (`RevisionBroken`) is rebuilt from the model: the first time at once, then with
+     the same backoff. With many pods that takes many turns, during which the revision's changes wait.
+  3. All times are monotonic seconds. Mixed units here once made a worker restart without end.
   4. A change with an awaited outcome has exactly one: applied, superseded, refused, set aside or shut down.
-  5. The content of a change that was set aside or dropped is not lost: when the revision's backoff is over, the
-     change's source submits all of that revision anew, and a change that no source would submit again is tried again
-     itself, after those that wait. Changes of a revision keep their order, parked or not.
-     So a change that always raises costs one attempt per backoff, and the model converges as soon as it no longer does.
-  6. An exception anywhere else may have lost what the worker had in hand. All of the revisions concerned is then made
-     anew from the model and asked for again (resync.py); so nothing that is lost stays lost. The prober and the auditor
-     repeat what they say until it has had its effect, and `check_confirmed` finds effects that did not arrive.
+  5. The content of a change that was set aside or dropped is not lost: after the revision's backoff the change's source
+     submits the whole revision again, and a change that no source would repeat is retried itself, after the waiting
+     ones. Changes of a revision keep their order, parked or not. So a change that always raises costs one attempt per
+     backoff, and the model converges as soon as it no longer does.
+  6. An exception anywhere else may have lost the changes in hand. All revisions concerned are then rebuilt from the
+     model and submitted again (resync.py), so that no loss is permanent. The prober and the auditor repeat their
+     reports until these have had their effect, and `check_confirmed` finds effects that did not arrive.
 """
 
 from __future__ import annotations
@@ -48,12 +47,13 @@ from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 from activator.runtime.tasks import pause
 
-CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn …
-CHANGES_BATCH_S: Final = 0.00005  # … or as many as it reduces in this time, since requests wait meanwhile …
-CHANGES_BATCH_STEP: Final = 256  # … and once more in it for so many that wait …
-CHANGES_AT_ONCE: Final = 4  # … looked at after so many
+# A batch ends after this many changes, or after a time, because requests wait during it.
+CHANGES_PER_BATCH_MAX: Final = 1_000
+CHANGES_BATCH_S: Final = 0.00005
+CHANGES_BATCH_STEP: Final = 256  # for this many waiting changes the time is extended by another CHANGES_BATCH_S
+CHANGES_AT_ONCE: Final = 4  # changes between two checks of the time
 
-# Of the two histograms below: from a single change to a full batch on a slow machine.
+# Buckets of the two histograms below: from a single change to a full batch on a slow machine.
 TURN_BOUNDS_S: Final[tuple[float, ...]] = (
     0.0001,
     0.00025,
@@ -70,9 +70,9 @@ TURN_BOUNDS_S: Final[tuple[float, ...]] = (
     10.0,
 )
 
-CONFIRM_WITHIN_S: Final = 30.0  # in which an audit should have seen a table after effects were sent to it
+CONFIRM_WITHIN_S: Final = 30.0  # an audit should have seen a table within this time after effects were sent to it
 
-HEARTBEAT_S: Final = 1.0  # the loop turns at least this often, and liveness looks at it
+HEARTBEAT_S: Final = 1.0  # the loop turns at least this often; the liveness check uses it
 
 log = logging.getLogger("activator.state")
 
@@ -80,7 +80,7 @@ Reduce = Callable[[Model, Change, float], Reduction]
 
 
 class Outcome(Enum):
-    """What became of a change."""
+    """The outcome of a change."""
 
     APPLIED = "applied"
     SUPERSEDED = "superseded"
@@ -89,7 +89,7 @@ class Outcome(Enum):
     SHUT_DOWN = "shut_down"
 
 
-_APPLIED: Final[Outcome] = Outcome.APPLIED  # before Python 3.12 a look at a member of an Enum is a call, 120 ns
+_APPLIED: Final[Outcome] = Outcome.APPLIED  # before Python 3.12 access to a member of an Enum is a call, 120 ns
 
 
 def _nothing() -> None:
@@ -97,9 +97,10 @@ def _nothing() -> None:
 
 
 class StateWorker:
-    """`send` delivers effects to the data plane, `probe` orders to the prober; `source_dirty(source, key)` makes a
-    source resubmit all that it knows of a revision (empty: the source that declares the revision);
-    `before_batch` lets what cannot wait go first.
+    """The state worker.
+
+    `send` delivers effects to the data plane, `probe` orders to the prober. `source_dirty(source, key)` makes a source
+    submit the whole revision again (empty: the source that declares the revision). `before_batch` flushes urgent work.
     """
 
     def __init__(
@@ -122,35 +123,35 @@ class StateWorker:
         self.queue = ChangeQueue(CHANGE_QUEUE_MAX, self._superseded)
         self.parked: dict[str, Parked] = {}
         self.supervision = supervision or Supervision()
-        self.turned_s: float = now()  # the last turn, for liveness
-        self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused: defects
-        self.stale_total: int = 0  # changes that came late
-        self.mismatch_totals: dict[str, int] = {}  # by kind: what the auditor found and a change repaired
+        self.turned_s: float = now()  # time of the last turn, for the liveness check
+        self.illegal_totals: dict[tuple[int, str, int], int] = {}  # refused transitions: bugs
+        self.stale_total: int = 0  # late changes
+        self.mismatch_totals: dict[str, int] = {}  # by kind: mismatches that the auditor found and a change repaired
         self.rebuilds_total: int = 0
         self.changes_total: int = 0
         self.refused_total: int = 0
         self.batches_total: int = 0
         self.dropped_total: int = 0
-        self.queue_wait = Histogram(TURN_BOUNDS_S)  # of each batch's oldest change
-        self.processing = Histogram(TURN_BOUNDS_S)  # of each batch
-        self._first_due: int = 0  # changes that waited when the worker looked for the first time
-        self._waiting_since_s: float | None = None  # since when the oldest change in the queue waits
+        self.queue_wait = Histogram(TURN_BOUNDS_S)  # seconds, of each batch's oldest change
+        self.processing = Histogram(TURN_BOUNDS_S)  # seconds, per batch
+        self._first_due: int = 0  # changes that waited in the worker's first turn
+        self._waiting_since_s: float | None = None  # the time from which the oldest change in the queue waits
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
         self._closed = False
-        # What this turn has in hand; where it fails, all of it may be lost.
+        # The work of this turn; if the turn fails, all of it may be lost.
         self._resync = Resync()
-        self._in_hand: list[Change] = []  # out of the queue
-        self._unparking: str = ""  # the revision whose parked changes are on their way back
-        self._effects: list[Effect] = []  # committed, and not sent
+        self._in_hand: list[Change] = []  # changes taken out of the queue
+        self._unparking: str = ""  # the revision whose parked changes are being returned
+        self._effects: list[Effect] = []  # committed, but not sent
         self._orders: list[ProbeOrder] = []
 
-    # --- asking for a change ---
+    # --- submitting changes ---
 
     def submit(self, change: Change) -> None:
-        """Put a change into the queue. From the event loop's thread only.
+        """Put a change into the queue. To be called only from the event loop's thread.
 
-        Raises nothing: whoever reports something must not suffer from an error of ours.
+        It never raises: the caller must not fail because of a bug here.
         """
         if self._closed:
             return
@@ -167,7 +168,7 @@ class StateWorker:
         queue = self.queue
         if parked is not None:
             queue = parked.changes
-            self._follow(key, parked)
+            self._park_older(key, parked)
         elif self._waiting_since_s is None:
             self._waiting_since_s = self._now()
         if not queue.put(change):
@@ -176,7 +177,7 @@ class StateWorker:
         self._wake.set()
 
     def submit_with_outcome(self, change: Change) -> asyncio.Future[Outcome]:
-        """Like `submit`; the future ends exactly once with what became of the change."""
+        """Submit a change; the future ends exactly once, with its outcome."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_result(Outcome.SHUT_DOWN)
@@ -188,7 +189,7 @@ class StateWorker:
         return future
 
     def is_settled(self) -> bool:
-        """What was asked for before anything else has been applied; of a cluster without a revision that is nothing."""
+        """True if all changes that waited in the first turn have been applied, or the queue is empty."""
         return (self._first_due > 0 and self.changes_total >= self._first_due) or len(self.queue) == 0
 
     @property
@@ -198,9 +199,9 @@ class StateWorker:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Until cancelled. Being cancelled settles every change whose outcome is awaited.
+        """Run until cancelled; a cancellation settles every change whose outcome is awaited.
 
-        Whatever else it raises is a defect outside of any one change; it may be run again.
+        Any other exception is a bug outside of any one change; it may be run again.
         """
         try:
             while True:
@@ -216,9 +217,9 @@ class StateWorker:
             raise
 
     def turn(self) -> bool:
-        """One batch; False when there was nothing to do.
+        """Handle one batch; False if there was nothing to do.
 
-        What it raises is a defect outside of any one change; what it had in hand is said again.
+        An exception is a bug outside of any one change; the work in hand is resynchronized.
         """
         self._wake.clear()
         try:
@@ -228,8 +229,9 @@ class StateWorker:
             raise
 
     def check_confirmed(self) -> None:
-        """To be called from time to time. Tables that no audit has seen for long since effects were sent to them are
-        rebuilt: some of the effects may not have arrived.
+        """Rebuild the tables whose effects have not been confirmed by an audit for CONFIRM_WITHIN_S.
+
+        Some of the effects may not have arrived. To be called periodically.
         """
         now_s = self._now()
         overdue = []
@@ -246,7 +248,7 @@ class StateWorker:
     def _turn(self, now_s: float) -> bool:
         self._unpark(now_s)
         if len(self._resync):
-            self._say_again(now_s)
+            self._resynchronize(now_s)
         renewing = self._to_renew() if self.parked else ""
         if len(self.queue) == 0 and not self._effects and not self._orders and not renewing:
             return False
@@ -299,12 +301,12 @@ class StateWorker:
             return self._note(change, reduction)
         except Exception as error:
             self._set_aside(change, error, now_s)
-            if reduction is not None:  # what is written is true, but may be incomplete, or not sent
+            if reduction is not None:  # the written records are valid, but may be incomplete, or their effects not sent
                 self._resync.note(change.key, f"its records were written in part: {error!r}")
             return Outcome.SET_ASIDE
 
     def _note(self, change: Change, reduction: Reduction) -> Outcome:
-        """Count and log what a change has come to."""
+        """Count and log the result of a change."""
         key = change.key
         for kind, found in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
@@ -313,9 +315,9 @@ class StateWorker:
             self.queue.put_rest(reduction.again)
         for transition in reduction.illegal:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
-            log.error("a defect: %r asks for a transition that there is not: %r", change, transition)
+            log.error("a bug: %r requests an illegal transition: %r", change, transition)
         for address, older, newer in reduction.ousted:
-            log.info("%s: %s has the address %s now, %s leaves it", key, newer, address, older)
+            log.info("%s: %s has the address %s now, %s drains", key, newer, address, older)
         if type(change) is RevisionGone:
             self.supervision.forget(key)
         if reduction.stale:
@@ -327,7 +329,7 @@ class StateWorker:
         return _APPLIED
 
     def _deliver(self) -> None:
-        """Each part gets its own, whatever happens to the other."""
+        """Send effects and orders, each also if the other fails."""
         try:
             if self._effects:
                 self._send(self._effects)
@@ -336,10 +338,10 @@ class StateWorker:
                 self._probe(self._orders)
         self._effects, self._orders = [], []
 
-    # --- revisions that are made anew in many turns ---
+    # --- revisions that are rebuilt in many turns ---
 
     def _to_renew(self) -> str:
-        """The first one; empty: there is none."""
+        """Return the first revision that is being rebuilt; empty if there is none."""
         for key, parked in self.parked.items():
             if parked.renewal is not None:
                 return key
@@ -358,23 +360,23 @@ class StateWorker:
             if renewal.is_complete:
                 parked.renewal = None
             self._note(change, reduction)
-        except Exception as error:  # from the beginning, later
+        except Exception as error:  # rebuild again from the beginning, later
             parked.lost, parked.renewal = RevisionBroken(key, change.cause), None
             backoff_s = self.supervision.panicked(key, change, error, now_s)
             parked.until_s = max(parked.until_s, now_s + backoff_s)
-            log.error("%s could not be made anew, again in %.1f s", key, backoff_s, exc_info=error)
+            log.error("%s could not be rebuilt; next attempt in %.1f s", key, backoff_s, exc_info=error)
 
-    # --- what may be lost ---
+    # --- lost changes ---
 
     def _lost(self, key: str, error: Exception) -> None:
-        """Something of this revision."""
-        log.error("something of %s may be lost: it is made anew, and asked for again", key, exc_info=error)
+        """Resynchronize a revision of which a change may be lost."""
+        log.error("a change of %s may be lost: it is rebuilt, and its source submits it again", key, exc_info=error)
         self._resync.note(key, repr(error))
         self._mend()
         self._wake.set()
 
     def _failed(self, error: Exception) -> None:
-        """The turn: everything that it had in hand may be lost."""
+        """Resynchronize all revisions in the hands of a turn that failed."""
         lost = [self._unparking] if self._unparking else []
         lost.extend([one.key for one in (*self._in_hand, *self.queue.taken, *self._effects, *self._orders)])
         for key in dict.fromkeys(lost):
@@ -389,7 +391,7 @@ class StateWorker:
         for parked in self.parked.values():
             parked.changes.mend()
 
-    def _say_again(self, now_s: float) -> None:
+    def _resynchronize(self, now_s: float) -> None:
         for key, cause in self._resync.due(now_s):
             try:
                 if key in self.model.revisions:
@@ -402,12 +404,12 @@ class StateWorker:
             except Exception as error:
                 backoff_s = self.supervision.panicked(key, "asking for all of it", error, now_s)
                 self._resync.put_off(key, now_s + backoff_s)
-                log.exception("%s could not be asked for again; the next attempt is in %.1f s", key, backoff_s)
+                log.exception("%s could not be resynchronized; next attempt in %.1f s", key, backoff_s)
             else:
                 self._resync.done(key)
 
     def _settle_lost(self, key: str) -> None:
-        """Nobody waits for a change that is in no queue any more."""
+        """Settle the awaited changes of a revision that are in no queue any more."""
         parked = self.parked.get(key)
         for fold in [fold for fold in self._completions if fold[0] == key]:
             if fold not in self.queue and (parked is None or fold not in parked.changes):
@@ -426,17 +428,17 @@ class StateWorker:
     def _broken(self, key: str, change: RevisionBroken) -> None:
         parked = self.parked.get(key)
         if parked is not None and (parked.renewal is None or fold_key(change) in parked.changes):
-            return  # it will be made anew when its time has come
+            return  # it will be rebuilt after the backoff
         now_s = self._now()
         self.rebuilds_total += 1
         backoff_s = self.supervision.panicked(key, change, change.cause, now_s)
         again = self.supervision.in_a_row(key, now_s) > 1
         if parked is not None:
-            parked.until_s = max(parked.until_s, now_s + backoff_s)  # what is under way will not do
+            parked.until_s = max(parked.until_s, now_s + backoff_s)  # the rebuild under way is not enough
         elif again:
             self.parked[key] = Parked(now_s + backoff_s, self._superseded)
         wait = f"in {backoff_s:.1f} s" if again else "at once"
-        log.error("%s is made anew from the model %s: %s", key, wait, change.cause)
+        log.error("%s is rebuilt from the model %s: %s", key, wait, change.cause)
 
     def _unpark(self, now_s: float) -> None:
         for key in [key for key, parked in self.parked.items() if parked.is_over(now_s)]:
@@ -446,25 +448,25 @@ class StateWorker:
             self._put_all(self.queue, parked.released(queued, key in self.model.revisions))
             self._unparking = ""
             if isinstance(parked.lost, OF_SOURCES):
-                self._ask_anew(parked.lost)
+                self._request_resubmission(parked.lost)
 
-    def _follow(self, key: str, parked: Parked) -> None:
-        """Changes from before the parking that still wait among the others go before what comes now."""
+    def _park_older(self, key: str, parked: Parked) -> None:
+        """Move older changes of a parked revision from the queue to its parked ones, before a newer one."""
         self._put_all(parked.changes, self.queue.take_of(key))
 
     def _put_all(self, queue: ChangeQueue, changes: list[Change]) -> None:
-        # All of them first: what is said anew is newer than each.
+        # All of them first: a resubmission is newer than each.
         for change in [change for change in changes if not queue.put(change)]:
             self._settle(fold_key(change), Outcome.REFUSED)
             self._drop(change)
 
     def _drop(self, change: Change) -> None:
-        """There is no place for it in the queue."""
+        """Count a change for which the queue has no place, and have its source submit it again."""
         self.dropped_total += 1
-        self._ask_anew(change)
+        self._request_resubmission(change)
 
-    def _ask_anew(self, lost: Change) -> None:
-        """Let the source of a change that was lost submit the current state."""
+    def _request_resubmission(self, lost: Change) -> None:
+        """Have the source of a lost change submit the current state."""
         try:
             self._source_dirty(getattr(lost, "source", ""), lost.key)
         except Exception as error:

@@ -31,7 +31,7 @@ from activator.control_plane.probes.probe import (
     Ask,
     Question,
 )
-from activator.control_plane.probes.prober import PROBE_UNHEARD_S, PROBES_AT_ONCE_MAX, Panicked, Prober
+from activator.control_plane.probes.prober import PROBE_REPEAT_S, PROBES_AT_ONCE_MAX, Panicked, Prober
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
@@ -412,7 +412,7 @@ def test_an_answer_that_nobody_has_heard_is_said_again() -> None:
         probing.found = {"0": Ask.ANSWERED}
         probing.heeds = False
         probing.start(1)
-        await probing.pass_time(PROBE_UNHEARD_S - 0.1)
+        await probing.pass_time(PROBE_REPEAT_S - 0.1)
         assert (len(probing.told), len(probing.questions)) == (1, 1), "not at once"
         probing.found["0"] = Ask.REFUSED
         await probing.pass_time(0.2)

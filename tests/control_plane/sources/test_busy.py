@@ -14,7 +14,7 @@ import pytest
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import Busy
-from activator.control_plane.sources.process.busy import BUSY_BYTES_MAX, SILENT_MAX, BusyWatch, Said, ask, judge
+from activator.control_plane.sources.process.busy import BUSY_BYTES_MAX, SILENT_MAX, BusyAnswer, BusyWatch, ask, judge
 from activator.control_plane.sources.process.fleet import Fleet
 from activator.control_plane.sources.process.program_log import ProgramLog, Terminal
 from activator.messages import Load
@@ -29,29 +29,29 @@ WALL_S = 1_800_000_000.0
 @pytest.mark.parametrize(
     ("body", "field", "expected"),
     [
-        ("busy", "", Said(True)),
-        (" IDLE\n", "", Said()),
-        ("", "", Said()),
-        ('{"busy": true}', "", Said(True)),
-        ('{"busy": false}', "", Said()),
-        ('{"connections": 2, "kernels": 0}', "connections", Said(True)),
-        ('{"connections": 0}', "connections", Said()),
-        ('{"queue_running": [[1]], "queue_pending": []}', "queue_running", Said(True)),  # ComfyUI
-        ('{"queue_running": []}', "queue_running", Said()),
+        ("busy", "", BusyAnswer(True)),
+        (" IDLE\n", "", BusyAnswer()),
+        ("", "", BusyAnswer()),
+        ('{"busy": true}', "", BusyAnswer(True)),
+        ('{"busy": false}', "", BusyAnswer()),
+        ('{"connections": 2, "kernels": 0}', "connections", BusyAnswer(True)),
+        ('{"connections": 0}', "connections", BusyAnswer()),
+        ('{"queue_running": [[1]], "queue_pending": []}', "queue_running", BusyAnswer(True)),  # ComfyUI
+        ('{"queue_running": []}', "queue_running", BusyAnswer()),
         (
             '[{"is_processing": false}, {"is_processing": true}]',
             "is_processing",
-            Said(True),
+            BusyAnswer(True),
         ),  # llama.cpp
-        ('[{"execution_state": "idle"}, {"execution_state": "busy"}]', "execution_state", Said(True)),  # Jupyter
-        ("[]", "execution_state", Said()),
-        ('{"last_activity": "2027-01-15T08:00:00Z"}', "last_activity", Said(active_s=WALL_S)),
-        ('{"last_activity": "2027-01-15T08:00:00"}', "last_activity", Said(active_s=WALL_S)),
-        ('{"a": {"b": [{"c": 1}]}}', "a.b.c", Said(True)),
-        ('{"busy": null}', "", Said()),
+        ('[{"execution_state": "idle"}, {"execution_state": "busy"}]', "execution_state", BusyAnswer(True)),  # Jupyter
+        ("[]", "execution_state", BusyAnswer()),
+        ('{"last_activity": "2027-01-15T08:00:00Z"}', "last_activity", BusyAnswer(active_s=WALL_S)),
+        ('{"last_activity": "2027-01-15T08:00:00"}', "last_activity", BusyAnswer(active_s=WALL_S)),
+        ('{"a": {"b": [{"c": 1}]}}', "a.b.c", BusyAnswer(True)),
+        ('{"busy": null}', "", BusyAnswer()),
     ],
 )
-def test_what_is_understood(body: str, field: str, expected: Said) -> None:
+def test_what_is_understood(body: str, field: str, expected: BusyAnswer) -> None:
     assert judge(body.encode(), field) == expected
 
 
@@ -113,18 +113,18 @@ class Server:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy", Said(True)),
-        (b"HTTP/1.1 200 OK\r\n\r\nbusy", Said(True)),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n", Said(True)),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Said(problem="the answer is 404")),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy", BusyAnswer(True)),
+        (b"HTTP/1.1 200 OK\r\n\r\nbusy", BusyAnswer(True)),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbusy\r\n0\r\n\r\n", BusyAnswer(True)),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", BusyAnswer(problem="the answer is 404")),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nbusy", None),
         (b"hello\r\n\r\n", None),
         (b"", None),
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (BUSY_BYTES_MAX + 1), None),
     ],
 )
-def test_one_question_over_a_socket(answer: bytes, expected: Said | None) -> None:
-    async def run() -> Said:
+def test_one_question_over_a_socket(answer: bytes, expected: BusyAnswer | None) -> None:
+    async def run() -> BusyAnswer:
         async with Server(lambda: answer) as server:
             return await ask(server.address, "/busy", "", 5.0)
 
@@ -249,4 +249,4 @@ def test_a_revision_is_asked_while_it_has_no_request(caplog: pytest.LogCaptureFi
         assert failures == []
 
     asyncio.run(run())
-    assert caplog.text.count("does not say whether it is busy") == 1
+    assert caplog.text.count("does not report whether it is busy") == 1

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.sources.pod_cause_log import (
+    LOG_AFTER_S,
+    LOG_INTERVAL_S,
     POD_CAUSES_MAX,
-    TELL_AFTER_S,
-    TELL_INTERVAL_S,
     PodCauseLog,
 )
 
@@ -22,25 +22,25 @@ KEY = "default/a"
 def test_a_pod_is_named_once_with_its_cause_and_again_with_another(caplog: pytest.LogCaptureFixture) -> None:
     said = PodCauseLog()
     refused = {"10.0.0.1:80": Failing(100.0, "connection refused")}
-    said.look(KEY, refused, 100.0 + TELL_AFTER_S - 0.01)
+    said.report(KEY, refused, 100.0 + LOG_AFTER_S - 0.01)
     assert caplog.messages == []
-    said.look(KEY, refused, 100.0 + TELL_AFTER_S)
+    said.report(KEY, refused, 100.0 + LOG_AFTER_S)
     assert caplog.messages == [f"{KEY}: no answer from 10.0.0.1:80: connection refused"]
     for later_s in (1.0, 20.0, 4000.0):
-        said.look(KEY, refused, 100.0 + later_s)
+        said.report(KEY, refused, 100.0 + later_s)
     assert len(caplog.messages) == 1
-    said.look(KEY, {"10.0.0.1:80": Failing(100.0, "connecting took longer than 0.25 s")}, 5000.0)
-    said.look(KEY, {"10.0.0.1:80": Failing(100.0, "connecting took longer than 10 s")}, 6000.0)
+    said.report(KEY, {"10.0.0.1:80": Failing(100.0, "connecting took longer than 0.25 s")}, 5000.0)
+    said.report(KEY, {"10.0.0.1:80": Failing(100.0, "connecting took longer than 10 s")}, 6000.0)
     assert caplog.messages[1:] == [f"{KEY}: no answer from 10.0.0.1:80: connecting took longer than 0.25 s"]
-    said.look(KEY, refused, 7000.0)
+    said.report(KEY, refused, 7000.0)
     said.forget(KEY)
-    said.look(KEY, refused, 7000.1)
+    said.report(KEY, refused, 7000.1)
     assert len(caplog.messages) == 4, "a revision that came back is another one"
 
 
 def test_many_pods_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
     failing = {f"10.0.0.1:{port}": Failing(0.0, "connection refused") for port in range(1000)}
-    PodCauseLog().look(KEY, failing, 5.0)
+    PodCauseLog().report(KEY, failing, 5.0)
     (line,) = caplog.messages
     assert line.count("connection refused") == POD_CAUSES_MAX
     assert line.endswith(f"; and {1000 - POD_CAUSES_MAX} more")
@@ -55,7 +55,7 @@ def test_no_sequence_of_causes_gets_more_than_a_line_in_each_interval(
     for step_s, causes in steps:
         now_s += step_s
         before = said._not_before_s.get(KEY)
-        said.look(KEY, {pod: Failing(0.0, cause) for pod, cause in causes.items()}, now_s)
+        said.report(KEY, {pod: Failing(0.0, cause) for pod, cause in causes.items()}, now_s)
         if said._not_before_s.get(KEY) != before:
             lines_s.append(now_s)
-    assert all(later - sooner >= TELL_INTERVAL_S for sooner, later in itertools.pairwise(lines_s))
+    assert all(later - sooner >= LOG_INTERVAL_S for sooner, later in itertools.pairwise(lines_s))

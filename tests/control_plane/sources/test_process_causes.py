@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.process.causes import CAUSE_CHARS_MAX, cause_of, most_telling
+from activator.control_plane.sources.process.causes import CAUSE_CHARS_MAX, cause_of, most_informative
 
 OUTPUTS = {
     "python": (
@@ -186,21 +186,21 @@ nginx: [emerg] still could not bind()
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_the_most_telling_line(name: str) -> None:
+def test_the_most_informative_line(name: str) -> None:
     output, expected = OUTPUTS[name]
-    assert most_telling(output.splitlines()) == expected
+    assert most_informative(output.splitlines()) == expected
 
 
 @given(st.lists(st.text(max_size=500), max_size=60))
 def test_whatever_a_program_writes_is_one_short_line_of_it(lines: list[str]) -> None:
-    told = most_telling(lines)
+    told = most_informative(lines)
     assert len(told) <= CAUSE_CHARS_MAX
     assert told.isprintable()
     assert bool(told) is any(line.strip() for line in lines)
 
 
 def test_long_lines_are_cut_and_what_cannot_be_printed_is_escaped() -> None:
-    assert most_telling(["error: \x07" + "x" * 1000]) == "error: \\x07" + "x" * (CAUSE_CHARS_MAX - 12) + "…"
+    assert most_informative(["error: \x07" + "x" * 1000]) == "error: \\x07" + "x" * (CAUSE_CHARS_MAX - 12) + "…"
 
 
 def test_how_it_ended() -> None:

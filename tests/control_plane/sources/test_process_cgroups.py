@@ -94,7 +94,7 @@ def test_a_program_runs_in_a_cgroup_of_its_own_and_the_activator_in_a_leaf(folde
     assert int(said["limit"]) == CONTROLLERS[name][1]
     assert len(said["leaf"]) == 1
     assert (said["exceeded"], said["left"]) == (False, ["activator"])
-    assert f"is a limit of cgroups below {folder}" in told
+    assert f"is enforced by cgroups below {folder}" in told
 
 
 def test_where_others_run_as_well_it_is_nobody_s(folder: Path) -> None:
@@ -104,7 +104,7 @@ def test_where_others_run_as_well_it_is_nobody_s(folder: Path) -> None:
             (folder / "cgroup.procs").write_text(str(other.pid))
             said, told = run_in(folder, name)
             assert said["made"] == [None, None]
-            assert told.count(f"others run in {folder} as well: a service with `Delegate=yes`") == 1
+            assert told.count(f"other processes run in {folder}: a service with `Delegate=yes`") == 1
             assert (folder / "cgroup.procs").read_text().split() == [str(other.pid)], "nobody was moved"
         finally:
             other.kill()
@@ -121,7 +121,7 @@ def proc(folder: Path, cgroup: str, mount: str = "") -> str:
     ("cgroup", "root", "controllers", "reason"),
     [
         ("1:memory:/x\n", "/", "", "there are no cgroups of version 2"),
-        ("0::/a/b\n", "/c", "", "our cgroup is not to be seen from here"),
+        ("0::/a/b\n", "/c", "", "our cgroup is not visible here"),
         ("0::/a\n", "/", "cpu pids", "has no controller `memory`"),
         ("0::/none\n", "/", "memory", "No such file or directory"),
     ],
@@ -137,7 +137,7 @@ def test_why_there_are_none(
     with caplog.at_level(logging.INFO, "activator.process"):
         assert cgroups.limited(1) is None and cgroups.limited(2) is None
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith("`memory` of programs is a limit of setrlimit: ") and reason in said
+    assert said.startswith("`memory` of programs is enforced by setrlimit: ") and reason in said
 
 
 def test_of_memory_the_limit_is_for_the_whole_program(tmp_path: Path) -> None:
@@ -162,11 +162,11 @@ def test_a_cgroup_that_is_gone_stops_the_start(tmp_path: Path) -> None:
     words = [sys.executable, "-I", "-S", str(LAUNCHER), f"cgroup={tmp_path}/none", "--", "true"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == NOT_POSSIBLE
-    assert done.stderr == f"cannot go into the cgroup {tmp_path}/none: No such file or directory\n"
+    assert done.stderr == f"cannot enter the cgroup {tmp_path}/none: No such file or directory\n"
 
 
 def test_one_in_which_something_runs_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/program").touch()
     Cgroup(tmp_path / "a", "memory.events").remove()
-    assert f"the cgroup {tmp_path}/a stays: Directory not empty" in caplog.text
+    assert f"the cgroup {tmp_path}/a cannot be removed: Directory not empty" in caplog.text

@@ -67,10 +67,10 @@ class Told(Unit):
     async def end(self) -> None:
         self.has_ended.set()
 
-    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         pass
 
-    def let_go(self) -> None:
+    def disown(self) -> None:
         pass
 
 

@@ -147,8 +147,8 @@ def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own(caplog: pytest
     assert supervision.over_budget(1, clock.now()) == ["the task sweeps has failed 8 times in a row"]
     assert supervision.in_a_row(WORKER, clock.now()) == 0
     assert [record.getMessage() for record in caplog.records[:2]] == [
-        "the task sweeps failed; it starts again in 0.1 s",
-        "the task sweeps failed; it starts again in 0.2 s",
+        "the task sweeps failed; it restarts in 0.1 s",
+        "the task sweeps failed; it restarts in 0.2 s",
     ]
     assert caplog.records[0].exc_info is not None and len(caplog.records) == supervision.panics_total == 8
 

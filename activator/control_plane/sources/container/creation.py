@@ -1,4 +1,4 @@
-"""What an engine is told to make a container of a revision: the body of its request, with the labels that mark it."""
+"""The request that creates a container of a revision: its body, with the labels that mark the container."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from activator.runtime.local_listeners import LOOPBACK_4
 from activator.runtime.sockets import join_address
 
 INSTANCE_LABEL: Final = "activator.instance"  # the run of the activator that made it
-OWNER_LABEL: Final = "activator.owner"  # how it is found out whether that still runs (`owner.py`)
-IDENTITY_LABEL: Final = "activator.identity"  # of the pod
+OWNER_LABEL: Final = "activator.owner"  # the process that made it, to find out whether it still runs (`owner.py`)
+IDENTITY_LABEL: Final = "activator.identity"  # the identity of the pod
 REVISION_LABEL: Final = "activator.revision"
 
 _NANO: Final = 1_000_000_000
@@ -27,7 +27,7 @@ def creation_of(
     is_podman: bool,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """`port`: within the container; None: it is reached at no port that is published. Raises ConfigError."""
+    """Return the body of the request. `port`: in the container; None: no port is published. Raises ConfigError."""
     variables = container_variables(container, environ)
     if port is not None:
         variables = {"PORT": str(port), **variables}
@@ -61,12 +61,12 @@ def creation_of(
     if port is not None and not is_own_address and container.network != HOST_NETWORK:
         name = f"{port}/tcp"
         made["ExposedPorts"] = {name: {}}
-        host["PortBindings"] = {name: [{"HostIp": LOOPBACK_4, "HostPort": ""}]}  # the engine picks one
+        host["PortBindings"] = {name: [{"HostIp": LOOPBACK_4, "HostPort": ""}]}  # port chosen by the engine
     return made
 
 
 def port_of(container: Container, shown: Mapping[str, Any]) -> int | None:
-    """The port that the program listens on; `shown`: the image or the container, as it was inspected."""
+    """Return the port on which the program listens. `shown`: the inspected image or container."""
     if container.port is not None:
         return container.port
     exposed = _mapping(_mapping(shown.get("Config")).get("ExposedPorts"))
@@ -77,7 +77,7 @@ def port_of(container: Container, shown: Mapping[str, Any]) -> int | None:
 
 
 def address_of(container: Container, shown: Mapping[str, Any], port: int, way: str) -> str:
-    """Where a running container is reached; empty: nowhere."""
+    """Return the address of a running container; empty if it has none."""
     settings = _mapping(shown.get("NetworkSettings"))
     if _mapping(shown.get("HostConfig")).get("NetworkMode") == HOST_NETWORK:
         return join_address(LOOPBACK_4, port)
@@ -105,5 +105,5 @@ def _own(settings: Mapping[str, Any], network: str, port: int) -> str:
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """What an engine leaves out, or says as null, is empty."""
+    """Return a value that is a mapping; an engine may leave it out or send null, which count as empty."""
     return value if isinstance(value, dict) else {}

@@ -1,10 +1,10 @@
-"""Which revisions the labels of containers declare: what is listed, as revisions; what cannot be one, with the reason.
+"""Revisions that the labels of containers declare: a list of containers becomes revisions, and problems with reasons.
 
-Pure. Rules
-  1. A container counts if it says `activator.enable=true`, and none of ours has made it.
-  2. What the file declares wins over labels; of two containers that claim one name, or one host with the same `match`,
-     the older one wins. The other is left out, which is told.
-  3. A container whose labels cannot be read is left out, and no other is affected.
+No I/O. Rules
+  1. A container counts if it has the label `activator.enable=true` and was not made by an activator.
+  2. Revisions of the file win over labels. Of two containers that claim one name, or one host with the same `match`,
+     the older one wins; the other is left out, and a warning is logged.
+  3. A container with invalid labels is left out; the others are not affected.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from activator.config.model.revision import Revision
 from activator.control_plane.sources.container.creation import INSTANCE_LABEL
 from activator.runtime.errors import ConfigError
 
-DISCOVERED_MAX: Final = 2_000  # revisions; the oldest count
+DISCOVERED_MAX: Final = 2_000  # revisions; the oldest ones are used
 
 _NAME_MAX: Final = 253
 
 
 class Found(NamedTuple):
-    """One container that is a revision. `started`: it runs."""
+    """One container that is a revision."""
 
     name: str
     id: str
@@ -37,14 +37,14 @@ class Found(NamedTuple):
 
 
 class Discovered(NamedTuple):
-    """By key of the revision; `problems`: by the name of the container that is left out."""
+    """Revisions by key; `problems` by the name of the container that is left out."""
 
     found: dict[str, Found]
     problems: dict[str, str]
 
 
 def discovered(listed: Any, taken: Mapping[str, Revision], policy_names: AbstractSet[str]) -> Discovered:
-    """`listed`: containers as the engine lists them; `taken`: the revisions of the file, by key."""
+    """Return the declared revisions. `listed`: the engine's list of containers; `taken`: the file's revisions."""
     containers = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
     found: dict[str, Found] = {}
     problems: dict[str, str] = {}
@@ -87,7 +87,7 @@ def _refusal(
 
 
 def _claims(revision: Revision) -> Iterable[tuple[str, object]]:
-    """Two revisions with one of them would both mean the same requests, unless they share by `weight`."""
+    """Return the claims of a revision; two revisions with a common claim conflict unless they share by `weight`."""
     if revision.weight is not None or revision.aliases:
         return []
     return [(host.lower().removesuffix("."), _match(revision)) for host in revision.hosts]

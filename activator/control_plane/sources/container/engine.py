@@ -1,11 +1,11 @@
-"""A container engine, asked over its unix socket: Docker's API, which Podman speaks as well.
+"""A client of a container engine over its Unix socket: Docker's API, which Podman also implements.
 
 Rules
-  1. Every call has a time limit and a largest answer; at most CALLS_MAX are under way. What goes on for as long as a
-     container runs (`streamed`) has neither an end nor a limit in all, and is read piece by piece by whoever asked.
-  2. An engine that cannot be reached, stalls or breaks off raises EngineAwayError, one that refuses EngineError with
-     its own words. Nothing is repeated here: the callers know what is worth it.
-  3. The version of the API is the engine's own, as far as we know it, and is found out again after it was away.
+  1. Every call has a time limit and a largest answer, and at most CALLS_MAX run at a time. A stream that lasts as long
+     as a container runs (`streamed`) has no limit in total; the caller reads it piece by piece.
+  2. An engine that cannot be reached, stalls or breaks the connection raises EngineAwayError; one that refuses raises
+     EngineError with its message. Calls are not retried here: the callers know which ones are worth it.
+  3. The API version is the engine's, up to VERSION_NEWEST; it is queried again after the engine was unreachable.
   4. aiohttp is imported when the first engine is used.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
 ANSWER_BYTES_MAX: Final = 16 * MIB  # a list of 5,000 containers
-CALLS_MAX: Final = 8  # under way at a time
-MESSAGE_CHARS_MAX: Final = 300  # of what an engine says
-VERSION_NEWEST: Final = (1, 51)  # of the API, that we know
+CALLS_MAX: Final = 8  # calls at a time
+MESSAGE_CHARS_MAX: Final = 300
+VERSION_NEWEST: Final = (1, 51)  # the newest version of the API that this client uses
 
 _VERSION: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})", re.ASCII)
 
@@ -43,7 +43,7 @@ class EngineAwayError(Exception):
 
 
 class EngineError(Exception):
-    """The engine refused; `message` are its words."""
+    """The engine refused the request; `message` is its own text."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{message} (status {status})")
@@ -52,15 +52,15 @@ class EngineError(Exception):
 
 
 class Engine:
-    """One engine, at the socket `path`; `problem`: why there is none to be asked."""
+    """One engine, at the socket `path`. `problem`: why it cannot be used."""
 
     def __init__(self, path: str, problem: str = "") -> None:
         self.path = path
         self._problem = problem
-        self.is_podman = False  # once it has been asked
+        self.is_podman = False  # valid after the first call
         self._session: aiohttp.ClientSession | None = None
         self._calls = asyncio.Semaphore(CALLS_MAX)
-        self._prefix = ""  # with the version of the API; empty: not known yet
+        self._prefix = ""  # path prefix with the API version; empty until it is known
 
     async def close(self) -> None:
         session, self._session = self._session, None
@@ -72,7 +72,7 @@ class Engine:
     async def call(
         self, method: str, target: str, query: Query | None = None, body: Any = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> Any:
-        """What it answers, as JSON; None where it says nothing. Raises EngineAwayError, EngineError."""
+        """Return the answer, decoded from JSON; None if it is empty. Raises EngineAwayError, EngineError."""
         try:
             async with asyncio.timeout(timeout_s), self._calls:
                 return await self._call(method, await self._known_prefix() + target, query, body)
@@ -83,7 +83,7 @@ class Engine:
             ) from None
 
     async def inspect(self, kind: str, name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any] | None:
-        """A container, an image; None: there is no such one."""
+        """Return a container or an image as the engine shows it; None if it does not exist."""
         target = f"/{kind}/{name}/json"
         try:
             found = await self.call("GET", target, timeout_s=timeout_s)
@@ -111,9 +111,9 @@ class Engine:
     async def streamed(
         self, method: str, target: str, query: Query | None = None, body: Any = None, idle_s: float | None = None
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """An answer that is read piece by piece. `idle_s`: the longest time without a piece; None: any.
+        """Open an answer that is read piece by piece. `idle_s`: the longest time without a piece; None: no limit.
 
-        Raises as `call`; what breaks off while it is read raises EngineAwayError, too.
+        Raises as `call`; a connection that breaks while it is read also raises EngineAwayError.
         """
         try:
             async with asyncio.timeout(CALL_TIMEOUT_S):
@@ -139,7 +139,7 @@ class Engine:
             async with self._opened().request(method, url, json=body, timeout=timeout) as answer:
                 yield answer
         except (aiohttp.ClientError, OSError) as error:
-            # OSError: also the timeouts of aiohttp
+            # OSError includes the timeouts of aiohttp.
             self._prefix = ""
             raise EngineAwayError(self._why(error)) from None
 
@@ -147,7 +147,7 @@ class Engine:
         import aiohttp
 
         if self._session is None:
-            # The calls are bounded above, and streams by the containers that there are.
+            # The semaphore bounds calls, and the number of containers bounds streams.
             self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.path, limit=0))
         return self._session
 
@@ -172,16 +172,16 @@ class Engine:
 
 
 def version_of(found: dict[str, Any]) -> str:
-    """The newest version of the API that both sides know."""
+    """Return the newest version of the API that both sides support. Raises EngineError."""
     theirs = _VERSION.fullmatch(str(found.get("ApiVersion", "")))
     if theirs is None:
-        raise EngineError(200, "what answers is no container engine: it names no version of the API")
+        raise EngineError(200, "the server is not a container engine: it reports no API version")
     version = min((int(theirs[1]), int(theirs[2])), VERSION_NEWEST)
     return f"{version[0]}.{version[1]}"
 
 
 def message_of(data: bytes) -> str:
-    """What an engine says in an error: one line, not long."""
+    """Return the message of an engine's error as one line of at most MESSAGE_CHARS_MAX."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError):

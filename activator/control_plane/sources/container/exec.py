@@ -1,4 +1,4 @@
-"""A command that is run within a container."""
+"""Commands that are run within a container."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ _READ_BYTES = 16 * 1024
 
 
 class CommandError(Exception):
-    """Why a command has no exit code."""
+    """The reason for which a command has no exit code."""
 
 
 async def run_command(engine: Engine, container: str, command: Sequence[str], timeout_s: float) -> int:
-    """Its exit code; what it writes is read and dropped. Raises CommandError, also when it takes too long: it goes on
-    then, since engines cannot end it.
+    """Run a command and return its exit code; its output is discarded.
+
+    Raises CommandError, also after `timeout_s`: the command then continues, because engines cannot end it.
     """
     body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
     try:

@@ -1,4 +1,4 @@
-"""A container that somebody else has made: started and stopped, never removed."""
+"""A container that already exists: it is started and stopped, never removed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from activator.runtime.tasks import wait_for
 
 
 class ExistingContainer(ContainerUnit):
-    """Found by its name at each start, and known by its id from then on: it may be renamed meanwhile."""
+    """A container that is found by its name at the first start, and by its id afterwards: it may be renamed."""
 
     is_borrowed = True
-    _is_let_go = False
-    _is_started = False  # by us
+    _is_disowned = False
+    _is_started = False  # it was started by the activator
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
         await self._patiently(self._run, stop_asked)
 
     async def _run(self) -> None:
-        """Start or resume the container if that is needed; to be repeated as a whole."""
+        """Start or resume the container if needed; may be repeated as a whole."""
         name = self.id or self.settings.existing
         shown = await self.engine.inspect("containers", name)
         if shown is None:
@@ -38,22 +38,22 @@ class ExistingContainer(ContainerUnit):
             await self.engine.call("POST", f"/containers/{self.id}/start")
 
     async def stop(self) -> None:
-        if not self._is_let_go:
+        if not self._is_disowned:
             await super().stop()
 
     async def _end_now(self) -> None:
-        """Never at once: it is somebody's. What ran before us, and cannot be reached, goes on."""
-        if not self._is_let_go and self._stopping is None and (self._running or self._is_started):
+        """Ask it to stop, but never kill it. One that ran before the start and cannot be reached continues."""
+        if not self._is_disowned and self._stopping is None and (self._running or self._is_started):
             await self._ask_to_stop()
             if self._running:
                 await wait_for(self._ended, KILL_TIMEOUT_S)
 
-    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         pass
 
-    def let_go(self) -> None:
-        """Rule 1 of `unit.py`."""
-        self._is_let_go = True
+    def disown(self) -> None:
+        """Leave the container as it is from now on (rule 1 of `unit.py`)."""
+        self._is_disowned = True
         self._has_ended("", 0)
         for task in self._running:
             task.cancel()

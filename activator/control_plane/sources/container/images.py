@@ -1,4 +1,4 @@
-"""Images: looked up, and pulled where they are missing. Starts of one image share its pull."""
+"""Images: they are inspected, and pulled if they are missing. Starts of one image share its pull."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.errors import one_line
 from activator.runtime.tasks import TaskGroupOwner
 
-PULL_STALL_S: Final = 60.0  # the longest time without a word of the engine
+PULL_STALL_S: Final = 60.0  # the longest time without progress
 _READ_BYTES: Final = 64 * 1024
 
 log = logging.getLogger("activator.container")
 
-_Failure = NotStartedError | EngineAwayError | None  # of a pull
+_Failure = NotStartedError | EngineAwayError | None  # the failure of a pull
 
 
 class Images:
-    """Those of one engine."""
+    """The images of one engine."""
 
     def __init__(self, engine: Engine, tasks: TaskGroupOwner) -> None:
         self._engine = engine
@@ -29,7 +29,7 @@ class Images:
         self._pulls: dict[str, asyncio.Task[_Failure]] = {}
 
     async def provide(self, name: str, pull: str, timeout_s: float) -> dict[str, object]:
-        """The image, inspected. Raises NotStartedError, EngineAwayError."""
+        """Return the inspected image, pulled if needed. Raises NotStartedError, EngineAwayError."""
         found = None if pull == "always" else await self._engine.inspect("images", name)
         if found is None and pull != "never":
             failure = await self._pulled(name, timeout_s)
@@ -82,7 +82,7 @@ class Images:
 
 
 def query_of(name: str) -> dict[str, str]:
-    """A name without a tag means `latest`, and not all tags that there are."""
+    """Return the query of a pull; without a tag in the name it is `latest`, because the engine would pull all tags."""
     if "@" in name:
         return {"fromImage": name}
     head, slash, last = name.rpartition("/")

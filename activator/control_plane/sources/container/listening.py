@@ -1,11 +1,11 @@
-"""Whether the program of a container listens on its port, as the kernel of this machine has it.
+"""The kernel's view of whether the program of a container listens on its port.
 
-A published port is often a proxy of the engine's, which accepts before the program does. The sockets of the container's
+A published port is often a proxy of the engine, which accepts before the program does. The sockets of the container's
 own network are listed under the number of its first process.
 
 Rules
-  1. It is known only where that number means a process with a network that is not ours. Elsewhere (an engine in a
-     virtual machine, the host's network, processes that are not shown to us) the answer is "unknown".
+  1. The answer is known only if that number is a process with a network other than the activator's. Otherwise (an
+     engine in a virtual machine, the host's network, processes that are hidden) the answer is "unknown".
   2. Only listeners that other machines could reach count: a proxy may not reach a program on the container's loopback.
 """
 
@@ -19,7 +19,7 @@ _OURS = "/proc/self/ns/net"
 
 
 def program_listens(process: int, port: int) -> bool | None:
-    """None: unknown. It reads all sockets of that network, which may be many: not for the loop."""
+    """Return whether the program listens; None: unknown. It reads all sockets of the network, so use a thread."""
     if process <= 0:
         return None
     folder = f"/proc/{process}"

@@ -1,4 +1,4 @@
-"""A container that is made of an image, and removed at its end."""
+"""A container that the activator creates from an image and removes at its end."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from activator.control_plane.sources.container.creation import (
 )
 from activator.control_plane.sources.container.engine import EngineAwayError, EngineError
 from activator.control_plane.sources.container.images import Images
-from activator.control_plane.sources.container.removal import found_by_label, removed, removed_by_label
+from activator.control_plane.sources.container.removal import found_by_label, remove, remove_by_label
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.unit import (
     ContainerUnit,
-    Surroundings,
+    EngineContext,
     way_of,
 )
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.errors import one_line
 
-CLOSE_PATIENCE_S: Final = 10.0  # for the removal of a container, while the activator ends
-UNHEARD_S: Final = 2.0  # for the answer to a container that is not wanted any more
+CLOSE_PATIENCE_S: Final = 10.0  # for the removal of a container while the activator ends
+CREATE_ANSWER_S: Final = 2.0  # for the answer to the creation of a container that is no longer needed
 
-WARNINGS_MAX: Final = 8  # of an engine, for one container …
-WARNING_CHARS_MAX: Final = 300  # … and of each
+WARNINGS_MAX: Final = 8  # logged warnings of the engine, per container
+WARNING_CHARS_MAX: Final = 300
 
 log = logging.getLogger("activator.container")
 
 
 class MadeContainer(ContainerUnit):
-    """It exists from its start to its end, with the labels of `sweeper`."""
+    """A container that exists from its start to its end, with the labels of `sweeper`."""
 
     def __init__(
         self,
-        around: Surroundings,
+        context: EngineContext,
         images: Images,
         sweeper: Sweeper,
         pull_timeout_s: float,
@@ -54,17 +54,17 @@ class MadeContainer(ContainerUnit):
         gpus: tuple[str, ...],
         on_line: OnLine,
     ) -> None:
-        super().__init__(around, revision, identity, claim, on_line)
+        super().__init__(context, revision, identity, claim, on_line)
         self._images = images
         self._sweeper = sweeper
         self._pull_timeout_s = pull_timeout_s
         self._gpus = gpus
-        self._is_unheard = False  # it was asked for, and the engine has not answered
+        self._is_unanswered = False  # its creation was requested, and the engine has not answered
         self._name = self.settings.name or f"activator-{revision.namespace}-{revision.name}-{secrets.token_hex(4)}"
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
         settings = self.settings
-        await self._sweeper.first_done(self.around.patience_s)  # what is left of an earlier run may have its name
+        await self._sweeper.first_done(self.context.patience_s)  # leftovers of an earlier run may have its name
         image = await self._patiently(
             lambda: self._images.provide(settings.image, settings.pull, self._pull_timeout_s), stop_asked
         )
@@ -75,7 +75,7 @@ class MadeContainer(ContainerUnit):
             raise NotStartedError(f"the image {settings.image} exposes no port, or several: set `container.port`")
         labels = self._sweeper.labels | {REVISION_LABEL: self._key, IDENTITY_LABEL: self.identity}
         body = creation_of(
-            *(settings, self.port, labels, self._gpus, way_of(settings, self.around.address)),
+            *(settings, self.port, labels, self._gpus, way_of(settings, self.context.address)),
             *(self.engine.is_podman, os.environ),
         )
         self._sweeper.expect(self.identity)
@@ -85,35 +85,35 @@ class MadeContainer(ContainerUnit):
             await self._patiently(lambda: self.engine.call("POST", start), stop_asked)
 
     async def _create(self, body: dict[str, Any], stop_asked: asyncio.Event) -> None:
-        """Have the container made, with `id` set; not a second time if a broken connection has cut the answer."""
-        is_repeated = self._is_unheard
+        """Create the container and set `id`; not a second time if a broken connection has cut the answer."""
+        is_repeated = self._is_unanswered
         if is_repeated and await self._or_stopped(self._is_found(), stop_asked):
             return
-        self._is_unheard = True
+        self._is_unanswered = True
         try:
             made = await self._created(body, stop_asked)
         except EngineError as error:
             if is_repeated and await self._or_stopped(
                 self._is_found(), stop_asked
-            ):  # it was being made when it was looked for
+            ):  # its creation completed after the first search
                 return
             if is_repeated and error.status == 409:
-                raise EngineAwayError(error.message) from None  # its name is reserved: it may still be being made
-            self._is_unheard = is_repeated
+                raise EngineAwayError(error.message) from None  # its name is reserved: it may still be created
+            self._is_unanswered = is_repeated
             raise
         if made is None:
             return
         found = made.get("Id") if isinstance(made, dict) else None
         if not isinstance(found, str) or not found.isalnum():
             raise EngineError(200, "the engine does not name the container that it made")
-        self.id, self._is_unheard = found, False
-        self._tell_warnings(made.get("Warnings"))
+        self.id, self._is_unanswered = found, False
+        self._log_warnings(made.get("Warnings"))
 
     async def _is_found(self) -> bool:
-        """True if the container has been made, though the engine has not answered."""
+        """Set `id` if the container was created although the engine has not answered; True if so."""
         found = await found_by_label(self.engine, self._labels())
         if found:
-            self.id, self._is_unheard = found[0], False
+            self.id, self._is_unanswered = found[0], False
         return bool(found)
 
     def _labels(self) -> list[str]:
@@ -121,20 +121,20 @@ class MadeContainer(ContainerUnit):
         return [f"{IDENTITY_LABEL}={self.identity}", f"{INSTANCE_LABEL}={instance}"]
 
     async def _created(self, body: dict[str, Any], stop_asked: asyncio.Event) -> Any:
-        """Return the engine's answer; None if the container is not wanted any more and none comes in UNHEARD_S."""
+        """Return the engine's answer; None if the container is not needed and none comes within CREATE_ANSWER_S."""
         call = self.engine.call("POST", "/containers/create", {"name": self._name}, body)
         task = asyncio.ensure_future(call)  # noqa: TID251 - awaited or cancelled below
         asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
         try:
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({task}, timeout=UNHEARD_S)
+            await asyncio.wait({task}, timeout=CREATE_ANSWER_S)
             return task.result() if task.done() else None
         finally:
             asked.cancel()
             task.cancel()
 
-    def _tell_warnings(self, warnings: Any) -> None:
-        """What the engine has not done as it was told: limits that this machine does not have, say."""
+    def _log_warnings(self, warnings: Any) -> None:
+        """Log the engine's warnings, for example about limits that this machine does not support."""
         for warning in warnings[:WARNINGS_MAX] if isinstance(warnings, list) else []:
             log.warning("%s: the container engine warns: %s", self.identity, one_line(str(warning))[:WARNING_CHARS_MAX])
 
@@ -142,16 +142,16 @@ class MadeContainer(ContainerUnit):
     def _key(self) -> str:
         return f"{self.revision.namespace}/{self.revision.name}"
 
-    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if self._is_unheard:
-                await removed_by_label(
-                    self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now
+            if self._is_unanswered:
+                await remove_by_label(
+                    self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now
                 )
             elif self.id:
-                await removed(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now)
+                await remove(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.context.now)
         finally:
             self._sweeper.forget(self.identity)
 
-    def let_go(self) -> None:
+    def disown(self) -> None:
         pass

@@ -1,8 +1,8 @@
-"""The output of a container, read for as long as it runs, at the pace at which that of processes is read.
+"""The output of a container, read as long as it runs, with the rate limit of processes.
 
-The engine's log is read, not the container's own pipe: a container is never held up by us, and one that writes faster
-than we read is read later. After a break reading resumes behind the last message that was read (`LogPosition`), also if
-the container has ended while the engine was away.
+It is read from the engine's log, not from the container's own pipe: reading never blocks the container, and output that
+is written faster is read later. After a broken connection, reading resumes after the last message that was read
+(`LogPosition`), also if the container ended while the engine was unreachable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from activator.control_plane.sources.process.output import LINES_KEPT, READ_BYTE
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause, wait_for
 
-AGAIN_S: Final = 1.0  # after a break
+AGAIN_S: Final = 1.0  # after a broken connection
 
 log = logging.getLogger("activator.container")
 
@@ -69,7 +69,7 @@ class OutputReader:
                 self._output.end(stream)
 
     async def last_lines(self) -> list[str]:
-        """Return the end of the log of a container that has ended, of whose output much has not been read."""
+        """Return the end of the log of an ended container, for one whose output has not been read completely."""
         last = Output()
         query = {"stdout": "1", "stderr": "1", "tail": str(LINES_KEPT)}
         messages = self._messages()

@@ -1,8 +1,8 @@
-"""Who made a container, written in a label of it, and whether that run of an activator is known to have ended.
+"""The maker of a container, as written in a label, and whether that run of an activator is known to have ended.
 
-A container is removed only if its maker is proven to have ended: the machine was booted anew, or there is no such
-process any more. A maker in another container is seen by the engine alone: its hostname is the id of its container, so
-it has ended if that container does not run, or if it is our own container, where we run now.
+A container is removed only if its maker is proven to have ended: the machine has been booted again, or the process does
+not exist. A maker in another container is checked through the engine: its hostname is the id of its container, so it
+has ended if that container does not run, or if it is the activator's own container.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from activator.runtime.process_stat import STARTED, stat_fields
 
 CONTAINER_ID: Final = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 
-IsRunning = Callable[[str], Awaitable[bool]]  # of a container, by its id
+IsRunning = Callable[[str], Awaitable[bool]]  # true if the container with this id runs
 
 
 class Owner(NamedTuple):
-    """One run of a program."""
+    """One run of an activator."""
 
     boot: str
-    namespace: str  # of processes: their numbers mean something only there
+    namespace: str  # the PID namespace, in which the process number is valid
     process: int
-    started: str  # in clock ticks since the boot
+    started: str  # clock ticks since the boot
     host: str
 
     @property
@@ -35,7 +35,7 @@ class Owner(NamedTuple):
 
 
 def this_owner() -> Owner:
-    """This process. Raises OSError where there is no /proc."""
+    """Return this process. Raises OSError if there is no /proc."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     namespace = os.readlink("/proc/self/ns/pid")
@@ -44,7 +44,7 @@ def this_owner() -> Owner:
 
 
 def parse_owner(label: str) -> Owner | None:
-    """None: nobody that we know."""
+    """Parse a label; None if it is malformed."""
     parts = label.split("/")
     if len(parts) != 5 or not (parts[2].isascii() and parts[2].isdecimal()) or not parts[0] or not parts[1]:
         return None
@@ -52,9 +52,9 @@ def parse_owner(label: str) -> Owner | None:
 
 
 async def has_ended(owner: Owner, here: Owner, is_running: IsRunning) -> bool:
-    """Whether that is proven."""
+    """True if the owner is proven to have ended."""
     if owner.boot != here.boot:
-        # Another boot of this machine, or another machine that shares the engine: its host tells.
+        # Another boot of this machine, or another machine that shares the engine: the host name decides.
         return owner.host == here.host
     if owner.namespace == here.namespace:
         try:

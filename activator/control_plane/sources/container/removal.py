@@ -1,4 +1,4 @@
-"""How a container is removed: again and again until it is gone, or until the activator has no more time."""
+"""Removal of containers: retried until the container is gone, or until the activator's own end is due."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause
 
-AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
-REMOVE_TIMEOUT_S: Final = 10.0  # of one try
-REMOVE_STEP_S: Final = 0.05  # after the first try to remove a container that failed, doubling up to RETRY_AWAY_S
-RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
+AWAY_STEP_S: Final = 0.5  # between two attempts while the engine is unreachable
+REMOVE_TIMEOUT_S: Final = 10.0  # for one attempt
+REMOVE_STEP_S: Final = 0.05  # after the first failed attempt, doubling up to RETRY_AWAY_S
+RETRY_AWAY_S: Final = 2.0  # the longest time between attempts: an engine may return at any moment
 
 log = logging.getLogger("activator.container")
 
 
-async def removed_by_label(
+async def remove_by_label(
     engine: Engine, labels: list[str], identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
 ) -> None:
-    """Remove a container that was asked for and may be there, though the engine has not answered. As `removed`."""
+    """Remove a container that may have been created although the engine has not answered; see `remove`."""
     began_s = now()
     names: list[str] | None = None
     while names is None:
@@ -31,11 +31,11 @@ async def removed_by_label(
             names = await found_by_label(engine, labels)
         except (EngineAwayError, EngineError) as error:
             if is_closing() and now() - began_s >= patience_s:
-                log.error("%s: whether it has a container is not known: %s", identity, error)
+                log.error("%s: it is unknown whether its container exists: %s", identity, error)
                 return
             await pause(AWAY_STEP_S)
     for name in names:
-        await removed(engine, name, identity, is_closing, patience_s, now)
+        await remove(engine, name, identity, is_closing, patience_s, now)
 
 
 async def found_by_label(engine: Engine, labels: list[str]) -> list[str]:
@@ -46,14 +46,14 @@ async def found_by_label(engine: Engine, labels: list[str]) -> list[str]:
     return [name for name in names if isinstance(name, str) and name.isalnum()]
 
 
-async def removed(
+async def remove(
     engine: Engine, container: str, identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
 ) -> None:
-    """Return when the container is gone; while the activator closes, after `patience_s` at the latest.
+    """Remove a container; while the activator closes, return after `patience_s` at the latest.
 
-    Then the reaper removes it, or the next start does.
+    In that case the reaper or the next start removes it.
     """
-    began_s, steps, is_told = now(), Backoff(REMOVE_STEP_S, RETRY_AWAY_S), False
+    began_s, steps, is_logged = now(), Backoff(REMOVE_STEP_S, RETRY_AWAY_S), False
     while True:
         try:
             query = {"force": "true", "v": "true"}
@@ -68,7 +68,7 @@ async def removed(
         if is_closing() and now() - began_s >= patience_s:
             log.error("%s: its container %s is left to the reaper: %s", identity, container[:12], problem)
             return
-        if not is_told and now() - began_s >= patience_s:
-            is_told = True
+        if not is_logged and now() - began_s >= patience_s:
+            is_logged = True
             log.warning("%s: its container %s cannot be removed: %s", identity, container[:12], problem)
         await pause(steps.next_s())

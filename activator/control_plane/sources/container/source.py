@@ -1,7 +1,8 @@
-"""Containers as a source of revisions: those that their labels declare, and news of those that the file names.
+"""Containers as a source of revisions: those that labels declare, and the state of those that the file names.
 
-It declares the revisions of discovered containers, and hands their programs to the supervisor of all local programs. A
-container that was started by somebody else, or ran before us, counts as asked for: it is stopped when it is idle.
+It declares the revisions of discovered containers, and gives their programs to the supervisor of all local programs. A
+container that was started by something else, or ran before the activator, counts as loaded on demand: it is stopped
+when it is idle.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ log = logging.getLogger("activator.container")
 
 
 class ContainerSource(Source):
-    """`programs` runs the containers, `units` has the engine."""
+    """The source of containers; `programs` runs them, `units` has the engine."""
 
     def __init__(
         self,
@@ -48,29 +49,29 @@ class ContainerSource(Source):
         self._units = units
         self._config = Config()
         self._file: dict[str, Revision] = {}  # the revisions of the file, by key
-        self._found: dict[str, Found] = {}  # that labels declare, by key
+        self._found: dict[str, Found] = {}  # revisions that labels declare, by key
         self._sets: dict[str, RevisionSet] = {}
         self.problems: dict[str, str] = {}  # by container: why it is left out
         self._watcher: Watcher | None = None
         self._task: Any = None
         self._engine: Engine | None = None
         self._is_configured = False
-        self._is_list_awaited = False  # the program has started with discovery, and nothing has been listed yet
+        self._is_list_awaited = False  # discovery was on at the start, and nothing has been listed yet
 
     async def close(self) -> None:
         self._stop()
 
     def prepare(self, config: Config) -> None:
-        """Before the revisions of the file are known to the others: which engine they have, and what they take over."""
+        """Set the engine, and drop replaced revisions; to be called before other sources get the file's revisions."""
         self._units.configure(config.containers)
         for key in [key for key in self._found if key in {f"{one.namespace}/{one.name}" for one in config.revisions}]:
             self._sets.pop(key, None)
             self._found.pop(key)
 
     def configure(self, config: Config) -> None:
-        """Apply a configuration; the revisions of the file are known to the others already."""
+        """Apply a configuration; other sources already have the revisions of the file."""
         self._config = config
-        # A reload does not make a program that serves unready: its other revisions do not depend on the engine.
+        # A reload does not make a serving activator unready: its other revisions do not depend on the engine.
         self._is_list_awaited = config.containers.discover and (self._is_list_awaited or not self._is_configured)
         self._is_configured = True
         self._file = {f"{one.namespace}/{one.name}": one for one in config.revisions}
@@ -80,15 +81,15 @@ class ContainerSource(Source):
             self._apply(Discovered({}, {}))
             return
         for key, one in self._found.items():
-            self._declare(key, one)  # with what now holds for all revisions
+            self._declare(key, one)  # with the settings that now apply to all revisions
         engine = self._units.engine()
         if engine is not self._engine:
-            if self._engine is not None:  # of the containers of the other one nothing is known
+            if self._engine is not None:  # the containers of another engine are unknown
                 self._is_list_awaited = config.containers.discover
             self._stop()
             self._engine = engine
         if self._watcher is None:
-            self._watcher = Watcher(engine, self._tasks, self._look)
+            self._watcher = Watcher(engine, self._tasks, self._refresh)
             self._task = self._tasks.start("discovery of containers", self._watcher.run())
         self._watcher.hurry()
 
@@ -111,16 +112,16 @@ class ContainerSource(Source):
         self._task = self._watcher = self._engine = None
 
     def _named(self) -> dict[str, str]:
-        """Containers that the file names and that the watched engine has, by key of the revision."""
+        """Return the containers that the file names and that are on the watched engine, by key of the revision."""
         return {
             key: one.container.existing
             for key, one in self._file.items()
             if one.container is not None and one.container.existing and not one.container.engine
         }
 
-    # --- what there is ---
+    # --- observed containers ---
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         engine = self._engine
         if engine is None:
             return
@@ -133,30 +134,30 @@ class ContainerSource(Source):
             self._apply(Discovered({}, {}))
         running = {one.name for one in self._found.values() if one.is_running}
         for name in self._named().values():
-            shown = await self._seen(engine, name)
+            shown = await self._inspected(engine, name)
             if shown is not None and state_of(shown).is_running:
                 running.add(name)
         self._adopt({key: one.name for key, one in self._found.items()} | self._named(), running)
 
-    async def _seen(self, engine: Engine, name: str) -> dict[str, Any] | None:
+    async def _inspected(self, engine: Engine, name: str) -> dict[str, Any] | None:
         try:
             return await engine.inspect("containers", name)
         except EngineError as error:
-            log.warning("the container engine does not tell the state of %s: %s", name, error)
+            log.warning("the container engine does not report the state of %s: %s", name, error)
             return None
 
     def _adopt(self, by_key: dict[str, str], running: set[str]) -> None:
-        """What runs, and not by us, counts as asked for."""
+        """Load the revisions of running containers that the activator has not started."""
         for key, name in by_key.items():
             if name in running and not self._programs.supervisor.has(key):
-                self._programs.load(key, None)  # for as long as it may be idle
+                self._programs.load(key, None)  # until it has been idle for long enough
 
     def _apply(self, now: Discovered) -> None:
         for name, problem in now.problems.items():
             if self.problems.get(name) != problem:
                 log.warning("%s", problem)
         for name in self.problems.keys() - now.problems.keys():
-            log.info("the container %s has no mistake any more", name)
+            log.info("the container %s has no problem any more", name)
         self.problems = now.problems
         before = self._found
         for key in before.keys() - now.found.keys():
@@ -173,7 +174,7 @@ class ContainerSource(Source):
         except ConfigError as error:  # a page that cannot be read
             log.warning("container %s: %s", one.name, error.problems[0])
             return
-        # Behind all of the file: where both could mean a request, the file's is asked first.
+        # Behind all of the file: if both match a request, the file's revision is preferred.
         made = RevisionSet(msgspec.structs.replace(spec, order=len(self._file) + 1))
         known = self._sets.get(key)
         if known is None:
@@ -184,7 +185,7 @@ class ContainerSource(Source):
         self._programs.add_revision(key, revision)
 
     def _drop(self, key: str) -> None:
-        log.info("the container of the revision %s is not there any more", key)
+        log.info("the container of the revision %s was removed", key)
         if self._sets.pop(key, None) is not None and key not in self._file:
             self._programs.drop_revision(key)
             self._submit(RevisionGone(key))

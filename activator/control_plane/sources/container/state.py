@@ -1,4 +1,4 @@
-"""What an engine shows of a container, as far as it is used here."""
+"""The part of an engine's description of a container that is used."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from activator.runtime.errors import one_line
 
-STOPPED_CODES = frozenset({0, 130, 137, 143})  # of a program that was stopped by a signal that asks for it, or in order
+STOPPED_CODES = frozenset({0, 130, 137, 143})  # ended by itself, or by a signal that asks it to
 
 
 class ContainerState(NamedTuple):
-    """`exit_code` counts when it does not run; `process` while it does, and is the number on the engine's machine."""
+    """`exit_code` is valid if it does not run, `process` if it does: the number on the engine's machine."""
 
     is_running: bool
     is_paused: bool
@@ -23,7 +23,7 @@ class ContainerState(NamedTuple):
 
 
 def state_of(shown: Mapping[str, Any]) -> ContainerState:
-    """`shown`: the container, as it was inspected."""
+    """Parse an inspected container."""
     state = shown.get("State")
     state = state if isinstance(state, dict) else {}
     code, process = state.get("ExitCode"), state.get("Pid")
@@ -39,14 +39,14 @@ def state_of(shown: Mapping[str, Any]) -> ContainerState:
 
 
 def memory_limit(shown: Mapping[str, Any]) -> int:
-    """In bytes; 0: none."""
+    """Return the memory limit in bytes; 0: none."""
     config = shown.get("HostConfig")
     limit = config.get("Memory") if isinstance(config, dict) else 0
     return limit if isinstance(limit, int) else 0
 
 
 def health_test(shown: Mapping[str, Any]) -> list[str]:
-    """The command of its HEALTHCHECK; empty: it has none."""
+    """Return the command of the HEALTHCHECK; empty if there is none."""
     config = shown.get("Config")
     check = config.get("Healthcheck") if isinstance(config, dict) else None
     test = check.get("Test") if isinstance(check, dict) else None

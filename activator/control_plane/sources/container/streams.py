@@ -1,4 +1,4 @@
-"""Parsers for the streams of an engine: the output of containers and lines of JSON. No I/O, and memory with a bound."""
+"""Parsers for the streams of an engine: the output of containers and lines of JSON. No I/O, and bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from activator.runtime.units import MIB
 
-LINE_BYTES_MAX: Final = MIB  # of an event, or of a step of a pull
+LINE_BYTES_MAX: Final = MIB  # an event, or a progress message of a pull
 
 _HEADER_BYTES: Final = 8
 _STREAMS: Final = {0: "stdout", 1: "stdout", 2: "stderr"}
@@ -23,11 +23,11 @@ _WHOLE: Final = 1 << 62  # more bytes than a message has
 
 
 class NoStreamError(Exception):
-    """The bytes are not what they should be."""
+    """The stream is malformed."""
 
 
 class Piece(NamedTuple):
-    """A part of one message of the output; `begins` and `ends` say whether it has the message's first and last byte."""
+    """A part of one message of the output; `begins` and `ends`: it has the message's first or last byte."""
 
     stream: str
     data: bytes
@@ -44,7 +44,7 @@ class Demultiplexer:
     def __init__(self) -> None:
         self._header = b""
         self._stream = ""
-        self._left = 0  # bytes of the frame
+        self._left = 0  # bytes left in the frame
         self._begins = False  # no byte of the frame has been read
 
     def feed(self, data: bytes) -> Iterator[Piece]:
@@ -88,7 +88,7 @@ class TerminalLines:
 
 
 class LogPosition:
-    """How far the output of one container has been read, so that reading can resume where a connection broke.
+    """The position up to which the output of one container has been read, to resume after a broken connection.
 
     Engines put the time in front of each message (`timestamps=1`), some of them in whole seconds: a position is the
     time of the last message of each stream, and the number of messages that had this time. What an engine sends again
@@ -100,12 +100,12 @@ class LogPosition:
         self._latest_ns = 0  # the time of the newest message of both streams
 
     def since_s(self) -> float | None:
-        """Return the Unix time from which to read again; None: no message had a time."""
+        """Return the Unix time from which to read again; None if no message had a time."""
         # Messages of the two streams may be out of order by a moment, and a time may be a whole second.
         return self._latest_ns // _SECOND_NS - 1.0 if self._latest_ns else None
 
     def resume(self) -> None:
-        """Expect messages from `since_s` on, those that are known among them."""
+        """Expect messages from `since_s` on, some of which are known."""
         for position in self._streams.values():
             position.resume()
 
@@ -128,9 +128,9 @@ class _StreamPosition:
         self._count = 0  # messages with that time
         self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
         self._offset = -1  # in the message that is being read; -1: none is
-        self._read_bytes = -1  # of the last message, if a break cut it; -1: it is complete
-        self._skipped_bytes = 0  # still to be dropped of the message that is being read
-        self._is_replay = False  # messages read before the break may come again
+        self._read_bytes = -1  # bytes of the last message that were read, if a break cut it; -1: it is complete
+        self._skipped_bytes = 0  # bytes still to be dropped from the message that is being read
+        self._is_replay = False  # messages that were read before the break may be repeated
         self._replayed = 0  # messages replayed with that time
 
     def resume(self) -> None:
@@ -165,7 +165,7 @@ class _StreamPosition:
         return data[dropped:]
 
     def _begin(self, time_ns: int) -> None:
-        """A message with this time; 0: it has none."""
+        """Begin a message with this time; 0: it has none."""
         self.read_ns = time_ns
         if self._is_replay and time_ns:
             if time_ns < self._last_ns:
@@ -183,7 +183,7 @@ class _StreamPosition:
 
 
 def nanoseconds_of(time: bytes) -> int:
-    """Return the Unix time of RFC 3339 in nanoseconds; 0 if `time` is none."""
+    """Return a time of RFC 3339 as Unix nanoseconds; 0 if `time` is malformed."""
     found = _TIME.fullmatch(time)
     if found is None:
         return 0
@@ -195,7 +195,7 @@ def nanoseconds_of(time: bytes) -> int:
 
 
 class JsonLines:
-    """Objects, one after the other; white space between them may be missing."""
+    """A parser of consecutive JSON objects; white space between them may be missing."""
 
     def __init__(self) -> None:
         self._open = ""
@@ -211,7 +211,7 @@ class JsonLines:
             raise NoStreamError("a line that is too long")
 
     def end(self) -> Iterator[dict[str, Any]]:
-        """Yield the last object, whose line has no end."""
+        """Yield the last object, whose line is not terminated."""
         rest, self._open = self._open + self._text.decode(b"", final=True), ""
         yield from self._objects(rest)
 

@@ -1,10 +1,9 @@
-"""Removes containers of ours that nobody needs any more: of runs of an activator that were killed, and of starts whose
-outcome was never heard.
+"""The sweeper: it removes leftover containers, of activators that were killed and of starts without a known outcome.
 
 Rules
-  1. Only containers with our labels are looked at, and one of another run is removed only if that run is proven to have
-     ended (`owner.py`). All others are never touched.
-  2. A container of this run is removed if no unit knows its identity at two looks in a row.
+  1. Only containers with the activator's labels are considered, and one of another run is removed only if that run is
+     proven to have ended (`owner.py`). All others are never touched.
+  2. A container of this run is removed if no unit knows its identity in two sweeps in a row.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from activator.control_plane.sources.container.state import state_of
 from activator.runtime.tasks import keep_running, pause, wait_for
 
 SWEEP_S: Final = 30.0
-SWEEP_AWAY_S: Final = 1.0  # until the first look has succeeded
+SWEEP_AWAY_S: Final = 1.0  # until the first sweep has succeeded
 
 log = logging.getLogger("activator.container")
 
 
 class Sweeper:
-    """Of one engine; `instance` names this run."""
+    """The sweeper of one engine; `instance` names this run."""
 
     def __init__(self, engine: Engine, instance: str) -> None:
         self._engine = engine
@@ -35,24 +34,24 @@ class Sweeper:
         self._owner = this_owner()
         self.labels = {INSTANCE_LABEL: instance, OWNER_LABEL: self._owner.label}
         self._known: set[str] = set()  # identities of units
-        self._strays: set[str] = set()  # ids of containers that no unit knew at the last look
+        self._strays: set[str] = set()  # ids of containers that no unit knew in the last sweep
         self._first = asyncio.Event()
         self.removed_total = 0
 
     def expect(self, identity: str) -> None:
-        """A container with this identity may come to be."""
+        """Announce that a container with this identity may be created."""
         self._known.add(identity)
 
     def forget(self, identity: str) -> None:
-        """There is none any more, as far as its unit knows."""
+        """Note that its unit has removed the container with this identity."""
         self._known.discard(identity)
 
     async def first_done(self, patience_s: float) -> None:
-        """Wait for the first look, for a while."""
+        """Wait for the first sweep, for at most `patience_s`."""
         await wait_for(self._first, patience_s)
 
     async def run(self) -> None:
-        """Look again and again."""
+        """Sweep periodically."""
         await keep_running(self._sweep_and_rest, self._failed)
 
     async def _sweep_and_rest(self) -> None:
@@ -65,12 +64,12 @@ class Sweeper:
             log.debug("no sweep: %s", error)
         elif isinstance(error, EngineError):
             log.warning("the container engine does not list its containers: %s", error)
-        else:  # A defect, or an unexpected answer: the next attempt may succeed.
+        else:  # a bug, or an unexpected answer: the next attempt may succeed
             log.error("the containers could not be swept", exc_info=error)
         return SWEEP_S if self._first.is_set() else SWEEP_AWAY_S
 
     async def sweep(self) -> None:
-        """Raises EngineAwayError, EngineError."""
+        """Remove the leftover containers. Raises EngineAwayError, EngineError."""
         query = {"all": "true", "filters": json.dumps({"label": [INSTANCE_LABEL]})}
         listed = await self._engine.call("GET", "/containers/json", query)
         strays: set[str] = set()

@@ -1,15 +1,17 @@
-"""One container as a program: made and removed by us, or one that exists, which is started and stopped.
+"""One container as a program: created and removed by the activator, or an existing one that is started and stopped.
 
 Rules
-  1. What we make has our labels, is known to the sweeper (`sweeper.py`) before it is asked for, and is removed whatever
-     happened before. What exists is never removed, and left as it is when we let it go.
-  2. It is watched by waiting calls of limited length and by looking at it: what an engine forgot to tell is seen at the
-     next look. While the engine is away the container counts as running, and its requests go on. A start repeats each
-     step that a broken connection has cut, until the engine has been away for `containers.patience`.
-  3. "Ready" means: what `readiness` says; without that, the image's own HEALTHCHECK, run here at the pace of
-     `readiness`; without that, its port accepts. A published port may be the engine's own proxy, which accepts before
-     the program does, and closes when it finds nobody: the kernel is asked whether the program listens (listening.py),
-     and where it does not tell, a connection has to stay open for a moment.
+  1. A container that the activator creates has its labels, is known to the sweeper (`sweeper.py`) before the engine is
+     asked for it, and is always removed at the end. An existing one is never removed, and is not touched after
+     `disown`.
+  2. It is watched by long-polling calls of limited length and by inspecting it: an event that the engine missed is
+     found by the next inspection. While the engine is unreachable the container counts as running, and its requests
+     continue. A start repeats each step that a broken connection has cut, until the engine has been unreachable for
+     `containers.patience`.
+  3. It is ready as `readiness` defines; without that, when the image's own HEALTHCHECK succeeds, which the activator
+     runs at the interval of `readiness`; without that, when its port accepts. A published port may be a proxy of the
+     engine, which accepts before the program does, and closes if it cannot connect: the kernel is asked whether the
+     program listens (listening.py), and if that is unknown, a connection has to stay open for a moment.
 """
 
 from __future__ import annotations
@@ -41,14 +43,15 @@ from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
-WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it is looked at
-POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
+WAIT_S: Final = 30.0  # one waiting call for the end of a container; then it is inspected
+POLL_S: Final = 1.0  # between two inspections of a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
-HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's …
-UNSEEN_HOLD_S: Final = 1.0  # … or for so long, where the kernel knows of no listener …
-UNSEEN_S: Final = 5.0  # … and has not for so long; before that it is not connected to
+# How long a connection to a published port has to stay open to count as the program's, not a proxy's.
+HOLD_S: Final = 0.05
+UNSEEN_HOLD_S: Final = 1.0  # if the kernel knows of no listener
+UNSEEN_S: Final = 5.0  # from the first check; before that nothing is connected to a port without a known listener
 KILL_TIMEOUT_S: Final = 5.0
-LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
+LAST_OUTPUT_S: Final = 1.0  # how long to wait for the last lines after the container has ended
 
 log = logging.getLogger("activator.container")
 
@@ -58,8 +61,8 @@ _PORT_TAKEN: Final = re.compile(r"address already in use|port is already allocat
 T = TypeVar("T")
 
 
-class Surroundings:
-    """What all containers of one engine share."""
+class EngineContext:
+    """The engine and the settings that all its containers share."""
 
     def __init__(
         self, engine: Engine, tasks: TaskGroupOwner, now: Now, wall_clock: Now, patience_s: float, address: str
@@ -73,42 +76,42 @@ class Surroundings:
 
 
 class ContainerUnit(Unit):
-    """A container, whoever made it."""
+    """A container of either kind."""
 
-    def __init__(self, around: Surroundings, revision: Revision, identity: str, claim: str, on_line: OnLine) -> None:
+    def __init__(self, context: EngineContext, revision: Revision, identity: str, claim: str, on_line: OnLine) -> None:
         assert revision.container is not None
-        self.around = around
+        self.context = context
         self.revision = revision  # as it was configured when the container was started
         self.settings: Container = revision.container
         self.identity = identity
         self.claim = claim
         self.grace_s = float(self.settings.stop.grace)
         self.output = Output(self.settings.readiness.log, on_line)
-        self.id = ""  # the engine's
-        self.port: int | None = None  # within the container
+        self.id = ""  # the engine's id
+        self.port: int | None = None  # in the container
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
-        self._look = asyncio.Event()  # it may have ended: look at it now
-        self._asked_since_s = 0.0  # whether it is ready
+        self._inspect_now = asyncio.Event()  # it may have ended: inspect it now
+        self._asked_since_s = 0.0  # when the readiness checks began
         self._is_silent = False  # the engine did not answer when it was to be stopped
         self._cause = ""
         self._exit_code: int | None = None
         self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
         self._reader: OutputReader | None = None
-        self._running: list[asyncio.Task[None]] = []  # what watches it, and what reads its output
+        self._running: list[asyncio.Task[None]] = []  # the tasks that watch it and read its output
 
     @property
     def engine(self) -> Engine:
-        return self.around.engine
+        return self.context.engine
 
     # --- start ---
 
     @abstractmethod
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
-        """Have it running, with `id` set; returns early if it is not wanted any more."""
+        """Start the container and set `id`; return early if it is no longer needed."""
 
     async def start(self, stop_asked: asyncio.Event) -> None:
-        since_s = self.around.wall_clock()
+        since_s = self.context.wall_clock()
         try:
             await self._patiently(lambda: self.engine.call("GET", "/version"), stop_asked)
             if stop_asked.is_set():
@@ -123,7 +126,7 @@ class ContainerUnit(Unit):
             self.retry_max_s = RETRY_AWAY_S
             raise NotStartedError(str(error)) from None
         except EngineError as error:
-            # The next one may get another port or find it free, and an engine behind a proxy may be back.
+            # The next attempt may get another port or find it free, and an engine behind a proxy may be back.
             for_good = _PORT_TAKEN.search(error.message) is None and error.status not in {502, 503, 504}
             raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
         if shown is None:
@@ -138,19 +141,19 @@ class ContainerUnit(Unit):
     async def _patiently(
         self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
     ) -> T | None:
-        """Return the result of a step of the start; None if the container is not wanted any more.
+        """Return the result of a step of the start; None if the container is no longer needed.
 
-        The step is repeated while the engine is away, for `patience_s` from its first failure; then EngineAwayError.
-        `is_cancelled`: a step that is under way is cancelled when the container is not wanted any more.
+        The step is repeated while the engine is unreachable, for `patience_s` from its first failure; then
+        EngineAwayError. `is_cancelled`: a step that is under way is cancelled when the container is no longer needed.
         """
         until_s: float | None = None
         while not stop_asked.is_set():
             try:
                 return await (self._or_stopped(step(), stop_asked) if is_cancelled else step())
             except EngineAwayError as error:
-                now_s = self.around.now()
+                now_s = self.context.now()
                 if until_s is None:
-                    until_s = now_s + self.around.patience_s
+                    until_s = now_s + self.context.patience_s
                     log.info("%s: its start waits: %s", self.identity, error)
                 if now_s >= until_s:
                     raise
@@ -161,28 +164,28 @@ class ContainerUnit(Unit):
         if self.port is None:
             self.port = port_of(self.settings, self._shown)
         if self.port is None:
-            raise NotStartedError("its image exposes no port, or several: say which as `container.port`")
-        way = self.settings.address or self.around.address
+            raise NotStartedError("its image exposes no port, or several: set `container.port`")
+        way = self.settings.address or self.context.address
         self.address = address_of(self.settings, self._shown, self.port, way)
         if not self.address and state_of(self._shown).is_running:
             raise NotStartedError(
-                f"it is reached nowhere: its port {self.port} is not published, and it has no address of its own"
+                f"it has no address: its port {self.port} is not published, and it has no IP address of its own"
             )
 
     def _watch(self, since_s: float) -> None:
         is_terminal = bool((self._shown.get("Config") or {}).get("Tty"))
         reader = self._reader = OutputReader(
             *(self.engine, self.id, self.output, is_terminal, self._ended),
-            *(self.around.now, self.around.wall_clock),
+            *(self.context.now, self.context.wall_clock),
         )
         self._running = [
-            self.around.tasks.start("watch", self._until_ended()),
-            self.around.tasks.start("output", reader.run(since_s if self.is_borrowed else None)),
+            self.context.tasks.start("watch", self._until_ended()),
+            self.context.tasks.start("output", reader.run(since_s if self.is_borrowed else None)),
         ]
 
     async def _until_ended(self) -> None:
-        """Rule 2."""
-        is_away = is_told = False
+        """Watch the container until it has ended (rule 2)."""
+        is_away = is_logged = False
         while not self._ended.is_set():
             try:
                 shown = await self.engine.inspect("containers", self.id)
@@ -195,23 +198,23 @@ class ContainerUnit(Unit):
             except EngineAwayError as error:
                 if not is_away:
                     is_away = True
-                    log.warning("%s goes on, but %s", self.identity, error)
+                    log.warning("%s keeps running, but %s", self.identity, error)
                 await self._pause(AWAY_STEP_S)
             except EngineError as error:
-                if not is_told:
-                    is_told = True
-                    log.warning("%s: the container engine does not tell its state: %s", self.identity, error)
+                if not is_logged:
+                    is_logged = True
+                    log.warning("%s: the container engine does not report its state: %s", self.identity, error)
                 await self._pause(POLL_S)
 
     async def _pause(self, seconds: float) -> None:
-        """Until it is time to look at it again."""
-        await wait_for(self._look, seconds)
-        self._look.clear()
+        """Wait until the next inspection is due."""
+        await wait_for(self._inspect_now, seconds)
+        self._inspect_now.clear()
 
     async def _wait(self) -> None:
-        """Until it may have ended."""
+        """Wait until the container may have ended."""
         waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
-        hurried = asyncio.ensure_future(self._look.wait())  # noqa: TID251 - cancelled below
+        hurried = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
         try:
             await asyncio.wait({waits, hurried}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
             if waits.done():
@@ -219,7 +222,7 @@ class ContainerUnit(Unit):
         finally:
             hurried.cancel()
             waits.cancel()
-            self._look.clear()
+            self._inspect_now.clear()
 
     async def _ask_to_wait(self) -> None:
         async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
@@ -227,7 +230,7 @@ class ContainerUnit(Unit):
 
     def _is_over(self, shown: dict[str, Any] | None) -> bool:
         if shown is None:
-            self._has_ended("the container was removed by somebody else", None)
+            self._has_ended("the container was removed by another program", None)
             return True
         state = state_of(shown)
         if state.is_running or state.is_restarting:
@@ -242,15 +245,15 @@ class ContainerUnit(Unit):
 
     def _cause_in(self, state: ContainerState) -> str:
         if state.is_oom_killed:
-            return f"the program was ended since it used more memory than it may{self._memory_limit()}"
+            return f"the program was killed because it used more memory than allowed{self._memory_limit()}"
         return f"the container could not be started: {state.error}" if state.error else ""
 
     # --- while it runs ---
 
     async def ready(self, timeout_s: float) -> str:
         if not self._running or not self.address:
-            await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` tells
-        readiness, now = self.settings.readiness, self.around.now
+            await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` returns
+        readiness, now = self.settings.readiness, self.context.now
         self._asked_since_s = now()
         interval_s = float(readiness.interval)
         if readiness.log:
@@ -284,9 +287,9 @@ class ContainerUnit(Unit):
             return await stays_open(self.address, HOLD_S)
         if listens:
             return await stays_open(self.address, 0.0)
-        if self.around.now() - self._asked_since_s < UNSEEN_S:
+        if self.context.now() - self._asked_since_s < UNSEEN_S:
             return False
-        return await stays_open(self.address, UNSEEN_HOLD_S)  # it may listen where we do not look
+        return await stays_open(self.address, UNSEEN_HOLD_S)  # it may listen where the kernel's list does not show it
 
     async def exited(self) -> None:
         if self._running:
@@ -301,8 +304,8 @@ class ContainerUnit(Unit):
             lines = await self._reader.last_lines() if late else self.output.lines()
         code = self._exit_code or 0
         cause = cause_of(128 - code if 128 < code < 160 else code, lines)
-        if code == KILLED and self.settings.memory:  # engines do not always know why (Podman 4.3 with cgroups v1)
-            cause += f"; so it ends if it uses more memory than it may{self._memory_limit()}"
+        if code == KILLED and self.settings.memory:  # engines may not know the reason (Podman 4.3 with cgroups v1)
+            cause += f"; using more memory than allowed{self._memory_limit()} ends a program the same way"
         return cause
 
     def _memory_limit(self) -> str:
@@ -322,13 +325,13 @@ class ContainerUnit(Unit):
             return None
 
     async def signal(self, name: str) -> str:
-        """Send a signal; SIGSTOP and SIGCONT are the engine's pause, in which all processes stand still.
+        """Send a signal; SIGSTOP and SIGCONT become the engine's pause and unpause, which apply to all processes.
 
-        A pause that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake is lost.
+        One that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake is lost.
         """
         if name not in _PAUSES:
-            return await self._told(f"/containers/{self.id}/kill", {"signal": name}, (304, 409))
-        until_s, is_repeated = self.around.now() + KILL_TIMEOUT_S, False
+            return await self._command(f"/containers/{self.id}/kill", {"signal": name}, (304, 409))
+        until_s, is_repeated = self.context.now() + KILL_TIMEOUT_S, False
         while True:
             try:
                 await self.engine.call("POST", f"/containers/{self.id}/{_PAUSES[name]}", timeout_s=KILL_TIMEOUT_S)
@@ -337,7 +340,7 @@ class ContainerUnit(Unit):
                 is_done = is_repeated and await self._is_paused() is (name == "SIGSTOP")
                 return "" if is_done or error.status in (304, 409) else error.message
             except EngineAwayError as error:
-                if self._ended.is_set() or self.around.now() >= until_s:
+                if self._ended.is_set() or self.context.now() >= until_s:
                     return str(error)
             is_repeated = True
             await pause(AWAY_STEP_S)
@@ -354,12 +357,12 @@ class ContainerUnit(Unit):
     async def stop(self) -> None:
         if not self.id or self._ended.is_set():
             return
-        shown = await self._seen()
+        shown = await self._inspected()
         if self._is_silent:
             return
         if shown is not None and state_of(shown).is_paused:
-            await self.signal("SIGCONT")  # it could not react
-        self._stopping = self.around.tasks.start(f"stop of {self.identity}", self._ask_to_stop())
+            await self.signal("SIGCONT")  # a paused program could not react
+        self._stopping = self.context.tasks.start(f"stop of {self.identity}", self._ask_to_stop())
         await asyncio.wait({self._stopping}, timeout=self.grace_s)
 
     async def _ask_to_stop(self) -> None:
@@ -370,28 +373,28 @@ class ContainerUnit(Unit):
                 async with self.engine.streamed("POST", f"/containers/{self.id}/stop", query) as content:
                     await content.readany()
         except (TimeoutError, EngineAwayError) as error:
-            log.warning("%s: it could not be stopped in order: %s", self.identity, str(error) or "no answer")
+            log.warning("%s: it could not be stopped properly: %s", self.identity, str(error) or "no answer")
         except EngineError as error:
             if error.status not in (304, 404, 409):
-                log.warning("%s: it could not be stopped in order: %s", self.identity, error.message)
+                log.warning("%s: it could not be stopped properly: %s", self.identity, error.message)
         else:
-            self._has_ended("", 0)  # the engine says so; somebody may start it again in this moment
+            self._has_ended("", 0)  # the engine reports it; something else may start it again at this moment
         finally:
-            self._look.set()
+            self._inspect_now.set()
 
-    async def _seen(self) -> dict[str, Any] | None:
+    async def _inspected(self) -> dict[str, Any] | None:
         self._is_silent = False
         try:
             return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
         except EngineAwayError as error:
             self._is_silent = True
-            log.warning("%s: it cannot be stopped in order: %s", self.identity, error)
+            log.warning("%s: it cannot be stopped properly: %s", self.identity, error)
         except EngineError as error:
             log.debug("%s: %s", self.identity, error)
         return None
 
-    async def _told(self, target: str, query: dict[str, str] | None, fine: tuple[int, ...]) -> str:
-        """Tell the engine to do something; why that did not succeed."""
+    async def _command(self, target: str, query: dict[str, str] | None, fine: tuple[int, ...]) -> str:
+        """Send the engine a command; return why that failed, or an empty string."""
         try:
             await self.engine.call("POST", target, query, timeout_s=KILL_TIMEOUT_S)
         except EngineAwayError as error:
@@ -408,28 +411,28 @@ class ContainerUnit(Unit):
             await self._end_now()
         if self._running:
             await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
-        self._ended.set()  # what is left of it is the matter of `gone`
+        self._ended.set()  # `remove` removes the rest
         for task in self._running:
             task.cancel()
 
     async def _end_now(self) -> None:
         if self._is_silent:
-            return  # `gone` will see
+            return  # `remove` removes it
         if self._stopping is not None:
             await asyncio.wait({self._stopping}, timeout=KILL_TIMEOUT_S)
             if await wait_for(self._ended, AWAY_STEP_S):
                 return
-        problem = await self._told(f"/containers/{self.id}/kill", {"signal": "SIGKILL"}, (404, 409))
-        shown = await self._seen() if problem else None
+        problem = await self._command(f"/containers/{self.id}/kill", {"signal": "SIGKILL"}, (404, 409))
+        shown = await self._inspected() if problem else None
         if problem and (shown is None or state_of(shown).is_running):
-            log.warning("%s: it cannot be ended: %s", self.identity, problem)
+            log.warning("%s: it cannot be killed: %s", self.identity, problem)
             return
-        self._look.set()
+        self._inspect_now.set()
         if self._running:
             await wait_for(self._ended, KILL_TIMEOUT_S)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
-        """Return the result of `work`; None if the container is not wanted any more: the work is cancelled."""
+        """Return the result of `work`; None if the container is no longer needed: the work is then cancelled."""
         task = asyncio.ensure_future(work)  # noqa: TID251 - awaited or cancelled below
         asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
         try:
@@ -441,7 +444,7 @@ class ContainerUnit(Unit):
 
 
 async def stays_open(address: str, hold_s: float) -> bool:
-    """Whether a connection is made, and not closed within `hold_s`."""
+    """True if a connection is made, and not closed within `hold_s`."""
     host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
@@ -454,7 +457,7 @@ async def stays_open(address: str, hold_s: float) -> bool:
                 return bool(await reader.read(1))
         except TimeoutError:
             return True
-    except OSError:  # also that it takes too long
+    except OSError:  # includes the timeout
         return False
     finally:
         if writer is not None:
@@ -462,5 +465,5 @@ async def stays_open(address: str, hold_s: float) -> bool:
 
 
 def way_of(settings: Container, address: str) -> bool:
-    """Whether it is reached at its own address."""
+    """True if it is reached at its own IP address."""
     return (settings.address or address) == OWN

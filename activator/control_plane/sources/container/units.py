@@ -1,4 +1,4 @@
-"""Makes the units of containers, with one engine for each socket that the file names."""
+"""The factory of container units, with one engine for each configured socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activator.control_plane.sources.container.existing import ExistingContainer
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.made import MadeContainer
 from activator.control_plane.sources.container.sweeper import Sweeper
-from activator.control_plane.sources.container.unit import Surroundings
+from activator.control_plane.sources.container.unit import EngineContext
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import Unit, Units
@@ -22,7 +22,7 @@ from activator.runtime.tasks import TaskGroupOwner
 
 
 class _Used:
-    """One engine and what keeps it in order."""
+    """One engine with its images and its sweeper."""
 
     def __init__(self, path: str, problem: str, tasks: TaskGroupOwner, reaping: Reaping) -> None:
         self.engine = Engine(path, problem)
@@ -34,7 +34,7 @@ class _Used:
 
 
 class ContainerUnits(Units):
-    """`configure` before anything is made."""
+    """The factory; `configure` has to be called first."""
 
     def __init__(self, tasks: TaskGroupOwner, now: Now, wall_clock: Now, reaping: Reaping) -> None:
         self._tasks = tasks
@@ -45,11 +45,11 @@ class ContainerUnits(Units):
         self._used: dict[str, _Used] = {}  # by path of the socket
 
     def configure(self, settings: Containers) -> None:
-        """What holds for what is started from now on."""
+        """Set the settings of the units that are made from now on."""
         self._settings = settings
 
     def engine(self, named: str = "") -> Engine:
-        """The engine that is meant."""
+        """Return the engine of this name, or the default one."""
         return self._use(named).engine
 
     def _use(self, named: str) -> _Used:
@@ -65,22 +65,22 @@ class ContainerUnits(Units):
 
     def known(self, revision: Revision) -> None:
         if revision.container is not None:
-            self._use(revision.container.engine)  # what is left of an earlier run is removed at once
+            self._use(revision.container.engine)  # begins to remove the leftovers of an earlier run
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
         settings = revision.container
         assert settings is not None
         used = self._use(settings.engine)
-        around = Surroundings(
+        context = EngineContext(
             *(used.engine, self._tasks, self._now, self._wall_clock),
             *(float(self._settings.patience), self._settings.address),
         )
         claim = self.claim_of(revision)
         if settings.existing:
-            return ExistingContainer(around, revision, identity, claim, on_line)
+            return ExistingContainer(context, revision, identity, claim, on_line)
         pull_timeout_s = float(self._settings.pull_timeout)
         return MadeContainer(
-            *(around, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
+            *(context, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
 
     def claim_of(self, revision: Revision) -> str:

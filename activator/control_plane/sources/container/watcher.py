@@ -1,7 +1,7 @@
-"""Looks at the containers of an engine again whenever one of them has changed, and every LOOK_S in any case.
+"""Refreshes the list of an engine's containers after every change, and every LOOK_S in any case.
 
-The events of the engine say only that something happened: what there is now is listed. So a lost event costs a late
-look, a flood of events one look in LOOK_PAUSE_S, and after a break nothing has to be caught up.
+Events of the engine only trigger a new list; their content is not used. So a lost event costs a late refresh, many
+events cost one refresh per LOOK_PAUSE_S, and a broken connection needs no catching up.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause, wait_for
 
 LOOK_S: Final = 60.0  # without an event
-LOOK_PAUSE_S: Final = 0.25  # between two looks
-AGAIN_INITIAL_S: Final = 0.5  # after a break, growing …
+LOOK_PAUSE_S: Final = 0.25  # between two refreshes
+AGAIN_INITIAL_S: Final = 0.5  # after a broken connection; grows up to the maximum
 AGAIN_MAX_S: Final = 5.0
 ACTIONS: Final = frozenset(
     {"create", "start", "die", "died", "stop", "destroy", "remove", "rename", "pause", "unpause", "restart"}
@@ -30,70 +30,70 @@ log = logging.getLogger("activator.container")
 
 
 class Watcher:
-    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next look comes."""
+    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next call follows."""
 
     def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._tasks = tasks
-        self._look = look
+        self._refresh = look
         self._changed = asyncio.Event()
-        self._look_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
-        self._listen_again = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._refresh_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
+        self._listen_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
         self._is_away = False
         self.looks_total = 0
-        self.problem = ""  # why the last look failed
+        self.problem = ""  # why the last refresh failed
 
     def hurry(self) -> None:
-        """Look again."""
+        """Refresh now."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         events = self._tasks.start("container events", keep_running(self._listen, self._listen_failed))
         try:
-            await keep_running(self._look_and_rest, self._look_failed)
+            await keep_running(self._refresh_and_rest, self._refresh_failed)
         finally:
             events.cancel()
 
-    async def _look_and_rest(self) -> None:
+    async def _refresh_and_rest(self) -> None:
         self._changed.clear()
         self.looks_total += 1
-        await self._look()
+        await self._refresh()
         if self._is_away:
             log.info("the container engine at %s answers again", self._engine.path)
         self._is_away, self.problem = False, ""
-        self._look_again.reset()
+        self._refresh_backoff.reset()
         await wait_for(self._changed, LOOK_S)
         await pause(LOOK_PAUSE_S)
 
-    def _look_failed(self, error: Exception) -> float:
+    def _refresh_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError):
             if not self._is_away:
-                log.warning("containers are not found at the moment: %s", error)
+                log.warning("containers cannot be discovered at the moment: %s", error)
             self._is_away, self.problem = True, str(error)
-        else:  # A defect, or an unexpected answer: the next attempt may succeed.
+        else:  # a bug, or an unexpected answer: the next attempt may succeed
             self._tasks.on_error("discovery of containers", error)
-        return self._look_again.next_s()
+        return self._refresh_backoff.next_s()
 
     async def _listen(self) -> None:
         query = {"filters": json.dumps({"type": ["container"]})}
         lines = JsonLines()
         async with self._engine.streamed("GET", "/events", query) as content:
-            self._changed.set()  # what happened before
-            self._listen_again.reset()
+            self._changed.set()  # for changes before the stream was open
+            self._listen_backoff.reset()
             while data := await content.read(_READ_BYTES):
                 if any(_matters(event) for event in lines.feed(data)):
                     self._changed.set()
         self._changed.set()
-        await pause(self._listen_again.next_s())
+        await pause(self._listen_backoff.next_s())
 
     def _listen_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError | NoStreamError):
             log.debug("no events of containers: %s", error)
-        else:  # as for a look
+        else:  # a bug, or an unexpected answer
             self._tasks.on_error("container events", error)
         self._changed.set()
-        return self._listen_again.next_s()
+        return self._listen_backoff.next_s()
 
 
 def _matters(event: dict[str, Any]) -> bool:

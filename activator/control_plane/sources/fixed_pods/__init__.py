@@ -1,1 +1,1 @@
-"""Where the addresses of fixed pods come from, beside the configuration itself: names, and files of pods."""
+"""The sources of fixed pods beside the configuration itself: DNS names, and files of pods."""

@@ -1,11 +1,11 @@
-"""One name, asked again and again: what it stands for, and why it stands for nothing.
+"""One DNS name that is resolved repeatedly: its addresses, and why it has none.
 
 Rules
-  1. The next question comes when the TTL is over. After a failure it comes sooner, less and less often, and at once
+  1. The next query follows when the TTL is over. After a failure it comes sooner, with a growing backoff, and at once
      when requests wait for the revision and it has no pods.
-  2. A resolver that fails changes nothing: the last answer holds. A name that is gone keeps its addresses for
-     NAME_GONE_HOLD_S, since a record that is replaced may be missing for a moment; then it stands for none.
-  3. One line in the log when a name begins to fail, when the cause changes, and when it is back.
+  2. A failing resolver changes nothing: the last answer stays valid. A name that no longer exists keeps its addresses
+     for NAME_GONE_HOLD_S, because a record that is being replaced may be missing for a moment; then it has none.
+  3. One log line when a name begins to fail, when the cause changes, and when it is resolved again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from activator.runtime.clock import Now
 NAME_GONE_HOLD_S: Final = 30.0
 NAME_RETRY_INITIAL_S: Final = 0.5
 NAME_RETRY_MAX_S: Final = 10.0
-NAMES_AT_ONCE_MAX: Final = 32  # questions of all names under way
-NAME_HURRY_GAP_S: Final = 0.5  # between two questions about one name, also when requests wait
+NAMES_AT_ONCE_MAX: Final = 32  # concurrent queries of all names
+NAME_HURRY_GAP_S: Final = 0.5  # between two queries of one name, also when requests wait
 
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
@@ -31,7 +31,7 @@ log = logging.getLogger("activator.state")
 
 
 class NameWatch:
-    """`resolve` asks once; `changed` is called with each answer or failure that alters anything."""
+    """The watch of one name. `resolve` queries once; `changed` is called when an answer or failure alters it."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class NameWatch:
     ) -> None:
         self.label = label
         self.targets: tuple[Target, ...] = ()
-        self.problem = ""  # why the last question failed
+        self.problem = ""  # why the last query failed
         self.failing_since_s = 0.0
         self._resolve = resolve
         self._changed = changed
@@ -55,7 +55,7 @@ class NameWatch:
         self._retry = Backoff(NAME_RETRY_INITIAL_S, NAME_RETRY_MAX_S)
 
     async def step(self) -> None:
-        """Ask once, and rest until the next question."""
+        """Query once, and wait until the next query is due."""
         self._hurried.clear()
         begun_s = self._now()
         pause_s = await self._ask(begun_s)
@@ -65,12 +65,12 @@ class NameWatch:
                 await self._wait(asyncio.Event(), gap_s)
 
     def hurry(self) -> None:
-        """Requests wait, and there is nothing that they could go to."""
+        """Query again soon if the name fails: requests wait, and the revision has no pods."""
         if self.problem:
             self._hurried.set()
 
     async def _ask(self, begun_s: float) -> float:
-        """Ask once; how long to wait until the next question."""
+        """Query once; return how long to wait until the next query."""
         try:
             async with self._places:
                 found = await self._resolve()
@@ -81,7 +81,7 @@ class NameWatch:
         if self.problem:
             log.info("%s is resolved again", self.label)
         if found.cut:
-            log.warning("%s has more addresses than can be used: the first %d are", self.label, len(found.targets))
+            log.warning("%s has too many addresses: only the first %d are used", self.label, len(found.targets))
         if self.problem or found.targets != self.targets:
             self.problem = ""
             self.targets = found.targets

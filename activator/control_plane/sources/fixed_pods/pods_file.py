@@ -1,13 +1,14 @@
-"""Fixed pods from a file that something else writes: read when it changes, all of it or nothing.
+"""Fixed pods from a file that another program writes: read when it changes, and applied as a whole or not at all.
 
 Rules
   1. The file is checked every PODS_FILE_LOOK_S, in a thread, because a file system may hang. It may be replaced or
      written in place.
-  2. A list that shows its end takes effect at once: JSON, YAML in brackets, or YAML whose last line is `...`. The
-     beginning of any other YAML list is a list as well, so such a file has to be unchanged for PODS_FILE_QUIET_S. So
-     has a file with a mistake, before the mistake is reported. Once a file has ended with `...`, it has to.
-  3. A file that is missing, too large or no list of pods changes nothing: the pods that it gave stay, and one line says
-     why. An empty list is a list: no pods.
+  2. A list whose end is recognizable takes effect at once: JSON, YAML in brackets, or YAML whose last line is `...`.
+     The beginning of any other YAML list is also a valid list, so such a file has to be unchanged for
+     PODS_FILE_QUIET_S. The same holds for a file with a mistake, before the mistake is reported. Once a file has ended
+     with `...`, every later version has to.
+  3. A file that is missing, too large or not a list of pods changes nothing: its present pods stay, and one line is
+     logged. An empty list is valid: no pods.
   4. An entry has the form of an entry of `pods`.
 """
 
@@ -33,7 +34,7 @@ from activator.runtime.unix_address import problem_with as problem_with_unix
 PODS_FILE_LOOK_S: Final = 1.0
 PODS_FILE_QUIET_S: Final = 3.0  # without a change: the writer has finished
 PODS_FILE_BYTES_MAX: Final = 4 * MIB
-PODS_FILE_YAML_BYTES_MAX: Final = 256 * KIB  # it is parsed in Python, some 100 KiB a second
+PODS_FILE_YAML_BYTES_MAX: Final = 256 * KIB  # it is parsed in Python, at about 100 KiB a second
 PODS_FILE_PODS_MAX: Final = 20_000
 
 Entries = list[str | Pod]
@@ -45,21 +46,21 @@ log = logging.getLogger("activator.state")
 
 
 class PodsFileError(Exception):
-    """A mistake in a file of pods, in one line."""
+    """A mistake in a file of pods, as one line."""
 
 
 class Contents(NamedTuple):
-    """One reading of the file; `problem`: why it is no list of pods. `state` is None if it could not be read."""
+    """One reading of the file. `problem`: why it is not a list of pods. `state` is None if it could not be read."""
 
     state: FileState | None
     entries: Entries
     problem: str = ""
-    shows_end: bool = True  # no beginning of it would have been a list
+    shows_end: bool = True  # no prefix of it would have been a valid list
     has_last_line: bool = False  # its last line is `...`
 
 
 def read_pods(text: bytes) -> Entries:
-    """The pods of a file in JSON or YAML. Raises PodsFileError."""
+    """Parse a file in JSON or YAML. Raises PodsFileError."""
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
@@ -82,7 +83,7 @@ def read_pods(text: bytes) -> Entries:
 
 
 def problem_with(entry: str | Pod) -> str:
-    """One line, or empty: it is an entry of `pods`."""
+    """Return why this is not an entry of `pods`, as one line; empty if it is one."""
     address, srv = (entry, "") if isinstance(entry, str) else (entry.address, entry.srv)
     if bool(address) == bool(srv):
         return "set either `address` or `srv`"
@@ -97,15 +98,15 @@ def problem_with(entry: str | Pod) -> str:
 def _from_yaml(text: bytes) -> object:
     if len(text) > PODS_FILE_YAML_BYTES_MAX:
         limit = PODS_FILE_YAML_BYTES_MAX >> 10
-        raise PodsFileError(f"it is no JSON, and YAML may have {limit} KiB at most: write a larger file as JSON")
+        raise PodsFileError(f"it is not JSON, and YAML may have {limit} KiB at most: write a larger file as JSON")
     try:
-        # Not with libyaml: it recurses in C, without a bound.
+        # Not with libyaml, which recurses in C without a bound.
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" in line {mark.line + 1}" if mark is not None else ""
-        said = " ".join(str(getattr(error, "problem", "") or error).split())
-        raise PodsFileError(f"it is neither JSON nor YAML: {said}{where}") from None
+        detail = " ".join(str(getattr(error, "problem", "") or error).split())
+        raise PodsFileError(f"it is neither JSON nor YAML: {detail}{where}") from None
 
 
 def _kind(found: object) -> str:
@@ -131,17 +132,17 @@ class PodsFile:
         self._wait = wait
         self._wall_clock = wall_clock
         self._read: Contents | None = None  # the last reading
-        self._wants_last_line = False  # its writer ends each list with a line
-        self._complete_s = 0.0  # from when on it counts as complete
+        self._wants_last_line = False  # its writer ends each list with `...`
+        self._complete_s = 0.0  # the time from which it counts as complete
         self._applied: Contents | None = None  # the reading that took effect, or whose problem was reported
 
     async def step(self) -> None:
-        """Look at the file, and rest until the next look."""
-        await self.look()
+        """Check the file, and wait until the next check."""
+        await self.check()
         await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
 
-    async def look(self) -> None:
-        """Read the file if it has changed, and apply what was read once it is complete."""
+    async def check(self) -> None:
+        """Read the file if it has changed, and apply the content once it is complete."""
         found = await asyncio.to_thread(_read_if_changed, self._path, self._read)
         now_s = self._now()
         if found is not self._read:
@@ -154,7 +155,7 @@ class PodsFile:
                 self._complete_s = now_s + PODS_FILE_QUIET_S
         if found is self._applied:
             if self.problem:
-                self._changed()  # time alone may make a difference
+                self._changed()  # the time since the first failure may matter
         elif now_s >= self._complete_s:
             is_first = self._applied is None
             self._applied = found
@@ -191,9 +192,9 @@ class PodsFile:
 
 
 def _read_if_changed(path: str, known: Contents | None) -> Contents:
-    """Read the file; `known` itself, if that is what there still is.
+    """Read the file; return `known` itself if it has not changed.
 
-    A file with a mistake is read again in any case: its writer may correct it without another size and time.
+    A file with a mistake is always read again: its writer may correct it without a change of size and time.
     """
     found = _read(path, known)
     return known if known is not None and found == known else found

@@ -1,13 +1,13 @@
-"""One question to the resolver: the addresses of a name, with the time for which they hold.
+"""One DNS query: the addresses of a name, and how long they are valid.
 
 Rules
-  1. The hosts file (/etc/hosts) goes before DNS, as in most programs. The system's own resolver functions are not used:
-     they block a thread for as long as they like, and tell no TTL.
-  2. A name has IPv4 addresses or, where it has none, IPv6 addresses: a program that has both would be two pods.
-  3. A question ends within `timeout_s`, retries and TCP included. At most NAME_ADDRESSES_MAX addresses are taken of an
+  1. The hosts file (/etc/hosts) has precedence over DNS, as in most programs. The system's resolver functions are not
+     used: they block a thread without a limit, and do not return the TTL.
+  2. A name has its IPv4 addresses or, if there are none, its IPv6 addresses: a program with both would be two pods.
+  3. A query ends within `timeout_s`, including retries and TCP. At most NAME_ADDRESSES_MAX addresses are taken from an
      answer, and SRV_RECORDS_MAX records.
-  4. `NameGoneError`: the servers say that there is no such name, or no address of it. `ResolveError`: they say nothing
-     that counts, so what was known before still holds.
+  4. `NameGoneError`: the servers answer that the name does not exist or has no address. `ResolveError`: they do not
+     answer validly, so the previous answer stays valid.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 NAME_ADDRESSES_MAX: Final = 1_000
 SRV_RECORDS_MAX: Final = 100
-SRV_WEIGHT_MAX: Final = 1_000  # as of a pod: larger weights are scaled down
-TTL_MIN_S: Final = 1.0  # a TTL of 0 is no reason to ask all the time
-TTL_MAX_S: Final = 300.0  # an operator who changes a record does not wait longer
+SRV_WEIGHT_MAX: Final = 1_000  # the largest weight of a pod: larger ones are scaled down
+TTL_MIN_S: Final = 1.0  # a TTL of 0 does not cause continuous queries
+TTL_MAX_S: Final = 300.0  # a change of a record takes effect within this time
 HOSTS_TTL_S: Final = 5.0
 HOSTS_BYTES_MAX: Final = 1 << 20
 
@@ -35,15 +35,15 @@ RESOLV_CONF: Final = "/etc/resolv.conf"
 
 
 class ResolveError(Exception):
-    """No answer that counts; the message is for people."""
+    """The servers gave no valid answer; the message is for people."""
 
 
 class NameGoneError(Exception):
-    """The answer is: there is no such name, or no address of it."""
+    """The name does not exist, or has no address."""
 
 
 class Target(NamedTuple):
-    """An address of a pod that a name stands for; `port` and `weight` where the records tell them."""
+    """One address of a name; `port` and `weight` if SRV records give them."""
 
     ip: str
     port: int = 0
@@ -51,13 +51,13 @@ class Target(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    targets: tuple[Target, ...]  # sorted: the order of an answer means nothing
+    targets: tuple[Target, ...]  # sorted: the order of an answer has no meaning
     ttl_s: float
-    cut: bool = False  # there were more
+    cut: bool = False  # there were more addresses
 
 
 class NameResolver:
-    """`servers`: `ip` or `ip:port` each; none: those of the system."""
+    """A resolver. `servers`: each an `ip` or `ip:port`; empty: the system's servers."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class NameResolver:
         self._hosts_file = hosts_file
         self._resolv_conf = resolv_conf
         self._hosts: dict[str, list[str]] = {}
-        self._read: dict[str, tuple[int, int, int]] = {}  # the state of each file when it was read
+        self._read: dict[str, tuple[int, int, int]] = {}  # state of each file when it was read
         self._resolver: Resolver | None = None
 
     async def addresses(self, host: str) -> Resolved:
-        """Of a name. Raises ResolveError, NameGoneError."""
+        """Resolve a name. Raises ResolveError, NameGoneError."""
         known = self._in_hosts_file(host)
         if known:
             return _resolved([Target(ip) for ip in known], HOSTS_TTL_S)
@@ -91,7 +91,7 @@ class NameResolver:
         raise NameGoneError("the name has no address")
 
     async def services(self, name: str) -> Resolved:
-        """Of the SRV records with the lowest priority: addresses, ports and weights. Raises as `addresses`."""
+        """Return addresses, ports and weights of the SRV records with the lowest priority. Raises as `addresses`."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = await self._ask(name, "SRV")
@@ -117,7 +117,7 @@ class NameResolver:
         return _resolved(targets, ttl_s, len(first) > SRV_RECORDS_MAX)
 
     async def _ask(self, name: str, kind: str) -> Answer:
-        from dns.exception import DNSException  # dnspython: only where there are names
+        from dns.exception import DNSException  # dnspython is imported only if there are names
         from dns.resolver import NXDOMAIN, YXDOMAIN, LifetimeTimeout, NoNameservers
 
         try:
@@ -133,7 +133,7 @@ class NameResolver:
             raise ResolveError(f"{type(error).__name__}: {error}") from None
 
     def _made(self) -> Resolver:
-        """With the system's file as it is now."""
+        """Return the resolver, with the system's file as it is now."""
         from dns.asyncresolver import Resolver
 
         if self._servers:
@@ -177,10 +177,10 @@ def _server(text: str) -> Nameserver:
 
 
 def _words_of(error: Exception) -> str:
-    """What the servers answered, as one short line."""
+    """Return the errors of the servers as one short line."""
     answers = getattr(error, "kwargs", {}).get("errors", [])
-    said = sorted({str(one[3]) for one in answers if len(one) > 3})
-    return "the name servers answered " + ", ".join(said)[:200] if said else "no name server answered"
+    answered = sorted({str(one[3]) for one in answers if len(one) > 3})
+    return "the name servers answered " + ", ".join(answered)[:200] if answered else "no name server answered"
 
 
 def _read_hosts(path: str) -> dict[str, list[str]]:

@@ -1,11 +1,11 @@
-"""The fixed pods of each revision: addresses of the configuration, those that names stand for, and those of a file.
+"""The fixed pods of each revision: configured addresses, addresses of names, and those of a file.
 
 Rules
-  1. They are told as one list for each revision, after each change of a part: a pod stays as long as any part has its
-     address, with the weight that it has in the first. Pods that are in no part any more drain.
-  2. A revision that has no pods since a name or a file fails has a cause (`cause_of`), from the moment at which the
+  1. They are submitted as one list per revision, after each change of a part: a pod stays as long as any part has its
+     address, with its weight in the first one. Pods that are in no part drain.
+  2. A revision that has no pods because a name or a file fails has a cause (`cause_of`), from the moment at which the
      first of them failed.
-  3. A reload keeps what names and files that stay in it are known to be.
+  3. A reload keeps the state of names and files that are still configured.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOURCE: Final = "static"
 
 
 class _Name(NamedTuple):
-    """A question: the addresses of `host`, all with `port`; or, with port 0, the SRV records of `host`."""
+    """A query: the addresses of `host`, all with `port`; or, with port 0, the SRV records of `host`."""
 
     host: str
     port: int
@@ -45,11 +45,11 @@ class _Revision:
         self.file: PodsFile | None = None
         self.names: dict[_Name, NameWatch] = {}
         self.tasks: dict[object, asyncio.Task[None]] = {}  # by name, or path of the file
-        self.said: Listed | None = None
+        self.submitted: Listed | None = None
 
 
 class FixedPods:
-    """`changed` is called with the key of a revision whose pods are others now (True), or whose cause may be."""
+    """The fixed pods. `changed(key, are_others)` is called when a revision's pods, or else its cause, have changed."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class FixedPods:
         self._revisions: dict[str, _Revision] = {}
 
     def set_revision(self, key: str, revision: Revision) -> None:
-        """What its configuration says now."""
+        """Add or replace a revision."""
         known = self._revisions.get(key)
         if known is None:
             known = self._revisions[key] = _Revision([], "")
@@ -82,11 +82,11 @@ class FixedPods:
             known.path, known.file = revision.pods_file, None
             if known.path:
                 label = f"{key}: the pods_file {known.path}"
-                changed = partial(self._tell, key)
+                changed = partial(self._submit_changed, key)
                 known.file = PodsFile(label, known.path, changed, self._now, self._wait, self._wall_clock)
                 known.tasks[known.path] = self._tasks.keep_running("pods file", known.file.step)
-        known.said = None
-        self._tell(key)
+        known.submitted = None
+        self._submit_changed(key)
 
     def drop_revision(self, key: str) -> None:
         known = self._revisions.pop(key, None)
@@ -95,7 +95,7 @@ class FixedPods:
                 self._end(known, what)
 
     def has_pods(self, key: str) -> bool:
-        """Whether fixed pods are asked for at all."""
+        """True if the revision is configured with fixed pods."""
         known = self._revisions.get(key)
         return known is not None and bool(known.fixed or known.path)
 
@@ -103,26 +103,26 @@ class FixedPods:
         self._submit(self.listed(key))
 
     def hurry(self, key: str) -> None:
-        """Requests wait for the revision."""
+        """Query failing names of a revision without pods soon: requests wait for it."""
         known = self._revisions.get(key)
-        if known is not None and known.names and not (known.said and known.said.pods):
+        if known is not None and known.names and not (known.submitted and known.submitted.pods):
             for watch in known.names.values():
                 watch.hurry()
 
     def cause_of(self, key: str) -> Failing | None:
-        """Why the revision has no pods."""
+        """Return why the revision has no pods; None if it has some, or nothing fails."""
         known = self._revisions.get(key)
-        if known is None or (known.said is not None and known.said.pods):
+        if known is None or (known.submitted is not None and known.submitted.pods):
             return None
-        return min((Failing(one.failing_since_s, _said_of(one)) for one in self._bad(known)), default=None)
+        return min((Failing(one.failing_since_s, _problem_of(one)) for one in self._bad(known)), default=None)
 
     def problems(self, key: str) -> list[str]:
-        """Of names and files that fail, whether pods are known or not; for people."""
+        """Return the problems of its failing names and files, whether it has pods or not; for people."""
         known = self._revisions.get(key)
-        return [] if known is None else [_said_of(one) for one in self._bad(known)]
+        return [] if known is None else [_problem_of(one) for one in self._bad(known)]
 
     def listed(self, key: str) -> Listed:
-        """All of its pods, as one list."""
+        """Return all of its pods as one list."""
         known = self._revisions.get(key)
         pods: dict[str, PodSeen] = {}
         if known is not None:
@@ -154,16 +154,16 @@ class FixedPods:
         targets = () if watch is None else watch.targets
         return [(join_address(one.ip, one.port or name.port), one.weight if not name.port else own) for one in targets]
 
-    def _tell(self, key: str) -> None:
-        """A part has changed."""
+    def _submit_changed(self, key: str) -> None:
+        """Submit the pods of a revision if they have changed; to be called when a part has changed."""
         known = self._revisions.get(key)
         if known is None:
-            return  # a task that is being cancelled
+            return  # the call is from a task that is being cancelled
         self._watch_names(key, known)
         listed = self.listed(key)
-        are_others = listed != known.said
+        are_others = listed != known.submitted
         if are_others:
-            known.said = listed
+            known.submitted = listed
             self._submit(listed)
         self._changed(key, are_others)
 
@@ -175,7 +175,7 @@ class FixedPods:
         for name in wanted - known.names.keys():
             shown = f"{name.host}:{name.port}" if name.port else f"SRV {name.host}"
             ask = partial(self.resolver.addresses if name.port else self.resolver.services, name.host)
-            changed = partial(self._tell, key)
+            changed = partial(self._submit_changed, key)
             watch = NameWatch(f"{key}: {shown}", ask, changed, self._places, self._now, self._wait)
             known.names[name] = watch
             known.tasks[name] = self._tasks.keep_running("name", watch.step)
@@ -186,12 +186,12 @@ class FixedPods:
             task.cancel()
 
 
-def _said_of(part: NameWatch | PodsFile) -> str:
+def _problem_of(part: NameWatch | PodsFile) -> str:
     return f"{part.label.partition(': ')[2]}: {part.problem}"
 
 
 def _name_of(entry: str | Pod) -> _Name | None:
-    """The question that an entry asks; None: it is an address."""
+    """Return the query of an entry; None if it is an address."""
     if not isinstance(entry, str) and entry.srv:
         return _Name(entry.srv, 0)
     address = entry if isinstance(entry, str) else entry.address
@@ -208,7 +208,7 @@ def is_ip(host: str) -> bool:
 
 
 def canonical(address: str) -> str:
-    """`ip:port` or `unix:/path` in the one way in which it is compared; IPv6 in brackets."""
+    """Return `ip:port` or `unix:/path` in its canonical form; IPv6 in brackets."""
     host, port = split_address(address)
     if is_unix(address):
         return join_address(host, port)

@@ -1,14 +1,15 @@
-"""Background work that programs report: a program that is asked and says that it is busy is not stopped for idleness.
+"""Background work: a program that reports that it is busy is not stopped for idleness.
 
 Rules
-  1. A program is asked over HTTP, at the path that its revision names, every `interval` while it is ready and no
-     request is here: requests are activity anyway, and a program that is full could not answer.
-  2. From a request on it is not known whether it has left work behind: the revision counts as busy until its programs
-     have been asked after the last request, which happens at once.
-  3. What counts is one field of a JSON answer, or the words `busy` and `idle`. Programs say it in different ways: a
-     flag or a number, a list of what is done, the time of the last activity; each is understood (`judge`).
-  4. An answer that does not come, or is not understood, leaves things as they were for SILENT_MAX times; then the
-     program counts as idle, and one line says so: a program that hangs must not run for ever.
+  1. A program is asked over HTTP, at the path that its revision configures, every `interval` while it is ready and the
+     revision has no request. A revision with requests is active anyway, and a program without a free slot could not
+     answer.
+  2. A request may leave background work behind. From a request on the revision counts as busy until its programs have
+     been asked after the last request; they are asked as soon as it has ended.
+  3. The answer is the word `busy` or `idle`, or JSON of which one field counts: a flag, a number, a list of jobs, or
+     the time of the last activity (`judge`).
+  4. A missing or malformed answer changes nothing for SILENT_MAX times; then the program counts as idle, and one line
+     is logged. A program that hangs must not run without end.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
 
 BUSY_TIMEOUT_S: Final = 2.0
-BUSY_BYTES_MAX: Final = 64 * KIB  # of an answer: more is not understood
+BUSY_BYTES_MAX: Final = 64 * KIB  # a longer answer counts as malformed
 SILENT_MAX: Final = 3
-_DEPTH_MAX: Final = 8  # of a field's name
+_DEPTH_MAX: Final = 8  # names in a field's path
 _WORDS: Final = {"busy": True, "true": True, "1": True, "idle": False, "false": False, "0": False, "": False}
 
 log = logging.getLogger("activator.process")
 
 
-class Said(NamedTuple):
-    """What a program has said. `active_s`: Unix seconds of its last activity, 0.0: it has not said that."""
+class BusyAnswer(NamedTuple):
+    """The answer of a program. `active_s`: Unix seconds of its last activity, 0.0 if it does not report that."""
 
     busy: bool = False
     active_s: float = 0.0
@@ -46,7 +47,7 @@ class Said(NamedTuple):
 
 
 class _Watched:
-    """One revision."""
+    """The questions to the programs of one revision, and their results."""
 
     def __init__(self, busy: Busy) -> None:
         self.busy = busy
@@ -54,14 +55,16 @@ class _Watched:
         self.is_asking = False
         self.count = 0  # programs that are busy
         self.requests_total = 0
-        self.requested = 0  # how often requests were seen …
-        self.is_unknown = False  # … since its programs were asked
-        self.silent: dict[str, int] = {}  # answers in a row that did not come, by program
+        self.requested = 0  # how often a report of the load has shown requests
+        self.is_unknown = False  # requests have arrived after the last question to the programs
+        self.silent: dict[str, int] = {}  # missing answers in a row, by program
 
 
 class BusyWatch:
-    """`find(key)` gives the programs of a revision, `has_requests(key)` whether any request is here;
-    `changed(key, count)` is told how many of them are busy, `touched(key, ago_s)` when the last activity was.
+    """The regular questions to programs whether they are busy.
+
+    `find(key)` returns the programs of a revision, `has_requests(key)` is true while it has any request. `changed(key,
+    count)` is called with the number of busy programs, `touched(key, ago_s)` with the age of the last activity.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class BusyWatch:
         self._watched: dict[str, _Watched] = {}
 
     def set_revision(self, key: str, busy: Busy | None) -> None:
-        """How its programs are asked from now on; None: they are not."""
+        """Set how the programs of a revision are asked; None: they are not asked."""
         watched = self._watched.get(key)
         if busy is None:
             self.drop_revision(key)
@@ -99,7 +102,7 @@ class BusyWatch:
             self._changed(key, 0)
 
     def load(self, load: Load) -> None:
-        """A revision's load now."""
+        """Note the load of a revision."""
         watched = self._watched.get(load.key)
         if watched is None:
             return
@@ -114,7 +117,7 @@ class BusyWatch:
             watched.due_s = 0.0
 
     def tick(self) -> None:
-        """To be called several times in a second."""
+        """Ask the programs that are due; to be called several times in a second."""
         now_s = self._now()
         for key, watched in self._watched.items():
             if now_s < watched.due_s or watched.is_asking:
@@ -124,7 +127,7 @@ class BusyWatch:
             once = fleet is None or fleet.is_once()  # a question would be the one request that it takes
             ready = [] if fleet is None or once else [one for one in fleet.running() if one.ready]
             if not ready:
-                self._say(key, watched, 0, watched.requested)
+                self._set_count(key, watched, 0, watched.requested)
             elif not self._has_requests(key):
                 watched.is_asking = True
                 self._tasks.start(f"busy {key}", self._ask_all(key, watched, ready))
@@ -134,31 +137,33 @@ class BusyWatch:
         try:
             busy = watched.busy
             addresses = [one.unit.address for one in ready]
-            said = await asyncio.gather(*(ask(one, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in addresses))
+            answers = await asyncio.gather(*(ask(one, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in addresses))
             if self._watched.get(key) is not watched:
                 return
-            for process, answer in zip(ready, said, strict=True):
+            for process, answer in zip(ready, answers, strict=True):
                 self._take(key, watched, process, answer)
             watched.silent = {one.identity: watched.silent.get(one.identity, 0) for one in ready}
-            self._say(key, watched, sum(one.busy and one.ready for one in ready), requested)
+            self._set_count(key, watched, sum(one.busy and one.ready for one in ready), requested)
         finally:
             watched.is_asking = False
 
-    def _take(self, key: str, watched: _Watched, process: LocalProcess, said: Said) -> None:
-        if not said.problem:
+    def _take(self, key: str, watched: _Watched, process: LocalProcess, answer: BusyAnswer) -> None:
+        if not answer.problem:
             watched.silent[process.identity] = 0
-            process.busy = said.busy
-            if said.active_s > 0.0:
-                self._touched(key, max(self._wall_clock() - said.active_s, 0.0))
+            process.busy = answer.busy
+            if answer.active_s > 0.0:
+                self._touched(key, max(self._wall_clock() - answer.active_s, 0.0))
             return
         silent = watched.silent[process.identity] = watched.silent.get(process.identity, 0) + 1
         if silent == SILENT_MAX:
-            log.warning("%s does not say whether it is busy, and counts as idle: %s", process.identity, said.problem)
+            log.warning(
+                "%s does not report whether it is busy, and counts as idle: %s", process.identity, answer.problem
+            )
         if silent >= SILENT_MAX:
             process.busy = False
 
-    def _say(self, key: str, watched: _Watched, count: int, requested: int) -> None:
-        """So many are busy, as of when so many requests had been seen."""
+    def _set_count(self, key: str, watched: _Watched, count: int, requested: int) -> None:
+        """Set the number of busy programs, as of the moment when `requested` reports with requests had been counted."""
         was_unknown = watched.is_unknown
         watched.is_unknown = was_unknown and watched.requested != requested
         before, watched.count = watched.count, count
@@ -169,37 +174,37 @@ class BusyWatch:
 # --- one question ---------------------------------------------------------------------------------------------------
 
 
-async def ask(address: str, path: str, field: str, timeout_s: float) -> Said:
-    """Ask a program once; nothing that it does is raised."""
+async def ask(address: str, path: str, field: str, timeout_s: float) -> BusyAnswer:
+    """Ask a program once; a failure is returned as a `problem`, not raised."""
     head = f"GET {path} HTTP/1.1\r\nAccept: application/json\r\n"
     reply = await ask_program(address, head, timeout_s, BUSY_BYTES_MAX)
     if reply.problem:
-        return Said(problem=reply.problem)
+        return BusyAnswer(problem=reply.problem)
     if reply.status != 200:
-        return Said(problem=f"the answer is {reply.status}")
+        return BusyAnswer(problem=f"the answer is {reply.status}")
     return judge(reply.body, field)
 
 
-def judge(body: bytes, field: str) -> Said:
-    """What the answer says. `field`: a name, or names with dots between them, in each element of a list."""
+def judge(body: bytes, field: str) -> BusyAnswer:
+    """Parse an answer. `field`: a name, or names with dots between them, in each element of a list."""
     try:
         text = body.decode("utf-8").strip()
         if not field and text.lower() in _WORDS:
-            return Said(_WORDS[text.lower()])
+            return BusyAnswer(_WORDS[text.lower()])
         data = json.loads(text)
     except (ValueError, RecursionError):
-        return Said(problem="the answer is no JSON, and neither `busy` nor `idle`")
+        return BusyAnswer(problem="the answer is neither JSON nor one of `busy` and `idle`")
     values = _values(data, (field or "busy").split(".")[:_DEPTH_MAX])
     if not values:
-        return Said(problem=f"the answer has no field {field or 'busy'}") if data != [] else Said()
+        return BusyAnswer(problem=f"the answer has no field {field or 'busy'}") if data != [] else BusyAnswer()
     busy, active_s = False, 0.0
     for value in values:
-        said = _said(value)
-        if said is None:
-            return Said(problem=f"the field {field or 'busy'} is not understood")
-        busy = busy or said.busy
-        active_s = max(active_s, said.active_s)
-    return Said(busy, active_s)
+        answer = _answer_of(value)
+        if answer is None:
+            return BusyAnswer(problem=f"the field {field or 'busy'} is not understood")
+        busy = busy or answer.busy
+        active_s = max(active_s, answer.active_s)
+    return BusyAnswer(busy, active_s)
 
 
 def _values(data: Any, names: list[str]) -> list[Any]:
@@ -212,23 +217,23 @@ def _values(data: Any, names: list[str]) -> list[Any]:
     return []
 
 
-def _said(value: Any) -> Said | None:
-    """Of one value; None: it is not understood."""
+def _answer_of(value: Any) -> BusyAnswer | None:
+    """Return the meaning of one value; None if it has none."""
     match value:
         case None:
-            return Said()
+            return BusyAnswer()
         case bool():
-            return Said(value)
+            return BusyAnswer(value)
         case int() | float():
-            return Said(value > 0)
+            return BusyAnswer(value > 0)
         case list() | dict():
-            return Said(bool(value))
+            return BusyAnswer(bool(value))
         case str():
             if value.lower() in _WORDS:
-                return Said(_WORDS[value.lower()])
+                return BusyAnswer(_WORDS[value.lower()])
             try:
                 at = datetime.fromisoformat(value)
-                return Said(active_s=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+                return BusyAnswer(active_s=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
             except (ValueError, OverflowError):
                 return None
     return None

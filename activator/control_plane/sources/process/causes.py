@@ -1,8 +1,8 @@
-"""Why a program has ended, as a client hears it: by how it ended, and by the most telling of its last lines.
+"""The cause of a program's end, as clients see it: how it ended, and the most informative of its last lines.
 
-The last line is often noise: a version, a stack frame, "see above". Asked for in this order: the last line with an
-exception or a panic, the last that names a cause of the operating system or a wrong argument, the first that speaks of
-an error (later ones follow from it), the last line that is no noise.
+The last line is often noise: a version, a stack frame, "see above". The order of preference: the last line with an
+exception or a panic, the last that names a cause of the operating system or a wrong argument, the first that mentions
+an error (later ones follow from it), the last line that is not noise, the last line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from activator.runtime.errors import one_line
 
 CAUSE_CHARS_MAX: Final = 300
-LOOKED_AT_CHARS_MAX: Final = 500  # of each line
+EXAMINED_CHARS_MAX: Final = 500  # the examined beginning of a line
 
 _NOISE: Final = re.compile(
     r"at [\w$.<]|at (?:async |new |file:|/)|File \"|\.\.\. \d+ |goroutine \d+|exit status \d|Node\.js v\d|\[signal "
@@ -25,7 +25,7 @@ _NOISE: Final = re.compile(
 )
 _FOLLOWS: Final = re.compile(r"root cause|see above|see stack trace|exiting\.?$|SystemExit: \d+$", re.IGNORECASE)
 _EXCEPTION: Final = re.compile(
-    r"(?:^|[\s\])\"])(?:[\w$]+[.:]+)*[A-Z]\w*(?:Error|Exception)(?:: |$| \[)"  # of Python, Node, Java, vLLM's log
+    r"(?:^|[\s\])\"])(?:[\w$]+[.:]+)*[A-Z]\w*(?:Error|Exception)(?:: |$| \[)"  # Python, Node, Java, vLLM
     r"|^(?:Error|Uncaught)\b.*:|\((?:\w+::)*[A-Z]\w*Error\)$"
     r"|\bpanic: |\bpanicked at |\bfatal error: |^FATAL\b|: fatal: |^fatal: ",
     re.ASCII,
@@ -43,7 +43,7 @@ _ERROR: Final = re.compile(
 
 
 def cause_of(code: int, lines: Sequence[str]) -> str:
-    """`code` as the operating system gives it: negative for a signal; `lines` are the program's last ones."""
+    """Describe the end. `code`: the exit code, negative for a signal; `lines`: the program's last lines of output."""
     if code < 0:
         try:
             how = f"was ended by {signal.Signals(-code).name}"
@@ -51,13 +51,13 @@ def cause_of(code: int, lines: Sequence[str]) -> str:
             how = f"was ended by signal {-code}"
     else:
         how = f"exited with code {code}"
-    line = most_telling(lines)
+    line = most_informative(lines)
     return f"the program {how}" + (f": {line}" if line else "")
 
 
-def most_telling(lines: Sequence[str]) -> str:
-    """Of these lines; printable and not long. Empty if all are."""
-    kept = [line.strip()[:LOOKED_AT_CHARS_MAX] for line in lines if line.strip()]
+def most_informative(lines: Sequence[str]) -> str:
+    """Return the most informative line, printable and at most CAUSE_CHARS_MAX long; empty if all lines are empty."""
+    kept = [line.strip()[:EXAMINED_CHARS_MAX] for line in lines if line.strip()]
     worth = [line for line in kept if _NOISE.match(line) is None and _FOLLOWS.search(line) is None]
     exceptions = [line for line in worth if _EXCEPTION.search(line) is not None]
     concrete = [line for line in worth if _CONCRETE.search(line) is not None]

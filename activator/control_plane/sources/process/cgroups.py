@@ -1,14 +1,14 @@
-"""What the programs of this machine may use of its memory, by cgroups of version 2 where we may make them (cgroups(7)).
+"""Memory limits of programs, by cgroups of version 2 where the activator may create them (cgroups(7)).
 
 Rules
-  1. They stand below the cgroup in which the activator was started, and only if that one is given to us: its controller
-     is there, we may write, and whatever runs in it came of us. A service with `Delegate=yes` has such a one. Where it
-     is not so, the reason is said once, and limits are those of setrlimit(2).
-  2. The kernel lets no cgroup limit its children while processes are in it itself. So what runs in ours goes to a leaf
-     of it first, once, when the first limit is asked for; what we start later is born there.
-  3. A program goes into its own before it is that program (`launcher.py`). What goes beyond the limit is ended whole
-     (`memory.oom.group`), and we know why.
-  4. A cgroup is removed when its program has ended; one in which something still runs stays, and is told.
+  1. The cgroups are created below the cgroup in which the activator was started. That one must have the memory
+     controller, be writable, and contain only the activator and its descendants, as for a service with `Delegate=yes`.
+     Otherwise the reason is logged once, and limits are set by setrlimit(2).
+  2. The kernel does not let a cgroup limit its children while it contains processes itself. Before the first limit is
+     set, the processes in it are moved to a leaf; all processes that are started later are born there.
+  3. A process enters its cgroup before it executes the program (`launcher.py`). A program that exceeds the limit is
+     killed as a whole (`memory.oom.group`), and `was_exceeded` reports it.
+  4. A cgroup is removed when its program has ended; if processes are left in it, it stays and a warning is logged.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from typing import ClassVar, Final
 
 OWN_LEAF: Final = "activator"
 PREFIX: Final = "program-"
-MOVES_MAX: Final = 5  # rounds of moving: what is moved may start others meanwhile
+MOVES_MAX: Final = 5  # rounds of moving; a process may start others before it is moved
 
 log = logging.getLogger("activator.process")
 
 
 class UnusableError(Exception):
-    """Why there are no cgroups for us, in a few words."""
+    """The reason for which cgroups cannot be used, in a few words."""
 
 
 class Cgroup:
-    """Of one program."""
+    """The cgroup of one program."""
 
     def __init__(self, path: Path, events: str) -> None:
         self.path = path
         self._events = events
 
     def was_exceeded(self) -> bool:
-        """Whether the kernel has ended it for that."""
+        """True if the kernel has killed the program because it exceeded the limit."""
         try:
             lines = (self.path / self._events).read_text().splitlines()
         except OSError:
@@ -53,11 +53,11 @@ class Cgroup:
         except FileNotFoundError:
             pass
         except OSError as error:
-            log.warning("the cgroup %s stays: %s", self.path, error.strerror)
+            log.warning("the cgroup %s cannot be removed: %s", self.path, error.strerror)
 
 
 class Cgroups:
-    """All that we make. `proc`: where /proc is; the other words are those of another controller in tests."""
+    """The cgroups of all programs. `proc`: the path of /proc; tests override the names to use another controller."""
 
     CONTROLLER: ClassVar[str] = "memory"
     LIMIT: ClassVar[str] = "memory.max"
@@ -72,7 +72,7 @@ class Cgroups:
         self._is_known = False
 
     def limited(self, limit: int) -> Cgroup | None:
-        """A new one that may use `limit`; None: by setrlimit then. It may be called in any thread."""
+        """Create a cgroup with this limit; None: use setrlimit. May be called from any thread."""
         with self._lock:
             own = self._ready()
         if own is None:
@@ -84,7 +84,9 @@ class Cgroups:
             for file, text in self.MORE.items():
                 (made.path / file).write_text(text)
         except OSError as error:
-            log.warning("no cgroup %s: %s; the limit is one of setrlimit", made.path, error.strerror)
+            log.warning(
+                "the cgroup %s cannot be created: %s; the memory limit is set by setrlimit", made.path, error.strerror
+            )
             made.remove()
             return None
         return made
@@ -96,13 +98,13 @@ class Cgroups:
                 own = self._find()
                 self._enable(own)
             except UnusableError as error:
-                log.info("`memory` of programs is a limit of setrlimit: %s", error)
+                log.info("`memory` of programs is enforced by setrlimit: %s", error)
             except OSError as error:
-                log.info("`memory` of programs is a limit of setrlimit: %s: %s", error.filename, error.strerror)
+                log.info("`memory` of programs is enforced by setrlimit: %s: %s", error.filename, error.strerror)
             else:
                 self._own = own
                 _remove_empty(own)
-                log.info("`memory` of programs is a limit of cgroups below %s", own)
+                log.info("`memory` of programs is enforced by cgroups below %s", own)
         return self._own
 
     def _find(self) -> Path:
@@ -116,14 +118,14 @@ class Cgroups:
         root, folder = roots[0]
         below = os.path.relpath(place, root)
         if below.startswith(".."):
-            raise UnusableError("our cgroup is not to be seen from here")
+            raise UnusableError("our cgroup is not visible here")
         own = Path(os.path.normpath(os.path.join(folder, below)))
         if self.CONTROLLER not in (own / "cgroup.controllers").read_text().split():
             raise UnusableError(f"{own} has no controller `{self.CONTROLLER}`")
         return own
 
     def _enable(self, own: Path) -> None:
-        """Let children of `own` be limited; raises OSError or UnusableError."""
+        """Enable the controller for the children of `own`. Raises OSError or UnusableError."""
         control = own / "cgroup.subtree_control"
         for _ in range(MOVES_MAX):
             found = self._ours_in(own)
@@ -134,14 +136,14 @@ class Cgroups:
                 if error.errno != errno.EBUSY:
                     raise
             self._move(found, own)
-        raise UnusableError(f"processes come to {own} again and again")
+        raise UnusableError(f"new processes keep entering {own}")
 
     def _ours_in(self, own: Path) -> set[int]:
-        """The processes in it, which came of us."""
+        """Return the processes in the cgroup. Raises UnusableError if one is not a descendant of the activator."""
         ours = _descendants(os.getpid(), self._proc)
         found = {int(line) for line in (own / "cgroup.procs").read_text().split()}
         if found - ours:
-            raise UnusableError(f"others run in {own} as well: a service with `Delegate=yes` has one for itself")
+            raise UnusableError(f"other processes run in {own}: a service with `Delegate=yes` has a cgroup of its own")
         return found
 
     def _move(self, processes: set[int], own: Path) -> None:
@@ -155,22 +157,22 @@ class Cgroups:
 
 
 def _remove_empty(own: Path) -> None:
-    """What an activator that was killed has left."""
+    """Remove the cgroups of an activator that was killed."""
     for path in own.glob(f"{PREFIX}*"):
         try:
             path.rmdir()
-        except OSError:  # something runs in it: its reaper ends that
+        except OSError:  # a process is still in it, which that activator's reaper kills
             continue
 
 
 def _descendants(first: int, proc: Path) -> set[int]:
-    """The process itself, and all that came of it."""
+    """Return the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(proc):
         if name.isdigit():
             try:
                 words = (proc / name / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended
                 continue
             children.setdefault(int(words[1]), []).append(int(name))
     found, left = set(), [first]

@@ -1,14 +1,14 @@
-"""A program as a process group of its own: started, watched and stopped by signals.
+"""A program as a process group: started, watched and stopped by signals.
 
 Rules
-  1. "Ready" means that it answered: its port accepts, or its readiness path answers well; or, without a connection of
-     ours, that it wrote the line of `readiness.log`, or that `readiness.command` ended with 0. It is on 127.0.0.1, or
-     on ::1 where it listens there alone, or on a Unix socket. A port that the file says must have been free before,
-     and belong to the program after (`places.py`, `ports.py`). Nothing connects to one that takes one request
-     (`once.py`).
-  2. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
-  3. A program is its group and whatever carries its mark: all of it has the grace, and nothing of it is left behind
-     (`departure.py`).
+  1. A program is ready when its port accepts or its readiness path answers with success; or, without any connection,
+     when it has written the line of `readiness.log`, or when `readiness.command` has ended with 0. It listens on
+     127.0.0.1, on ::1 if it listens only there, or on a Unix socket. A configured port must be free before the start
+     and belong to the program afterwards (`places.py`, `ports.py`). Nothing connects to a program that takes one
+     request (`once.py`).
+  2. Every group is reported to the reaper as soon as it exists, so that no process survives a killed activator.
+  3. A program is its group and every process that carries its mark: all of them get the grace, and all are killed
+     after it (`departure.py`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ChildProcesses(Units):
         return bool(claim) and claim == self._claimed_socket(revision)
 
     def _claimed_socket(self, revision: Revision) -> str:
-        """Of a program whose socket is said in the file; empty: none, or none that can be had."""
+        """Return the claim of a program with a configured socket; empty if it has none, or the path is invalid."""
         try:
             path = "" if revision.process is None else socket_of(revision.process, os.environ)
         except ConfigError:
@@ -136,7 +136,7 @@ class ChildProcess(Unit):
         self._child: Spawned | None = None
         self._remains: Remains | None = None
         self._was_ready = False
-        self._elsewhere = ""  # on which other port the program listens
+        self._elsewhere = ""  # the other port that the program listens on, for the cause
         self._readers: list[asyncio.Task[None]] = []
 
     # --- start ---
@@ -164,7 +164,7 @@ class ChildProcess(Unit):
         ]
 
     async def _check_place(self) -> None:
-        """Raises NotStartedError where it cannot listen."""
+        """Raise NotStartedError if the program cannot listen on its address."""
         place = self._place
         if place.problem:
             raise NotStartedError(place.problem)
@@ -185,12 +185,12 @@ class ChildProcess(Unit):
         return False
 
     async def _read_output(self, name: str, stream: asyncio.StreamReader) -> None:
-        """Until it ends; at a bounded rate."""
+        """Read until the end of the stream, at a bounded rate."""
         pace = Pace(self._owner.now)
         try:
             while data := await stream.read(READ_BYTES):
                 lines = self.output.feed(name, data)
-                await pause(pace.wait_s(len(data), lines))  # 0: others have their turn
+                await pause(pace.wait_s(len(data), lines))  # 0 still gives the other tasks a turn
         finally:
             self.output.end(name)
 
@@ -260,11 +260,11 @@ class ChildProcess(Unit):
         return found
 
     async def _served_by_another(self) -> str:
-        """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
+        """Return the cause if another process answered: only a configured port can have been taken by one."""
         port = self._place.port
         if not self._place.is_chosen or self._place.path or self._child is None:
             return ""
-        # It looks through /proc, which may take some milliseconds.
+        # The search through /proc may take some milliseconds.
         by = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
         return f"port {port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
 
@@ -276,7 +276,7 @@ class ChildProcess(Unit):
         await self._rest_of_output()
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
-            return f"the program was ended since it used more memory than it may (`memory: {limit}`)"
+            return f"the program was killed because it used more memory than `memory: {limit}` allows"
         cause = cause_of(self.exit_code or 0, self.output.lines())
         if self.exit_code == 0 and self._remains is not None:
             await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)
@@ -284,7 +284,7 @@ class ChildProcess(Unit):
             if left := await self._remains.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"
-            if not self._was_ready:  # a daemon that hides its environment cannot be told from a program that has done
+            if not self._was_ready:  # a daemon that hides its environment looks like a program that has ended
                 cause += "; if it goes into the background, run it in the foreground"
         return cause
 
@@ -303,7 +303,7 @@ class ChildProcess(Unit):
         try:
             return await asyncio.wait_for(child.wait(), timeout_s)
         except TimeoutError:
-            log.warning("%s: %s took longer than %g s, and was ended", self.identity, command[0], timeout_s)
+            log.warning("%s: %s took longer than %g s, and was killed", self.identity, command[0], timeout_s)
             return None
         finally:
             signal_group(child.pid, signal.SIGKILL)
@@ -344,7 +344,7 @@ class ChildProcess(Unit):
             await self._remains.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
-        self._signal(signal.SIGKILL)  # also what the program left behind in its group
+        self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()
         await self._rest_of_output()
         for reader in self._readers:
@@ -352,7 +352,7 @@ class ChildProcess(Unit):
         if self._child is not None:
             self._child.close()
 
-    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+    async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
             if self._remains is not None:
                 await self._remains.end(lambda: not is_held or is_closing())
@@ -364,7 +364,7 @@ class ChildProcess(Unit):
                 self._owner.reaping.exited(self._child.pid)
             self._owner.places.give_back(self._place)
 
-    def let_go(self) -> None:
+    def disown(self) -> None:
         pass
 
     async def _rest_of_output(self) -> None:
@@ -372,7 +372,7 @@ class ChildProcess(Unit):
             await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
 
     def _signal(self, number: int) -> None:
-        """Send a signal to the process and to all its descendants that kept its group."""
+        """Send a signal to the process and to those of its descendants that stayed in its group."""
         if self._child is not None:
             signal_group(self._child.pid, number)
 
@@ -382,5 +382,5 @@ def _claim_on(place: Place) -> str:
 
 
 def missing_program(command: list[str]) -> str | None:
-    """The first word of the command if nothing of that name can be run here."""
+    """Return the first word of the command if no such program can be run; None if it can."""
     return None if shutil.which(command[0]) is not None else command[0]

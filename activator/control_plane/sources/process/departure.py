@@ -1,9 +1,9 @@
 """The processes of one program, from its stop signal until none of them is alive.
 
-A program has gone when no process of its group is alive, and none that carries its mark in its environment: a helper or
-a daemon that made a session of its own is part of it. A daemon may overwrite its environment (nginx does, to show a
-title): such an orphan is found as a child of ours that nobody started (`runtime/orphans.py`). All processes get the
-stop signal and have the grace. What is left then is killed, again and again, before what the program held counts as
+A program has ended when no process of its group is alive, and none that carries its mark in its environment: a helper
+or a daemon that made a session of its own is part of it. A daemon may overwrite its environment (nginx does, to show a
+title): such an orphan is found as a child of the activator that it did not start (`runtime/orphans.py`). All processes
+get the stop signal and the grace. The rest is then killed, repeatedly, before the resources of the program count as
 free.
 """
 
@@ -27,15 +27,15 @@ from activator.runtime.tasks import pause
 PROGRAM_MARK: Final = "ACTIVATOR_PROGRAM"
 LOOK_INITIAL_S: Final = 0.005
 LOOK_MAX_S: Final = 0.5
-EMPTY_LOOK_MAX_S: Final = 0.1  # while a program ends by itself: its successor may wait for its port
-TOLD_AFTER_S: Final = 10.0  # a process that cannot be killed waits in the kernel, for a device say
-NAMED_MAX: Final = 3  # processes that a cause names
+EMPTY_LOOK_MAX_S: Final = 0.1  # while a program ends by itself: the next one may wait for its port
+REPORT_AFTER_S: Final = 10.0  # a process that cannot be killed waits in the kernel, for example for a device
+NAMED_MAX: Final = 3  # processes that a cause lists by name
 
 log = logging.getLogger("activator.process")
 
 
 def mark_of(reaper_mark: str, identity: str) -> str:
-    """The value of the variable; no other program has it."""
+    """Return the value of the variable PROGRAM_MARK, which is unique to the program."""
     return f"{reaper_mark}/{identity}"
 
 
@@ -45,14 +45,14 @@ class Remains:
     def __init__(self, group: int, mark: str) -> None:
         self.group = group
         self._mark = mark
-        self._entry = f"{PROGRAM_MARK}={mark}\0".encode()  # with the end of the variable: #1 is not #10
-        self._sessions = {group}  # that processes of the program lead or have led
+        self._entry = f"{PROGRAM_MARK}={mark}\0".encode()  # with the terminator of the variable: #1 is not #10
+        self._sessions = {group}  # all sessions that processes of the program lead or have led
         self._started = _start_of(group)
         self._claimed: dict[int, int] = {}  # descendants without the mark, and their start times
 
     async def living(self) -> list[int]:
         """Return its processes that are alive; none where /proc does not show them."""
-        # It reads through /proc, which may take some milliseconds.
+        # The search through /proc may take some milliseconds.
         found = await asyncio.to_thread(_living, set(self._sessions), self._entry, dict(self._claimed))
         self._sessions.update(_sessions_of(found))  # a process may overwrite its environment later
         return found
@@ -60,13 +60,13 @@ class Remains:
     async def claim_hidden(self, others: AbstractSet[int]) -> None:
         """Count orphans with an overwritten environment as processes of this program, which has just ended.
 
-        They are children of ours, younger than the program, and in no session of `others`: the other programs.
+        They are children of the activator, younger than the program, and not in a session of other programs (`others`).
         """
         found = await asyncio.to_thread(_hidden, self._started, others | {os.getsid(0)})
         self._sessions.update(_sessions_of(found))
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the group, and to what has left the group.
+        """Send a signal to the group, and to processes of the program outside of it.
 
         A descendant belongs to the program even if its environment has no mark (`env -i`), and if it begins a session
         of its own just now.
@@ -89,7 +89,7 @@ class Remains:
             await pause(min(steps.next_s(), left_s))
 
     async def described(self) -> str:
-        """Name what is alive, for people; empty: nothing is."""
+        """Return a list of the living processes for error texts; empty if none is alive."""
         names = [described(process) for process in await self.living()]
         more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
         return ", ".join(names[:NAMED_MAX]) + more
@@ -97,17 +97,17 @@ class Remains:
     async def end(self, may_give_up: Callable[[], bool]) -> None:
         """Kill the program, and return when nothing of it is alive.
 
-        If `may_give_up()`, returns after TOLD_AFTER_S at the latest: the reaper continues when the activator ends.
+        If `may_give_up()`, return after REPORT_AFTER_S at the latest: the reaper continues when the activator ends.
         """
         signal_group(self.group, signal.SIGKILL)
         steps, waited_s = Backoff(LOOK_INITIAL_S, LOOK_MAX_S), 0.0
         while left := await self.living():
-            if waited_s >= TOLD_AFTER_S and may_give_up():
+            if waited_s >= REPORT_AFTER_S and may_give_up():
                 return
             for process in left:
                 kill(process)
             step_s = steps.next_s()
-            if waited_s < TOLD_AFTER_S <= waited_s + step_s:
+            if waited_s < REPORT_AFTER_S <= waited_s + step_s:
                 log.error("%s: processes %s cannot be killed", self._mark, left)
             await pause(step_s)
             waited_s += step_s
@@ -119,7 +119,7 @@ def _living(sessions: set[int], entry: bytes, claimed: dict[int, int]) -> list[i
     for process, started in claimed.items():
         try:
             fields = stat_fields(process)
-        except OSError:  # it has gone
+        except OSError:  # it has ended
             continue
         if int(fields[STARTED]) == started and fields[STATE] not in (b"Z", b"X") and process not in found:
             found.append(process)
@@ -133,7 +133,7 @@ def _descendants(ancestors: set[int]) -> list[int]:
         if name.isdigit():
             try:
                 parent = int(stat_fields(name)[PARENT])
-            except OSError:  # it has gone
+            except OSError:  # it has ended
                 continue
             children.setdefault(parent, []).append(int(name))
     found, left = [], list(ancestors)
@@ -145,7 +145,7 @@ def _descendants(ancestors: set[int]) -> list[int]:
 
 
 def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
-    """Return children of ours since this start time, without any variable, and not in these sessions."""
+    """Return the activator's children that started at `since` or later, without variables and outside `others`."""
     found, own = [], os.getpid()
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -158,13 +158,13 @@ def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
             with open(f"/proc/{name}/environ", "rb") as file:
                 if b"=" not in file.read():
                     found.append(int(name))
-        except OSError:  # it has gone, or is another user's
+        except OSError:  # it has ended, or belongs to another user
             continue
     return found
 
 
 def _start_of(process: int) -> int:
-    """Return the start time of a process, in ticks of the kernel; where that is not known, a time that never comes."""
+    """Return the start time of a process in clock ticks of the kernel; if unknown, a time that never comes."""
     try:
         return int(stat_fields(process)[STARTED])
     except OSError:
@@ -194,7 +194,7 @@ def signal_group(group: int, number: int) -> None:
 def _signal(process: int, number: int) -> None:
     try:
         os.kill(process, number)
-    except (ProcessLookupError, PermissionError):  # it has ended, or has become another user
+    except (ProcessLookupError, PermissionError):  # it has ended, or runs as another user
         pass
 
 

@@ -1,4 +1,4 @@
-"""The processes of one revision, and what is known of each of them."""
+"""The processes of one revision, with the state of each."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from activator.messages import PodSeen, PodStatus
 
 
 class Rest(Enum):
-    """Between running and stopped."""
+    """The state of a program between running and stopped."""
 
     AWAKE = "awake"
-    FALLING_ASLEEP = "falling_asleep"  # it finishes its requests, and is then put to sleep
+    FALLING_ASLEEP = "falling_asleep"  # it finishes its requests and is then put to sleep
     ASLEEP = "asleep"
     WAKING = "waking"
-    SPENT = "spent"  # it has had its one request, and ends by itself
+    SPENT = "spent"  # it has had its one request and ends by itself
 
 
 class LocalProcess:
-    """One run of the program; `stopping` from the moment it is not wanted any more."""
+    """One run of the program; `stopping` is set as soon as it is to end."""
 
     def __init__(self, key: str, identity: str, unit: Unit, drain_timeout_s: float, sleep: Sleep | None) -> None:
         self.key = key
@@ -36,16 +36,16 @@ class LocalProcess:
         self.revision: Revision | None = None  # as it was configured when the program was started
         self.sleep = sleep  # as it was configured when the program was started
         self.is_once = False  # it ends by itself after one request
-        self.taken = asyncio.Event()  # `is_once`: that request has been sent to it …
-        self.failed_for = ""  # … and has failed for this reason
-        self.is_shown = False  # it has been told of as a pod
+        self.taken = asyncio.Event()  # `is_once`: its one request has been sent to it
+        self.failed_for = ""  # `is_once`: the reason for which its one request has failed
+        self.is_shown = False  # it has been reported as a pod
         self.ready = False
-        self.busy = False  # it says that it works without a request
+        self.busy = False  # it reports background work
         self.stopping = False
         self.rest = Rest.AWAKE
-        self.home = ""  # the group that it counts in
-        self.gpus: tuple[str, ...] = ()  # that it has to itself
-        self.carries = False  # it was ready, and its requests may not have ended yet
+        self.home = ""  # the group whose budget it counts against
+        self.gpus: tuple[str, ...] = ()  # the GPUs reserved for it
+        self.carries = False  # it was ready, and may still have requests
         self.drained = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.sleep_asked = asyncio.Event()
@@ -57,7 +57,7 @@ class LocalProcess:
         return PodStatus.READY if self.ready else PodStatus.PENDING
 
     def seen(self, source: str) -> PodSeen | None:
-        """As the pod that it is; None: nothing has an address yet."""
+        """Return the report of it as a pod; None while it has no address."""
         address = self.unit.address
         return PodSeen(self.key, source, self.identity, address, self.status) if address else None
 
@@ -69,29 +69,29 @@ class Fleet:
         self.key = key
         self.revision = revision
         self.log = log
-        self.home = ""  # the group that its processes count in
+        self.home = ""  # the group whose budget its processes count against
         self.wanted = 0
-        self.may_sleep = True  # what is too many is put to sleep where it can be
+        self.may_sleep = True  # surplus processes are put to sleep if they can be
         self.start_s = 0.0  # how long the last start took
         self.wake_s = 0.0  # how long the last wake took
         self.processes: dict[str, LocalProcess] = {}
         self.crashes = 0  # failed starts in a row
-        self.failure = ""  # why it cannot start; empty: it can, or may try
-        self.not_before_s = 0.0  # the crash backoff
+        self.failure = ""  # why it cannot start; empty if it can, or may be tried
+        self.not_before_s = 0.0  # the end of the crash backoff
 
     def is_once(self) -> bool:
-        """Its programs end by themselves after one request."""
+        """True if its programs end by themselves after one request."""
         return is_once(self.revision)
 
     def wants_gpus(self) -> bool:
         return self.revision.program is not None and self.revision.program.gpus > 0
 
     def running(self) -> list[LocalProcess]:
-        """That start, run or are being woken."""
+        """Return the processes that start, run or are being woken."""
         return [process for process in self.processes.values() if not process.stopping and _is_wanted(process)]
 
     def asleep(self) -> list[LocalProcess]:
-        """That can be woken; the one that has slept for the shortest time last."""
+        """Return the sleeping processes that can be woken; the one that fell asleep last is the last."""
         return [one for one in self.processes.values() if one.rest is Rest.ASLEEP and not one.stopping]
 
     def falling_asleep(self) -> int:
@@ -117,7 +117,7 @@ class Fleet:
 
 
 def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str, may_start: bool) -> ProgramCounts:
-    """Of those that count in the group `home`; of a revision that was dropped there is no fleet."""
+    """Count the processes of the group `home`; `fleet` is None for a revision that was dropped."""
     started = ready = leaving = falling_asleep = sleeping = stopping_asleep = 0
     for process in processes:
         if process.home != home:

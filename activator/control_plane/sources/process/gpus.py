@@ -1,29 +1,29 @@
-"""Which program has which GPU: never two on one, also not while the first one ends or sleeps."""
+"""The assignment of GPUs to programs: a GPU has one holder until that program has ended, also while it sleeps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# What programs look at: those for NVIDIA's, and those for AMD's.
+# The variables that restrict a program to some GPUs: NVIDIA's and AMD's.
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 class GpuPool:
-    """Those that the file lists, in its order; a holder is the identity of a process."""
+    """The GPUs that the configuration lists, in its order; a holder is the identity of a process."""
 
     def __init__(self) -> None:
         self._listed: tuple[str, ...] = ()
-        self._holders: dict[str, str] = {}  # by GPU; also of such as the file does not list any more
+        self._holders: dict[str, str] = {}  # by GPU, including GPUs that are no longer listed
 
     def configure(self, listed: Sequence[str]) -> None:
-        """The file lists these; whoever has another one keeps it until it ends."""
+        """Set the listed GPUs; the holder of a GPU that is no longer listed keeps it until it ends."""
         self._listed = tuple(listed)
 
     def free(self) -> list[str]:
         return [gpu for gpu in self._listed if gpu not in self._holders]
 
     def take(self, count: int, holder: str) -> tuple[str, ...] | None:
-        """So many for this holder; None: there are not so many."""
+        """Assign `count` GPUs to the holder; None if fewer are free."""
         free = self.free()
         if len(free) < count:
             return None
@@ -33,12 +33,12 @@ class GpuPool:
         return taken
 
     def give_back(self, holder: str) -> bool:
-        """The holder has gone; whether it had any."""
+        """Release the GPUs of a holder that has ended; True if it had any."""
         had = [gpu for gpu, one in self._holders.items() if one == holder]
         for gpu in had:
             del self._holders[gpu]
         return bool(had)
 
     def shown(self) -> dict[str, str]:
-        """By GPU: who has it, empty: nobody."""
+        """Return the holder of each GPU; empty: it is free."""
         return {gpu: self._holders.get(gpu, "") for gpu in (*self._listed, *self._holders)}

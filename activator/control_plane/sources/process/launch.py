@@ -1,6 +1,6 @@
-"""How a program of a revision is started: its words, its directory, its variables, and what limits it.
+"""The start of a program of a revision: its command line, directory, environment and limits.
 
-The same holds for the commands beside it (`readiness.command`, `stop.command`). Everything is looked up at each start.
+They also apply to the commands beside it (`readiness.command`, `stop.command`), and are resolved at each start.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
-_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs would come late, their output is a pipe
+_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # output to a pipe is block-buffered otherwise
 
 
 class Launch:
-    """Of one process, which has these GPUs to itself. Raises ConfigError if it could not start."""
+    """The start of one process, for which these GPUs are reserved. Raises ConfigError if it cannot start."""
 
     def __init__(
         self,
@@ -54,11 +54,11 @@ class Launch:
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
     async def start(self, command: Sequence[str]) -> Spawned:
-        """Start the program, which leads a process group of its own. Raises OSError."""
+        """Start the program as the leader of a process group. Raises OSError."""
         return await spawn(self._words(command), self.variables, self.directory or None, self._owner)
 
     def start_beside(self, command: Sequence[str]) -> Spawned:
-        """Start a command as the program is started; its output is thrown away. Raises OSError."""
+        """Start a command with the program's environment and limits; its output is discarded. Raises OSError."""
         return spawn_silent(self._words(command), self.variables, self.directory or None)
 
     def _words(self, command: Sequence[str]) -> list[str]:

@@ -1,9 +1,9 @@
-"""Becomes a program after it has limited itself: its cgroup, processors, priority, memory, and last the user.
+"""Limit this process (cgroup, processors, priority, memory, user) and then execute a program in it.
 
-Run as a program of its own, with nothing but the standard library's smallest part (8 ms), so that nothing of ours runs
-between fork and exec in a process with threads. Its arguments: `cgroup=PATH`, `KEY=NUMBER,…` for what is to be
-limited, `--`, and the command, which is looked up in PATH. It keeps its process number. What is not possible is said in
-one line on standard error, and the exit code is NOT_POSSIBLE.
+It runs as a separate program and imports only the smallest part of the standard library (8 ms), so that no code of the
+activator runs between fork and exec in a process with threads. Arguments: `cgroup=PATH`, `KEY=NUMBER,…` for each limit,
+`--`, and the command, which is looked up in PATH. The process number stays the same. A failure is one line on standard
+error, and the exit code is NOT_POSSIBLE.
 """
 
 import os
@@ -14,7 +14,7 @@ NOT_POSSIBLE = 126
 
 
 def limit(key: str, values: list[int]) -> str:
-    """Limit this process; why that is not possible, or nothing."""
+    """Limit this process; return why that is not possible, or an empty string."""
     what = f"set `{key}`"
     try:
         if key == "cpus":
@@ -25,7 +25,7 @@ def limit(key: str, values: list[int]) -> str:
             os.setpriority(os.PRIO_PROCESS, 0, values[0])
         elif key == "memory":
             resource.setrlimit(resource.RLIMIT_DATA, (values[0], values[0]))
-        elif key == "user":  # uid, gid, and the groups
+        elif key == "user":  # uid, gid, supplementary groups
             what = "become `user` (that needs root)"
             os.setgroups(values[2:])
             os.setgid(values[1])
@@ -36,17 +36,17 @@ def limit(key: str, values: list[int]) -> str:
 
 
 def join(cgroup: str) -> str:
-    """Go into it; why that is not possible, or nothing."""
+    """Move this process into the cgroup; return why that is not possible, or an empty string."""
     try:
         with open(os.path.join(cgroup, "cgroup.procs"), "w") as procs:
             procs.write("0")
     except OSError as error:
-        return f"cannot go into the cgroup {cgroup}: {error.strerror}"
+        return f"cannot enter the cgroup {cgroup}: {error.strerror}"
     return ""
 
 
 def start(places: list[str], command: list[str]) -> str:
-    """Become the first of these programs that there is; why that is not possible."""
+    """Execute the first of these programs that exists; return why that is not possible."""
     problem = "no such program"
     for place in places:
         try:
@@ -61,7 +61,7 @@ def start(places: list[str], command: list[str]) -> str:
 def main() -> None:
     split = sys.argv.index("--")
     command = sys.argv[split + 1 :]
-    # Looked up before another user is become, who may not be able to read the modules that this needs.
+    # Found before the change of the user: the new user may not be able to read the modules that this imports.
     is_path = "/" in command[0]
     places = [command[0]] if is_path else [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
     for setting in sys.argv[1:split]:

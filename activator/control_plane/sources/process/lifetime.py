@@ -1,7 +1,6 @@
-"""One program from its start to its end: started, asked whether it is ready, put to sleep and woken, stopped; or, with
-one request (`once.py`), left to end by itself.
+"""The life of one program: start, readiness, sleep and wake, stop; or its own end after one request (`once.py`).
 
-What it is (`unit.py`) makes no difference here. The supervisor decides what is wanted, and is told what happened.
+The kind of the program (`unit.py`) makes no difference. The supervisor decides how many are wanted, and is notified.
 """
 
 from __future__ import annotations
@@ -21,49 +20,49 @@ from activator.runtime.tasks import TaskGroupOwner
 
 log = logging.getLogger("activator.process")
 
-DAEMON_WITHIN_S = 10.0  # a program that goes into the background does so within this time of its start
-_DRAIN_REPORT_S = 0.5  # for the report that a program has no request, also where its requests have no grace
-_DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
+DAEMON_WITHIN_S = 10.0  # a program that puts itself into the background does so within this time of its start
+_DRAIN_REPORT_S = 0.5  # the least time for the report that a program has no request, also if its requests have no grace
+_DRAIN_SLACK_S = 5.0  # beyond the data plane's drain timeout, whose end is reported
 
 
 class Keeper(ABC):
-    """Who started the program, and is told about it."""
+    """The owner of the program, which is notified of its changes."""
 
     @abstractmethod
     def grace_of(self, group: str) -> float | None:
-        """How long requests may still run in a group; None: as always."""
+        """Return how long the requests of a group may still run; None: the drain timeout."""
 
     @abstractmethod
     def is_closing(self) -> bool:
-        """Everything is being stopped."""
+        """True if everything is being stopped."""
 
     @abstractmethod
     def stop(self, process: LocalProcess) -> None:
-        """It is not wanted any more."""
+        """Stop the process."""
 
     @abstractmethod
     def has_started(self, fleet: Fleet, process: LocalProcess) -> None:
-        """It runs."""
+        """Note that the process runs."""
 
     @abstractmethod
     def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
-        """It is ready, for the first time or after a sleep."""
+        """Note that the process is ready, for the first time or after a sleep."""
 
     @abstractmethod
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
-        """It has had its one request: it is no pod any more, and does not count among those that are wanted."""
+        """Note that the process has had its one request: it is no longer a pod and no longer one of the wanted ones."""
 
     @abstractmethod
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
-        """It sleeps."""
+        """Note that the process sleeps."""
 
     @abstractmethod
     def failed_for_good(self, fleet: Fleet) -> None:
-        """What comes now would not be otherwise the next time."""
+        """Note that the failure that follows would repeat at the next start."""
 
 
 class Lifetime:
-    """Of one program; `run` returns why it ended, or an empty string when that was asked for."""
+    """The life of one program; `run` returns why it ended, or an empty string if that was requested."""
 
     def __init__(self, keeper: Keeper, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess) -> None:
         self._keeper = keeper
@@ -74,7 +73,7 @@ class Lifetime:
         self._unit = process.unit
 
     async def run(self) -> str:
-        """Raises what is an error of ours; the unit must be ended then."""
+        """Run the program until its end. An exception is a bug in the activator; the caller must then end the unit."""
         try:
             await self._unit.start(self._process.stop_asked)
         except ConfigError as error:
@@ -96,10 +95,10 @@ class Lifetime:
         ready: asyncio.Task[str] = self._tasks.start("readiness", unit.ready(timeout_s))
         try:
             await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
-            # `asked` is done some turns of the loop after its event; `stopping` says it at once.
+            # `asked` is done some turns of the loop after its event; `stopping` is set at once.
             if ready.done() and not exited.done() and not process.stopping:
                 if cause := ready.result():
-                    self._keeper.failed_for_good(fleet)  # requests have waited as long as agreed
+                    self._keeper.failed_for_good(fleet)  # requests have waited for as long as configured
                     return cause
                 fleet.start_s = self._now() - process.started_s
                 self._keeper.became_ready(fleet, process)
@@ -125,7 +124,7 @@ class Lifetime:
             await exited
 
     async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
-        """From ready until it has had its request and has exited, or is to be stopped."""
+        """Wait from ready until it has had its request and has exited, or is to be stopped."""
         process = self._process
         is_over = await until_over(process, exited, asked)
         if process.stopping:
@@ -139,7 +138,7 @@ class Lifetime:
                 self._keeper.stop(process)
 
     async def _run_and_rest(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
-        """From ready until it has exited or is to be stopped. Why it is to be ended; empty: that was asked for."""
+        """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
         fleet, process = self._fleet, self._process
         while True:
             if not await _first_of(process.sleep_asked, exited, asked):
@@ -147,14 +146,14 @@ class Lifetime:
             process.sleep_asked.clear()
             problem = await self._fall_asleep(exited, asked)
             if problem:
-                log.warning("%s does not sleep, and is stopped: %s", process.identity, problem)
+                log.warning("%s could not be put to sleep, and is stopped: %s", process.identity, problem)
                 self._keeper.stop(process)
             if exited.done() or process.stopping:
                 return ""
             limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
             if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
                 if not exited.done():
-                    self._keeper.stop(process)  # it has slept for as long as it may
+                    self._keeper.stop(process)  # it has slept for the longest time configured
                 return ""
             process.wake_asked.clear()
             began_s = self._now()
@@ -170,7 +169,7 @@ class Lifetime:
             self._keeper.became_ready(fleet, process)
 
     async def _fall_asleep(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
-        """Let it finish its requests, then put it to sleep; why that did not succeed."""
+        """Let it finish its requests, then put it to sleep; return why that failed, or an empty string."""
         process = self._process
         limit_s = max(self._drain_limit_s(), _DRAIN_REPORT_S)
         if not await _first_of(process.drained, exited, asked, limit_s):
@@ -204,7 +203,7 @@ class Lifetime:
             await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
         if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not Rest.AWAKE:
-            await self._unit.signal("SIGCONT")  # or it could not react to what comes now
+            await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()
         await self._unit.emptied(max(until_s - self._now(), 0.0))
@@ -213,7 +212,7 @@ class Lifetime:
 async def _first_of(
     event: asyncio.Event, exited: asyncio.Future[None], asked: asyncio.Future[Any], timeout_s: float | None = None
 ) -> bool:
-    """Whether the event came first, before the program exited, was to be stopped, or the time was up."""
+    """True if the event came first, before the program exited, was to be stopped, or the time was up."""
     waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
     try:
         both: set[asyncio.Future[Any]] = {waits, exited, asked}

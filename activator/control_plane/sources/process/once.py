@@ -1,14 +1,14 @@
 """Programs that end by themselves after one request (`lifetime: request`).
 
 Rules
-  1. No copy is sent a second request: the data plane takes it out of the picks with the grant, and says so; then it is
-     no pod any more, and what it carries goes on (`PodTaken`, `PodGone`).
-  2. Nothing connects to a copy before its request: whether it listens is asked of the kernel, or shown by a line of its
-     output or by a command. Where the kernel does not answer, /proc shows it.
-  3. A copy that has had its request may take `stop.grace` to end by itself, from when its client has all of the answer.
-     Meanwhile it counts among the `max_scale` copies that there are, and not among those that are wanted.
-  4. The end of such a copy is no crash, whatever its exit code: the request has failed or not, and the log says why.
-     A copy that ends before a request has come is a failed start.
+  1. No copy gets a second request: the data plane excludes it from balancing with the grant and reports that; then it
+     is no longer a pod, and its request continues (`PodTaken`, `PodGone`).
+  2. Nothing connects to a copy before its request: the kernel shows whether it listens, or a line of its output does,
+     or a command. Where the kernel's socket query fails, /proc is read.
+  3. After its request, from the end of the response to the client, a copy may take `stop.grace` to end by itself.
+     During that time it counts against `max_scale`, but not among the wanted ones.
+  4. The end of such a copy is not a crash, whatever its exit code; if the request failed, the reason is logged.
+     A copy that ends before its request is a failed start.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any, Final
 from activator.control_plane.sources.process.fleet import LocalProcess
 from activator.runtime.tasks import wait_for
 
-VERDICT_S: Final = 1.0  # the data plane reports within so long that a copy which has ended carries nothing
+VERDICT_S: Final = 1.0  # within this time the data plane reports the end of a request whose copy has ended
 
 log = logging.getLogger("activator.process")
 
 
 async def until_over(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> bool:
-    """Wait for its request and for the end of that; False: it has exited, or is to be stopped, before."""
+    """Wait for its request and the end of that; False if the copy exits or is to be stopped first."""
     limit_s = process.drain_timeout_s
     for event, timeout_s in ((process.taken, None), (process.drained, limit_s)):
         waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
@@ -41,7 +41,7 @@ async def until_over(process: LocalProcess, exited: asyncio.Future[None], asked:
 
 
 async def until_ended(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
-    """Give it the time to end by itself."""
+    """Wait until the copy has ended by itself, for its grace at most."""
     waits: set[asyncio.Future[Any]] = {exited, asked}
     grace_s = process.unit.grace_s
     await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
@@ -52,15 +52,15 @@ async def until_ended(process: LocalProcess, exited: asyncio.Future[None], asked
 
 
 async def verdict_on(process: LocalProcess) -> str:
-    """Of a copy that was ready and has exited: why that is a failed start; empty: it is none."""
-    await wait_for(process.drained, VERDICT_S)  # what was taken or has failed is known by then
+    """Return why the end of a copy that was ready is a failed start; empty if it is not."""
+    await wait_for(process.drained, VERDICT_S)  # a request that was sent, or has failed, has been reported by then
     cause = await process.unit.cause()
     if not process.taken.is_set():
         return f"it ended before a request came: {cause}"
     if process.failed_for:
         log.warning("%s has not answered its request (%s): %s", process.identity, process.failed_for, cause)
     elif process.unit.exit_code:
-        log.warning("%s has answered its request, and then: %s", process.identity, cause)
+        log.warning("%s has answered its request; then %s", process.identity, cause)
     else:
         log.info("%s has answered its request and ended", process.identity)
     return ""

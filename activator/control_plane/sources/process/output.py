@@ -1,11 +1,11 @@
-"""What a program writes: its last lines, and the line that says that it is ready.
+"""The output of a program: its last lines, and the line that shows that it is ready.
 
 Rules
-  1. A line is at most `LINE_BYTES_MAX` bytes; of a longer one the rest are lines of their own, which are handed on and
-     neither kept here nor compared. Of all lines the last `LINES_KEPT` are kept: a program controls no memory.
-  2. A line is text without the colours of a terminal. It ends with a line feed, a carriage return or the output; what
-     is handed on (`on_line`) has its colours. Lines with nothing in them are left out.
-  3. A program that writes more than `RATE_BYTES_S` for long is held up by its full pipe, and not by our loop.
+  1. A line has at most `LINE_BYTES_MAX` bytes. The rest of a longer one is split into further lines, which are passed
+     on, but not kept and not compared. The last `LINES_KEPT` lines are kept, so that a program controls no memory.
+  2. A line is text without the colours of a terminal. It ends with a line feed, a carriage return or the end of the
+     output. Lines that are passed on (`on_line`) keep their colours. Empty lines are left out.
+  3. A program that continuously writes more than `RATE_BYTES_S` blocks on its full pipe; the event loop does not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from activator.runtime.units import KIB, MIB
 
 LINE_BYTES_MAX: Final = 4 * KIB
 LINES_KEPT: Final = 50
-READ_BYTES: Final = KIB  # at once, and in one turn of the loop: 512 lines at the most, 4 ms
-RATE_BYTES_S: Final = 2 * MIB  # of one process; then 8,192 short lines a second, some 7 % of a core
+READ_BYTES: Final = KIB  # per read, and per turn of the loop: at most 512 lines, 4 ms
+RATE_BYTES_S: Final = 2 * MIB  # per process; 8,192 short lines a second, about 7 % of a core
 BURST_BYTES: Final = 256 * KIB
-LINE_COST_BYTES: Final = 256  # a line counts for so many at least
+LINE_COST_BYTES: Final = 256  # the least cost of a line
 
 _ENDS: Final = re.compile(rb"[\r\n]")
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -33,18 +33,18 @@ OnLine = Callable[[str, bytes], None]  # stream, line without its end
 
 
 class Output:
-    """Of one process, from both of its streams; `ready` is set by the first line that `ready_log` is found in."""
+    """The output of one process, from both streams; `ready` is set by the first line in which `ready_log` is found."""
 
     def __init__(self, ready_log: str = "", on_line: OnLine | None = None) -> None:
         self.ready = asyncio.Event()
         self._pattern = re.compile(ready_log) if ready_log else None
         self._on_line = on_line
         self._kept: deque[str] = deque(maxlen=LINES_KEPT)
-        self._open: dict[str, bytes] = {}  # stream → its line that has not ended yet
-        self._long: set[str] = set()  # streams whose open line has been handed on in part
+        self._open: dict[str, bytes] = {}  # stream → its unfinished line
+        self._long: set[str] = set()  # streams whose unfinished line has been passed on in part
 
     def feed(self, stream: str, data: bytes) -> int:
-        """What came from a stream next; how many lines ended with it."""
+        """Add the next data of a stream; return how many lines it has completed."""
         *ended, rest = _ENDS.split(self._open.get(stream, b"") + data)
         for part in ended:
             self._line(stream, part)
@@ -57,13 +57,13 @@ class Output:
         return len(ended)
 
     def end(self, stream: str) -> None:
-        """Nothing more comes from this stream."""
+        """Complete the last line of a stream that has ended."""
         rest = self._open.pop(stream, b"")
         self._line(stream, rest)
         self._long.discard(stream)
 
     def lines(self) -> list[str]:
-        """The last ones that are not empty, those that have not ended among them."""
+        """Return the last lines that are not empty, including unfinished ones."""
         begun = [data for stream, data in self._open.items() if stream not in self._long]
         return [*self._kept, *(text for data in begun if (text := plain(data)))]
 
@@ -85,15 +85,15 @@ class Output:
 
 
 class Pace:
-    """How long to wait before more is read of a program that has written much."""
+    """The rate limit for reading a program's output."""
 
     def __init__(self, now: Now) -> None:
         self._now = now
-        self._left: float = BURST_BYTES  # below 0: to be waited for
+        self._left: float = BURST_BYTES  # below 0: the reader has to wait
         self._seen_s = now()
 
     def wait_s(self, taken: int, lines: int) -> float:
-        """So many bytes were read, and so many lines."""
+        """Account for a read of `taken` bytes; return how long to wait before the next read."""
         taken = max(taken, lines * LINE_COST_BYTES)
         now_s = self._now()
         self._left = min(self._left + (now_s - self._seen_s) * RATE_BYTES_S, BURST_BYTES) - taken
@@ -102,5 +102,5 @@ class Pace:
 
 
 def plain(data: bytes) -> str:
-    """A line as text, without colours."""
+    """Return a line as text, without colours."""
     return _COLOURS.sub("", data.decode("utf-8", "replace")).strip()

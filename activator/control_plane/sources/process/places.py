@@ -1,14 +1,15 @@
-"""Where the processes of this machine listen: a free port each, a port of the file, or a Unix socket.
+"""The addresses of processes on this machine: a free port each, a configured port, or a Unix socket.
 
 Rules
-  1. No two processes have one place, also not while one of them ends.
-  2. Of a range of ports each copy has one. A port that another program listens on is passed over, and said once until
-     it is free again. Where all are taken by others the start fails with their names; where some are our own it waits.
-  3. A Unix socket stands in a folder of its own (0700) that its process alone uses: nobody else of this machine can
-     connect, and what a former life has left is in another folder. The folder is removed when the process has ended,
-     and when the activator was killed by the reaper.
-  4. A Unix socket whose path the file says is for one copy. What another program listens on is an error; the file of a
-     socket on which nobody listens is removed before a start, since most programs do not replace it.
+  1. No two processes have the same address, also not while one of them ends.
+  2. Each copy has its own port of a configured range. A port on which another program listens is skipped, and logged
+     once until it is free again. If other programs have all ports, the start fails and names them; if some belong to
+     programs of the activator, it waits.
+  3. A Unix socket is in a folder of its own (0700) that only its process uses: no other user of the machine can
+     connect, and files of an earlier run are in another folder. The folder is removed when the process has ended, or by
+     the reaper if the activator was killed.
+  4. A Unix socket with a configured path is for one copy. If another program listens on it, the start fails. A stale
+     socket file is removed before a start because most programs do not replace it.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from activator.runtime.sockets import join_address
 from activator.runtime.unix_address import UNIX, UNIX_PATH_BYTES_MAX
 from activator.runtime.unix_sockets import take_over
 
-HOLDERS_SAID_MAX: Final = 3  # of the programs that have the ports of a range
+HOLDERS_NAMED_MAX: Final = 3  # programs that an error text names
 
 log = logging.getLogger("activator.process")
 
 
 class Place:
-    """Of one process: a port, or the path of a Unix socket. `is_chosen`: the file says which, or out of which ports."""
+    """The address of one process: a port or the path of a Unix socket. `is_chosen`: it, or its range, is configured."""
 
     def __init__(self, port: int = 0, path: str = "", is_chosen: bool = False) -> None:
         self.port = port
         self.path = path
         self.is_chosen = is_chosen
-        self.taken: tuple[int, ...] = ()  # ports of a range: all are other programs'
-        self.problem = ""  # why there is no place at all
+        self.taken: tuple[int, ...] = ()  # all ports of the range, if other programs have all of them
+        self.problem = ""  # why there is no address
 
     @property
     def address(self) -> str:
-        """Where it is asked: some programs know only IPv6, where `localhost` is ::1 first."""
+        """The address at which it listens: ::1 if it listens only there, as where `localhost` is ::1 first."""
         if self.path:
             return f"{UNIX}{self.path}"
         port = self.port
@@ -59,30 +60,30 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """For people."""
+        """The address for log lines and error texts."""
         return self.path or f"port {self.port}"
 
     @property
     def has_folder(self) -> bool:
-        """Its socket stands in a folder of its own."""
+        """True if its socket is in a folder of its own."""
         return bool(self.path) and not self.is_chosen
 
     def is_taken(self) -> bool:
-        """Whether somebody listens there."""
+        """True if a program listens on the address."""
         return listens(self.first_address) if self.path else is_taken(self.port)
 
     def clear(self) -> None:
-        """Remove the file of a socket that an earlier copy has left; raises OSError or StartError."""
+        """Remove the socket file that an earlier copy has left. Raises OSError or StartError."""
         if self.path and self.is_chosen:
             take_over(self.path)
 
     @property
     def first_address(self) -> str:
-        """Before it listens."""
+        """The address before the process listens."""
         return f"{UNIX}{self.path}" if self.path else join_address(LOOPBACK_4, self.port)
 
     def fill(self, word: str) -> str:
-        """A word of a command with its placeholders replaced."""
+        """Return a word of a command with its placeholders replaced."""
         if self.path:
             return word.replace("{socket}", self.path)
         return word.replace("{port}", str(self.port))
@@ -91,7 +92,7 @@ class Place:
         return {"SOCKET": self.path} if self.path else {"PORT": str(self.port)}
 
     def make_folder(self, settings: Process) -> None:
-        """For a Unix socket. Raises OSError or ConfigError."""
+        """Create the folder of the Unix socket. Raises OSError or ConfigError."""
         if self.has_folder:
             folder = os.path.dirname(self.path)
             os.mkdir(folder, 0o700)
@@ -100,18 +101,18 @@ class Place:
 
 
 class Places:
-    """Of all processes."""
+    """The addresses of all processes."""
 
     def __init__(self, reaping: Reaping, environ: Mapping[str, str] = os.environ) -> None:
         self._reaping = reaping
         self._environ = environ
         self._used: set[int] = set()
-        self._passed_over: set[int] = set()  # ports of ranges that others have, which has been said
-        self._after: dict[int, int] = {}  # of a range, by its first port: where the next copy begins to look
+        self._passed_over: set[int] = set()  # ports of ranges that other programs have, and that have been logged
+        self._after: dict[int, int] = {}  # first port of a range → where its next search begins
         self._folder = ""
 
     def take(self, settings: Process, number: int) -> Place | None:
-        """`number`: of the process, which no other has; None: one has to end first."""
+        """Reserve an address; None if another process has to end first. `number`: unique to the process."""
         if settings.wants_socket():
             place = Place(is_chosen=True)
             try:
@@ -130,22 +131,22 @@ class Places:
         return self._out_of(ports)
 
     def give_back(self, place: Place) -> None:
-        if not place.taken:  # those are not ours, or another process's by now
+        if not place.taken:  # those are other programs' ports, or another process's by now
             self._used.discard(place.port)
 
     async def remove_folder(self, place: Place) -> None:
-        """The process has ended; what it has left beside its socket goes, too."""
+        """Remove the folder of the socket after the process has ended, with everything in it."""
         if place.has_folder:
             await asyncio.to_thread(shutil.rmtree, os.path.dirname(place.path), ignore_errors=True)
 
     def close(self) -> None:
-        """Every process has ended."""
+        """Remove the common folder after all processes have ended."""
         if self._folder:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
 
     def free_port(self) -> int:
-        """Which the kernel gives, and which nobody has."""
+        """Reserve a port that the kernel assigns and that no other program has."""
         while True:
             with socket.socket() as sock:
                 sock.bind((LOOPBACK_4, 0))
@@ -163,13 +164,11 @@ class Places:
             if not is_taken(port):
                 self._passed_over.discard(port)
                 self._used.add(port)
-                self._after[ports[0]] = port + 1  # one that cannot be used after all is not tried again at once
+                self._after[ports[0]] = port + 1  # a port that turns out to be unusable is not tried again at once
                 return Place(port, is_chosen=True)
             if port not in self._passed_over:
                 self._passed_over.add(port)
-                log.warning(
-                    "port %d of %d-%d is in use by another program: it is passed over", port, ports[0], ports[-1]
-                )
+                log.warning("port %d of %d-%d is in use by another program: it is skipped", port, ports[0], ports[-1])
         if ours:
             return None
         place = Place(ports[0], is_chosen=True)
@@ -179,7 +178,7 @@ class Places:
     def _path(self, number: int) -> str:
         if not self._folder:
             self._folder = tempfile.mkdtemp(prefix="activator-", dir=self._base())
-            os.chmod(self._folder, 0o711)  # a program of another user has to reach its own within
+            os.chmod(self._folder, 0o711)  # a program of another user has to reach its own folder in it
             self._reaping.folder(self._folder)
         path = os.path.join(self._folder, str(number), "socket")
         if len(os.fsencode(path)) > UNIX_PATH_BYTES_MAX:
@@ -187,9 +186,9 @@ class Places:
         return path
 
     def _base(self) -> str:
-        """The folder of the service, of the user who is logged in, or the one for temporary files."""
+        """Return the folder of the service, the runtime folder of the user, or the one for temporary files."""
         service = self._environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
-        user = self._environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() != 0 else ""  # which only that user can enter
+        user = self._environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() != 0 else ""  # only that user can enter it
         for folder in (service, user):
             if folder and os.access(folder, os.W_OK | os.X_OK):
                 return folder
@@ -197,7 +196,7 @@ class Places:
 
 
 def holders(ports: tuple[int, ...]) -> str:
-    """Who has them, as far as that can be seen; it looks through /proc."""
-    said = [f"{port} by {holder(port)}" for port in ports[:HOLDERS_SAID_MAX]]
-    rest = len(ports) - len(said)
-    return ", ".join(said) + (f" and {rest} more" if rest else "")
+    """Name the programs that have these ports, as far as /proc shows them."""
+    named = [f"{port} by {holder(port)}" for port in ports[:HOLDERS_NAMED_MAX]]
+    rest = len(ports) - len(named)
+    return ", ".join(named) + (f" and {rest} more" if rest else "")

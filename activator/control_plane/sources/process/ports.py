@@ -1,11 +1,10 @@
-"""Whose a fixed port of this machine is: asked before a program starts, and again when something answers there.
+"""The owner of a configured port: checked before a program starts, and again when its port answers.
 
 Rules
-  1. A program is not started while somebody else listens on its port: it would fail, and the other would be served.
-  2. What answers must belong to the program: the socket that listens is a descriptor of a process of its group, or of
-     one that carries the activator's mark and this port in its environment (a descendant with a session of its own).
-  3. Where /proc does not show who has a socket (another user's program, a sandbox), there is rule 1 alone: the port
-     was free before the start.
+  1. A program is not started while another one listens on its port: it would fail, and requests would reach the other.
+  2. The listening socket must belong to the program: it is a descriptor of a process of its group, or of one that
+     carries the activator's mark and this port in its environment (a descendant with a session of its own).
+  3. If /proc does not show the owner of a socket (another user's program, a sandbox), only rule 1 applies.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from activator.runtime.proc_listeners import listening_ports, port_listens, sock
 from activator.runtime.sockets import split_address
 from activator.runtime.unix_listeners import listening_at
 
-PORT_WAIT_S: Final = 1.0  # for a port that the last copy of the program has just let go
-PORT_STEP_S: Final = 0.01  # between two looks
-DESCRIPTORS_MAX: Final = 200_000  # that are looked at to find who has a socket
+PORT_WAIT_S: Final = 1.0  # for a port that the last copy of the program has just released
+PORT_STEP_S: Final = 0.01  # between two checks
+DESCRIPTORS_MAX: Final = 200_000  # descriptors that are searched for the owner of a socket
 
 
 def listens(address: str) -> bool:
-    """Whether a program of this machine takes connections there; nobody is connected to."""
+    """True if a program of this machine listens on the address; checked without a connection."""
     host, port = split_address(address)
     found = listening_at(host) if host.startswith("/") else listening(host, port)
     if found is None:
@@ -37,12 +36,12 @@ def listens(address: str) -> bool:
 
 
 def is_taken(port: int) -> bool:
-    """Whether somebody listens on it on this machine."""
+    """True if a program of this machine listens on the port."""
     found = (listening(LOOPBACK_4, port), listening(LOOPBACK_6, port))
     if None not in found:
         return any(one is not Listening.NO for one in found)
     with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed connections left does not count
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
         try:
             sock.bind((LOOPBACK_4, port))
         except OSError:
@@ -51,14 +50,14 @@ def is_taken(port: int) -> bool:
 
 
 def holder(port: int) -> str:
-    """Who listens on a port that is taken, as far as that can be seen."""
+    """Name the program that listens on a port, if /proc shows it."""
     for process in owners(loopback_inodes(port) or frozenset(), _processes()).values():
         return described(process)
     return "another program"
 
 
 def foreign_holder(port: int, group: int, mark: str) -> str:
-    """Who listens on the port and does not belong to the program that leads this group; empty: nobody that is seen."""
+    """Name a program that listens on the port and does not belong to this process group; empty if none is found."""
     sockets = loopback_inodes(port) or frozenset()
     first = [group, *(process for process in _processes() if process != group)]
     for process in owners(sockets, first).values():
@@ -77,7 +76,7 @@ def ports_of(processes: Iterable[int]) -> dict[int, int]:
 
 
 def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
-    """Socket → the first of these processes that has it open; without those that nobody is seen to have."""
+    """Return, for each socket, the first of these processes that has it open; sockets without one are left out."""
     found: dict[int, int] = {}
     looked = 0
     for process in processes:
@@ -91,7 +90,7 @@ def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
 
 
 def described(process: int) -> str:
-    """As a user finds it in a list of processes."""
+    """Describe a process by the name and number that `ps` shows."""
     try:
         name = Path(f"/proc/{process}/comm").read_text("utf-8", "replace").strip()
     except OSError:
@@ -100,7 +99,7 @@ def described(process: int) -> str:
 
 
 def _processes() -> list[int]:
-    """The youngest first: descendants of a program that has just started are among them."""
+    """Return all processes, the youngest first: descendants of a program that has just started are among them."""
     try:
         return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
     except OSError:
@@ -115,7 +114,7 @@ def _sockets_of(process: int, most: int) -> frozenset[int]:
             kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")
             if kind == "socket":
                 found.add(int(inode.strip("[]")))
-    except OSError:  # another user's, or gone meanwhile: what was seen until then is true
+    except OSError:  # another user's process, or it has ended: the sockets found so far are valid
         return frozenset(found)
     return frozenset(found)
 

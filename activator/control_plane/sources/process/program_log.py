@@ -1,11 +1,12 @@
-"""Where the output of programs goes: to our own streams, to a file, and into the memory that `activator logs` reads.
+"""The output of programs: to the activator's own streams, to a file, and to the history for `activator logs`.
 
 Rules
-  1. On our own streams each line has the name of its process in front; standard output goes to standard output.
-  2. Writing is the work of threads: a slow reader or a full disk holds up neither the loop nor a program. What waits is
-     bounded, and lines beyond are dropped and counted.
-  3. Of each revision the last `HISTORY_LINES_MAX` lines are kept, as many of them as are in `HISTORY_BYTES_MAX`. Each
-     has a number; who has read up to one asks for those after it, and learns how many it has missed.
+  1. On the activator's own streams each line is prefixed with the name of its process; standard output goes to standard
+     output.
+  2. Threads do the writing: a slow reader or a full disk blocks neither the loop nor a program. The queue is bounded;
+     lines beyond it are dropped and counted.
+  3. Of each revision the last `HISTORY_LINES_MAX` lines are kept, at most `HISTORY_BYTES_MAX` of them. Each line has a
+     number; a reader asks for the lines after the last number that it has, and learns how many it has missed.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from activator.runtime.units import KIB, MIB
 
 HISTORY_LINES_MAX: Final = 1_000
 HISTORY_BYTES_MAX: Final = 256 * KIB
-TERMINAL_BYTES_MAX: Final = MIB  # waiting to be written to one of our streams
+TERMINAL_BYTES_MAX: Final = MIB  # waiting to be written to one of the activator's streams
 FILE_LINES_MAX: Final = 2_000  # waiting to be written to a file, of up to 4 KiB each
-LOG_CLOSE_S: Final = 1.0  # how long the last lines may take
+LOG_CLOSE_S: Final = 1.0  # how long to wait for the last lines
 
 log = logging.getLogger("activator.process")
 
 
 class Terminal:
-    """Our own two streams, for all programs."""
+    """The activator's own two streams, for all programs."""
 
     def __init__(self) -> None:
         self._writers: dict[str, LineWriter] = {}
         self.lost_lines = 0
 
     def write(self, stream: str, line: bytes) -> None:
-        """A line with its end."""
+        """Write a line, which includes its line feed."""
         writer = self._writers.get(stream)
         if writer is None:
             descriptor = (sys.stdout if stream == "stdout" else sys.stderr).fileno()
@@ -49,7 +50,7 @@ class Terminal:
             writer = self._writers[stream] = LineWriter(what, descriptor, TERMINAL_BYTES_MAX, log, shared=True)
         if len(line) > writer.room_bytes:
             if not self.lost_lines:
-                log.warning("lines of programs are lost: nobody reads our %s as fast as they write", stream)
+                log.warning("lines of programs are lost: our %s is read more slowly than they write", stream)
             self.lost_lines += 1
             return
         writer.write(line)
@@ -60,7 +61,7 @@ class Terminal:
 
 
 class HistoryLine(NamedTuple):
-    """A line that is kept. `at_s`: monotonic seconds."""
+    """A line of the history. `at_s`: monotonic seconds."""
 
     number: int
     at_s: float
@@ -85,13 +86,13 @@ class History:
             self._bytes -= len(self._lines.popleft().text)
 
     def after(self, number: int) -> tuple[list[HistoryLine], int]:
-        """Lines with a greater number, and how many of those are not kept any more."""
+        """Return the lines with a greater number, and how many of those are no longer kept."""
         found = [line for line in self._lines if line.number > number]
         first = found[0].number if found else self._next
         return found, max(first - number - 1, 0)
 
     def newest(self, since: int, lines_max: int) -> list[HistoryLine]:
-        """The last lines with a greater number than `since`, in order, as many as may be."""
+        """Return the last `lines_max` lines with a greater number than `since`, in order."""
         found: list[HistoryLine] = []
         for line in reversed(self._lines):
             if line.number <= since or len(found) == lines_max:
@@ -101,12 +102,12 @@ class History:
 
     @property
     def last(self) -> int:
-        """The number of the last line there was."""
+        """The number of the newest line; 0 before the first."""
         return self._next - 1
 
 
 class FileSettings(NamedTuple):
-    """`path`: absolute; `bytes_max`: of one file; `keep`: how many older ones."""
+    """`path` is absolute, `bytes_max` the limit of one file, `keep` the number of older files."""
 
     path: str
     bytes_max: int
@@ -114,7 +115,7 @@ class FileSettings(NamedTuple):
 
 
 class LogFile:
-    """Lines to a file that is renamed when it is full (name.1, name.2, …), by a thread of its own."""
+    """A file of lines that is renamed when it is full (name.1, name.2, …); a thread writes it."""
 
     def __init__(self, settings: FileSettings) -> None:
         self.settings = settings
@@ -127,18 +128,18 @@ class LogFile:
         self._thread.start()
 
     def write(self, line: str) -> None:
-        """One line without its end."""
+        """Queue a line without its line feed; it is dropped if the queue is full."""
         if self._lines.qsize() >= FILE_LINES_MAX:
             self.lost_lines += 1
         else:
             self._lines.put(line)
 
     def close(self) -> None:
-        """The thread writes what waits, and ends."""
+        """Make the thread write the queued lines and end."""
         self._lines.put(None)
 
     def wait_closed(self, timeout_s: float) -> None:
-        """A disk may hang: for a bounded time."""
+        """Wait for the thread for at most `timeout_s`: a disk may hang."""
         self._thread.join(timeout_s)
 
     def _run(self) -> None:
@@ -148,7 +149,7 @@ class LogFile:
 
 
 class _Handler(RotatingFileHandler):
-    """Says once that it cannot write, until it can."""
+    """A handler that logs a failure once, until it can write again."""
 
     failing = False
     failed = False
@@ -165,7 +166,7 @@ class _Handler(RotatingFileHandler):
 
 
 class ProgramLog:
-    """Of one revision, for all its processes."""
+    """The output of the processes of one revision."""
 
     def __init__(self, terminal: Terminal, now: Now) -> None:
         self.history = History()
@@ -175,7 +176,7 @@ class ProgramLog:
         self._is_shown = True
 
     def configure(self, is_shown: bool, file: FileSettings | None) -> None:
-        """From the next line on."""
+        """Set the destinations of the lines that follow."""
         self._is_shown = is_shown
         if (None if self._file is None else self._file.settings) == file:
             return
@@ -184,7 +185,7 @@ class ProgramLog:
         self._file = None if file is None else LogFile(file)
 
     def line(self, process: str, stream: str, data: bytes) -> None:
-        """A line of a process, without its end."""
+        """Add a line of a process, without its line feed."""
         text = one_line(plain(data))
         if not text:
             return
@@ -196,7 +197,7 @@ class ProgramLog:
             self._file.write(f"{name} {text}")
 
     def after(self, number: int) -> dict[str, Any]:
-        """As `activator logs` reads it."""
+        """Return the lines after `number` in the form that `activator logs` reads."""
         lines, missed = self.history.after(number)
         now_s = self._now()
         shown = [
@@ -212,7 +213,7 @@ class ProgramLog:
         return {"last": self.history.last, "missed": missed, "lost": self._lost_lines(), "lines": shown}
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Nothing more comes. The thread writes the last lines; they are waited for, for at most so long."""
+        """Write the last lines and close the file; wait for at most `wait_s`."""
         file = self._file
         if file is not None:
             self._file = None
@@ -220,5 +221,5 @@ class ProgramLog:
             file.wait_closed(wait_s)
 
     def _lost_lines(self) -> int:
-        """That were not written: of all programs to our streams, of this one to its present file."""
+        """Return the lines that were not written: of all programs to our streams, of this one to its present file."""
         return self._terminal.lost_lines + (0 if self._file is None else self._file.lost_lines)

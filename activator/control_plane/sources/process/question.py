@@ -1,6 +1,6 @@
-"""One request to a program of ours: HTTP/1.1 on a connection of its own, of which nothing is raised.
+"""One HTTP/1.1 request to a local program on a new connection; failures are returned, not raised.
 
-The probes of readiness have their own (`probes/probe.py`): they are many, and read no body.
+The readiness probes have a client of their own (`probes/probe.py`): they are many, and read no body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READ_BYTES: Final = 16 * KIB
 
 
 class Reply(NamedTuple):
-    """`problem`: why there is none; it is whole otherwise, or its head alone."""
+    """A response, whole or its head alone. `problem`: why there is none."""
 
     status: int = 0
     body: bytes = b""
@@ -25,7 +25,7 @@ class Reply(NamedTuple):
 
 
 async def ask_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0) -> Reply:
-    """`head`: the request line and fields, without `Host` and the end. 0 bytes: the body is not waited for."""
+    """Send a request. `head`: request line and fields without `Host` and the end. Without a maximum no body is read."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -70,7 +70,7 @@ async def _reply(reader: asyncio.StreamReader, body_bytes_max: int) -> Reply:
         if found.status and not body_bytes_max:
             break
         if error is not None:
-            return Reply(problem=error.detail or "no answer of HTTP")
+            return Reply(problem=error.detail or "no valid HTTP response")
         if len(found.body) > body_bytes_max:
             return Reply(problem=f"the answer is larger than {body_bytes_max // KIB} KiB")
         if not data and not found.is_whole:

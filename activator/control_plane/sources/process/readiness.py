@@ -1,7 +1,7 @@
-"""Looks at a program that has started until it is ready: by a command beside it, or by asking it.
+"""Checks whether a program that has started is ready, by a command beside it or by a request to it.
 
-The steps grow with the time that has passed, so that the wait for the next look never adds more than that share to a
-start. A line of the output needs no looks (`Output.ready`).
+The interval grows with the time since the start, so that waiting for the next check adds at most a fixed share to the
+duration of a start. A readiness line of the output needs no checks (`Output.ready`).
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from activator.control_plane.sources.process.unit import Unit
 from activator.runtime.clock import PAUSE_S, Now
 from activator.runtime.tasks import pause, wait_for
 
-COMMAND_TIMEOUT_S: Final = 10.0  # of one run of `readiness.command`
-READINESS_STEP_MIN_S: Final = 0.002  # readiness is asked in steps from this up to the configured interval …
-READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start; …
-PORT_STEP_SHARE: Final = 0.005  # … where only the kernel is asked whether it listens, which takes 50 us: of this …
-PORT_STEP_LOOKS: Final = 10.0  # … and never less than so many looks take: the kernel goes through all listeners
+COMMAND_TIMEOUT_S: Final = 10.0  # for one run of `readiness.command`
+# The interval between two checks grows from the minimum to the configured one, as a share of the time since the start.
+READINESS_STEP_MIN_S: Final = 0.002
+READINESS_STEP_SHARE: Final = 0.05
+# Whether a port listens is asked of the kernel, which takes 50 us, or longer with many listeners: it goes through all.
+PORT_STEP_SHARE: Final = 0.005
+PORT_STEP_LOOKS: Final = 10.0  # the least interval, as a multiple of the time that a check takes
 
 
 class StartTimer:
-    """The time since a start, without the pauses of this process, in which the program may have stood still as well.
+    """The time since a start, without the pauses of this process, during which the program may have been paused too.
 
-    A pause is seen where a wait takes PAUSE_S longer than it was to take, as by the timing wheel (runtime/clock.py).
+    A pause is detected when a wait takes PAUSE_S longer than requested, as by the timing wheel (runtime/clock.py).
     """
 
     def __init__(self, now: Now) -> None:
@@ -58,7 +60,7 @@ async def until_answered(
     now: Now,
     step_share: float = READINESS_STEP_SHARE,
 ) -> bool:
-    """Return whether a look succeeded in time."""
+    """Return whether a check succeeded in time."""
     timer = StartTimer(now)
     waited_s = 0.0
     while waited_s < timeout_s:
@@ -71,8 +73,8 @@ async def until_answered(
 
 
 def step_s(waited_s: float, took_s: float, step_share: float) -> float:
-    """Until the next look, after so long, where the last look took `took_s`."""
-    of_looks_s = PORT_STEP_LOOKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer is no cost of ours
+    """Return the time until the next check, `waited_s` after the start, if the last one took `took_s`."""
+    of_looks_s = PORT_STEP_LOOKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
     return max(waited_s * step_share, of_looks_s, READINESS_STEP_MIN_S)
 
 

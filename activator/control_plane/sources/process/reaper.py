@@ -1,10 +1,10 @@
-"""Ends what the activator has started; outlives it by a moment.
+"""Clean up after the activator: kill its programs, and remove its folders and containers.
 
-Run as a program of its own, with nothing but the standard library's smallest part: it reads `+group` and `-group` lines
-from its standard input, and when that ends, however the activator died, it kills every process group it still knows
-and every process that carries the activator's mark in its environment, grandchildren that made sessions of their own
-included. It waits for them to be gone, at most `PATIENCE_S`. Then it removes the folders that `=folder` lines name. A
-line `+/path` names the socket of a container engine: it removes every container there that carries the mark in a label.
+It runs as a separate program that imports only the smallest part of the standard library. It reads `+group` and
+`-group` lines from its standard input. When that ends, however the activator died, it kills every process group that is
+still listed and every process that carries the activator's mark in its environment, including descendants with sessions
+of their own, and waits until they have ended, for at most `PATIENCE_S`. Then it removes the folders of `=folder` lines.
+A line `+/path` names the socket of a container engine: it removes every container there that has the mark as a label.
 """
 
 import os
@@ -19,11 +19,10 @@ ANSWER_BYTES_MAX = 1 << 24
 
 
 def living(groups: set[int], mark: bytes) -> list[int] | None:
-    """Return the processes of these groups, or with the mark in their environment; None where there is no /proc.
+    """Return the processes of these groups, or with the mark in their environment; None if there is no /proc.
 
-    A group counts with its session, which its first process leads: a shell with job control makes further groups. A
-    process that has ended and that its parent, or init, has not waited for yet is not among them: some inits take a
-    second for that, some never do it, and nothing is left of it that could run.
+    A group includes its session, which its first process leads: a shell with job control makes further groups. Zombies
+    are left out: some inits wait for them only after a second, some never, and they cannot run.
     """
     try:
         names = os.listdir("/proc")
@@ -43,12 +42,12 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
                     if mark in file.read():
                         found.append(int(name))
             except OSError:
-                continue  # gone meanwhile, or another user's
+                continue  # it has ended, or belongs to another user
     return found
 
 
 def stat(name: str) -> list[bytes]:
-    """As `stat_fields` in `runtime/process_stat.py`, which this program does not import."""
+    """Return the fields as `stat_fields` in `runtime/process_stat.py` does, which this program does not import."""
     for _ in range(3):
         with open(f"/proc/{name}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -58,7 +57,7 @@ def stat(name: str) -> list[bytes]:
 
 
 def kill_all(groups: set[int], mark: bytes) -> bool:
-    """True when something was still there to be killed."""
+    """Kill the groups and the processes with the mark; True if there were any."""
     killed = [group for group in groups if kill(-group)]
     left = living(groups, mark)
     if left is None:
@@ -69,7 +68,7 @@ def kill_all(groups: set[int], mark: bytes) -> bool:
 
 
 def kill(process: int) -> bool:
-    """Kill a process, or by a negative number a group; False when there is none."""
+    """Kill a process, or a group by a negative number; False if there is none."""
     try:
         os.kill(process, signal.SIGKILL)
     except OSError:
@@ -78,11 +77,11 @@ def kill(process: int) -> bool:
 
 
 def remove_all(path: str, mark: str) -> bool:
-    """Remove the containers of the engine at `path` that carry the mark; True when there were any.
+    """Remove the containers of the engine at `path` that carry the mark; True if there were any.
 
-    What cannot be removed now is left to the next activator.
+    The next activator removes what cannot be removed now.
     """
-    import json  # only where there are containers
+    import json  # needed only if there are containers
 
     query = json.dumps({"label": [f"{CONTAINER_MARK}={mark}"]}).replace('"', "%22").replace(" ", "")
     try:
@@ -92,12 +91,12 @@ def remove_all(path: str, mark: str) -> bool:
             asked(path, f"POST /containers/{name}/kill?signal=SIGKILL")
             asked(path, f"DELETE /containers/{name}?force=true&v=true")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False  # it is away, or no engine
+        return False  # it is unreachable, or not an engine
     return bool(names)
 
 
 def asked(path: str, request: str) -> bytes:
-    """What the engine answers, without its head. Raises OSError."""
+    """Return the body of the engine's response. Raises OSError."""
     import socket
 
     with socket.socket(socket.AF_UNIX) as sock:

@@ -1,4 +1,4 @@
-"""Our end of the pipe to the reaper (`reaper.py`), which ends what we have started when we end."""
+"""The activator's end of the pipe to the reaper (`reaper.py`), which cleans up when the activator ends."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ log = logging.getLogger("activator.process")
 
 
 class Reaping:
-    """The pipe to the reaper; closing it, or dying, makes the reaper end every group it knows."""
+    """The pipe to the reaper. When it closes, because of `close` or of a crash, the reaper kills every listed group."""
 
     def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
         self._reaper = reaper
         self.mark = mark
-        self.groups: set[int] = set()  # process groups, and sessions, that programs of ours lead
+        self.groups: set[int] = set()  # process groups, and sessions, that our programs lead
 
     @classmethod
     def start(cls) -> Reaping:
-        """Start the reaper; to be called before there is an event loop."""
+        """Start the reaper; to be called before the event loop exists."""
         mark = secrets.token_hex(8)
         script = Path(__file__).with_name("reaper.py")
         reaper = subprocess.Popen(
@@ -41,15 +41,15 @@ class Reaping:
         self._report(f"-{group}\n")
 
     def folder(self, path: str) -> None:
-        """To be removed as well."""
+        """Add a folder that the reaper is to remove."""
         self._report(f"={path}\n")
 
     def engine(self, path: str) -> None:
-        """Containers with our mark are made by the engine at this socket."""
+        """Add the socket of a container engine that creates containers with the activator's mark."""
         self._report(f"+{path}\n")
 
     def close(self) -> None:
-        """End the reaper, and with it whatever it still knows."""
+        """Make the reaper kill all groups that are still listed, and wait until it has ended."""
         if self._reaper is not None and self._reaper.stdin is not None:
             self._reaper.stdin.close()
             self._reaper.wait()
@@ -61,5 +61,5 @@ class Reaping:
             self._reaper.stdin.write(line)
             self._reaper.stdin.flush()
         except OSError as error:
-            log.error("the reaper has gone (%s): processes may outlive a kill -9", error)
+            log.error("the reaper has ended (%s): processes may outlive a kill -9", error)
             self._reaper = None

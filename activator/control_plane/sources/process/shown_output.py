@@ -1,11 +1,11 @@
-"""What a waiting page shows of a program: the lines that it has written since its start began.
+"""The output of a program on its waiting page: the lines since its start began.
 
 Rules
-  1. Only of revisions whose file asks for it, and only while none of their processes is ready: what a program writes
-     in service is nobody's business but its owner's.
-  2. At most OUTPUT_LINES_MAX lines and OUTPUT_BYTES_MAX bytes, looked at every OUTPUT_INTERVAL_S and sent only when
-     they are others: a program that writes much controls neither memory nor the messages to the workers.
-  3. Lines come without colours and control characters (`output.py`, `one_line`); whoever shows them escapes them.
+  1. Only revisions that enable it show their output, and only while none of their processes is ready: the output of a
+     program in service is for its owner only.
+  2. At most OUTPUT_LINES_MAX lines and OUTPUT_BYTES_MAX bytes, checked every OUTPUT_INTERVAL_S and sent only when they
+     have changed: a program that writes much controls neither memory nor the messages to the workers.
+  3. Lines have no colours and control characters (`output.py`, `one_line`). The page must escape them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ OUTPUT_INTERVAL_S: Final = 0.5
 
 
 class _Shown:
-    """Of one revision."""
+    """The shown output of one revision."""
 
     def __init__(self, since: int) -> None:
-        self.since = since  # the line before the start began
-        self.last = since  # the line that was sent last
+        self.since = since  # number of the last line before the start began
+        self.last = since  # number of the line that was sent last
         self.is_empty = True  # nothing is shown
 
 
 class ShownOutput:
-    """`find(key)` returns the processes of a revision; `send` delivers messages to the data plane."""
+    """Sends the output of starting programs to the data plane.
+
+    `find(key)` returns the processes of a revision; `send` delivers messages.
+    """
 
     def __init__(self, find: Callable[[str], Fleet | None], now: Now, send: Callable[[ShowOutput], None]) -> None:
         self._find = find
@@ -43,7 +46,7 @@ class ShownOutput:
         self._due_s = 0.0
 
     def set_revision(self, key: str, is_wanted: bool) -> None:
-        """Whether a revision shows its output from now on."""
+        """Set whether a revision shows its output."""
         if not is_wanted:
             self.drop_revision(key)
         elif key not in self._shown:
@@ -56,7 +59,7 @@ class ShownOutput:
             self._send(ShowOutput(key, ()))
 
     def tick(self) -> None:
-        """To be called often."""
+        """Send the output that has changed; to be called often."""
         now_s = self._now()
         if not self._shown or now_s < self._due_s:
             return
@@ -64,9 +67,9 @@ class ShownOutput:
         for key, shown in self._shown.items():
             fleet = self._find(key)
             if fleet is not None:
-                self._look(key, fleet, shown)
+                self._refresh(key, fleet, shown)
 
-    def _look(self, key: str, fleet: Fleet, shown: _Shown) -> None:
+    def _refresh(self, key: str, fleet: Fleet, shown: _Shown) -> None:
         history = fleet.log.history
         if fleet.wanted == 0 or fleet.ready():  # no start is under way
             shown.since = shown.last = history.last
@@ -81,7 +84,7 @@ class ShownOutput:
 
 
 def bounded(texts: list[str]) -> tuple[str, ...]:
-    """The last lines that fit; of a line that alone does not, its beginning."""
+    """Return the last lines that fit; the beginning of the last one if it alone does not fit."""
     left = OUTPUT_BYTES_MAX
     kept: list[str] = []
     for text in reversed(texts):

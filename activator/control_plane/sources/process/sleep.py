@@ -1,6 +1,6 @@
-"""How a program is put to sleep and woken: a request to it, a command beside it, or a signal to all of it.
+"""Sleep and wake of a program: by a request to it, a command beside it, or a signal to all of its processes.
 
-Both happen while it has no request, and within `sleep.timeout`. What goes wrong is one line.
+Both happen while it has no request, and within `sleep.timeout`. A failure is returned as one line.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from activator.control_plane.sources.process.unit import Unit
 
 
 def stops_by_signal(sleep: Sleep) -> bool:
-    """Whether it is stopped where it is: it then must go on before it can react to anything."""
+    """True if a signal stops its processes: they must be continued before they can react to another one."""
     return bool(sleep.signal)
 
 
 async def put_to_sleep(unit: Unit, sleep: Sleep) -> str:
-    """Why it does not sleep; empty: it does."""
+    """Put a program to sleep; return why that failed, or an empty string."""
     timeout_s = float(sleep.timeout)
     if sleep.signal:
         return await unit.signal(sleep.signal)
@@ -26,7 +26,7 @@ async def put_to_sleep(unit: Unit, sleep: Sleep) -> str:
 
 
 async def wake(unit: Unit, sleep: Sleep) -> str:
-    """Why it does not wake; empty: it has."""
+    """Wake a program; return why that failed, or an empty string."""
     timeout_s = float(sleep.timeout)
     if sleep.signal:
         return await unit.signal("SIGCONT")
@@ -36,7 +36,7 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
 
 
 async def post(address: str, path: str, timeout_s: float) -> str:
-    """Send an empty POST; why it was not answered with 2xx; empty: it was."""
+    """Send an empty POST; return why it was not answered with 2xx, or an empty string."""
     reply = await ask_program(address, f"POST {path} HTTP/1.1\r\nContent-Length: 0\r\n", timeout_s)
     if reply.problem:
         return f"POST {path}: {reply.problem}"

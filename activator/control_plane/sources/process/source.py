@@ -1,7 +1,6 @@
-"""Local processes as a source of pods: the supervisor that runs them, the autoscaler that says how many are wanted, and
-the groups that say whose turn it is.
+"""Local processes as a source of pods: the supervisor that runs them, the autoscaler, and the groups with a budget.
 
-The revisions are the file's (`sources/file.py`); this source adds their pods.
+The revisions come from the configuration file (`sources/file.py`); this source adds their pods.
 """
 
 from __future__ import annotations
@@ -30,8 +29,10 @@ log = logging.getLogger("activator.process")
 
 
 class ProcessSource(Source):
-    """`submit` takes changes; `units` makes what runs; `panicked` counts defects of ours (`ProcessSupervisor`);
-    `wall_clock` is for schedules; `show_output` sends a program's output to waiting pages.
+    """The source of local programs.
+
+    `submit` takes changes, `units` creates the runs of programs, `panicked` counts bugs of the activator
+    (`ProcessSupervisor`), `wall_clock` is for schedules, and `show_output` sends a program's output to waiting pages.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class ProcessSource(Source):
         await self.supervisor.close()
 
     def configure(self, config: Config, revisions: dict[str, Revision]) -> None:
-        """The revisions of the file by key, with processes or without, and its groups. Others have been dropped.
+        """Set the groups and all revisions of the file by key, with and without programs; others have been dropped.
 
-        In this order: a program is started only when it is known in which group it counts.
+        The groups come before the scaling: a program may be started only when its group is known.
         """
         with_programs = {key: revision for key, revision in revisions.items() if revision.program is not None}
         self.supervisor.gpus.configure([str(gpu) for gpu in config.gpus])
@@ -81,24 +82,24 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
-            self._set_looks(key, revision)
+            self._set_watches(key, revision)
 
-    def _set_looks(self, key: str, revision: Revision) -> None:
-        """What is looked at in its programs."""
+    def _set_watches(self, key: str, revision: Revision) -> None:
+        """Set which parts of the output and the background work of its programs are watched."""
         page = revision.waiting_page
         self.busy.set_revision(key, revision.activity.busy)
         self.output.set_revision(key, page is not None and page.output)
 
     def _busy_changed(self, key: str, count: int) -> None:
-        """So many of its programs work without a request."""
+        """Report the number of programs that do background work."""
         self.groups.busy(key, count)
         self.autoscaler.busy(key, count)
 
     def add_revision(self, key: str, revision: Revision) -> None:
-        """One that the file does not have, with a program; or what it is from now on."""
+        """Add or replace a revision with a program that is not from the file."""
         self.supervisor.set_revision(key, revision)
         self.autoscaler.set_revision(key, process_rule(revision))
-        self._set_looks(key, revision)
+        self._set_watches(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
@@ -107,10 +108,10 @@ class ProcessSource(Source):
         self.output.drop_revision(key)
         self.groups.drop_revision(key)
 
-    # --- what an operator asks for ---
+    # --- operator commands ---
 
     def load(self, key: str, seconds: float | None) -> str:
-        """Have it loaded, for so long from when it is ready; None: for as long as it may be idle. A problem, if any."""
+        """Load it, for `seconds` from when it is ready; None: until its idle time is over. Return a problem, if any."""
         if not self.autoscaler.hold(key, seconds):
             return "it has no `process` or `container`"
         self.supervisor.forgive(key)
@@ -118,7 +119,7 @@ class ProcessSource(Source):
         return ""
 
     def unload(self, key: str) -> str:
-        """Stop its programs when they have finished their requests, also those that sleep. A problem, if any."""
+        """Stop its programs after their requests, including those that sleep. Return a problem, if any."""
         least = self.autoscaler.minimum(key)
         if least is None:
             return "it has no `process` or `container`"
@@ -126,17 +127,17 @@ class ProcessSource(Source):
             return (
                 f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
             )
-        self.supervisor.stop_all(key)  # first: what the release takes away would be put to sleep
+        self.supervisor.stop_all(key)  # first: the release would put them to sleep
         self.autoscaler.release(key)
         self.groups.unload(key)
         return ""
 
     def restart(self, key: str) -> str:
-        """Start others in the place of its programs, which finish the requests that they have. A problem, if any."""
+        """Replace its programs by new ones; the old ones finish their requests. Return a problem, if any."""
         if self.autoscaler.minimum(key) is None:
             return "it has no `process` or `container`"
         group = self.groups.of(key)
-        if group is not None:  # others may not fit beside those that leave
+        if group is not None:  # the new ones may not fit beside the old ones
             return f"it is in the group {group.rule.name}: `unload` it, and `load` it"
         self.supervisor.forgive(key)
         self.supervisor.restart(key)
@@ -149,7 +150,7 @@ class ProcessSource(Source):
         self.supervisor.relist(key)
 
     def receive_load(self, load: Load) -> None:
-        self.groups.load(load)  # first: it has to know since when a request waits
+        self.groups.load(load)  # first: it has to know how long a request has waited
         self.busy.load(load)
         self.autoscaler.load(load)
 
@@ -160,7 +161,7 @@ class ProcessSource(Source):
         self.supervisor.drained(key, identity)
 
     def tick(self) -> None:
-        """Look which revisions are to have another number of processes, and whose turn is over."""
+        """Apply changes of scale, and end the turns that are over."""
         self.busy.tick()
         self.autoscaler.tick()
         self.groups.tick()
@@ -177,9 +178,9 @@ class ProcessSource(Source):
     def programs_changed(self, key: str, group: str) -> None:
         try:
             self.groups.programs_changed(key, group)
-        except Exception as error:  # a defect of the group, not of the program: the next tick decides again
+        except Exception as error:  # a bug in the group, not a failure of the program: the next tick decides again
             self._panicked(f"{TASK}group {group}", key, error, self._now())
-            log.error("an error of ours in the group %s", group, exc_info=error)
+            log.error("an internal error in the group %s", group, exc_info=error)
 
     def released(self, key: str) -> None:
         self.autoscaler.release(key)

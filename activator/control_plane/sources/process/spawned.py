@@ -1,7 +1,7 @@
-"""A process that was started: its pipes, and its end.
+"""A process that was started: its pipes and its end.
 
-The standard library starts it: the event loop's own way passes sockets as standard output and error, which a program
-cannot open by name (`/dev/stderr`), and descriptors of ours beside them.
+It is started by `subprocess`, because asyncio would pass sockets as standard output and error, which a program cannot
+open by name (`/dev/stderr`), and further descriptors of the activator.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import ExitStack
 
 
 class Spawned:
-    """One process; to be made within a running loop. `returncode` is negative for a signal.
+    """One process; to be created within a running loop. `returncode` is negative for a signal.
 
-    `watch(pid)` opens a descriptor that is readable when the process has ended; where that raises OSError (a sandbox
-    without it, or no descriptor is free), a thread waits.
+    `watch(pid)` opens a descriptor that is readable when the process has ended. If that raises OSError (a sandbox does
+    not allow it, or no descriptor is free), a thread waits.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Spawned:
         return self.returncode
 
     def close(self) -> None:
-        """Close our ends of the pipes, also if a descendant still has the others."""
+        """Close our ends of the pipes, also if a descendant still has the other ends open."""
         for pipe in self.pipes:
             pipe.close()
 
@@ -79,10 +79,10 @@ class OutputPipe:
         self._reading = os.fdopen(reading, "rb", 0)
 
     async def connect(self, owner: tuple[int, int] | None) -> None:
-        """Read from it. `owner`: the user and the group that have to be able to open it by name. Raises OSError."""
+        """Connect the reading end. `owner`: the user and group that must be able to open it by name. Raises OSError."""
         if owner is not None:
             os.fchown(self.end, *owner)
-        os.fchmod(self.end, 0o622)  # also by a user that the program becomes (`su`)
+        os.fchmod(self.end, 0o622)  # also for a user that the program becomes (`su`)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self.reader), self._reading
@@ -102,7 +102,7 @@ async def spawn(
     directory: str | None,
     owner: tuple[int, int] | None,
 ) -> Spawned:
-    """Start a program that leads a session of its own, with pipes for its output. Raises OSError."""
+    """Start a program as the leader of a session, with pipes for its output. Raises OSError."""
     with ExitStack() as undo, ExitStack() as ends:
         pipes = []
         for name in ("stderr", "stdout"):

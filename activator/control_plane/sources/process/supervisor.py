@@ -1,15 +1,15 @@
-"""Local programs as pods: as many of each revision as are wanted, started again where they fail.
+"""The supervisor of local programs: it runs the wanted number of each revision, and restarts failed ones.
 
 Rules
-  1. A run of a program is a pod with an identity of its own; what takes its place after a crash is another pod.
-  2. What a program is (`unit.py`) makes no difference here, and how one lives (`lifetime.py`) is told, not looked at.
-  3. It is stopped only when the data plane reports that it has no request any more: it is withdrawn first.
+  1. Each run of a program is a pod with an identity of its own; its replacement after a crash is another pod.
+  2. The kind of a program (`unit.py`) makes no difference, and its life (`lifetime.py`) reports its own changes.
+  3. A program is first withdrawn as a pod, and stopped when the data plane reports that it has no request.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
-     with the cause, and after the next backoff one more start may be tried when a request asks for it.
-  5. One that can sleep is put to sleep where it would be stopped, and woken where one would be started. While it sleeps
-     it is no pod, is not asked, and its end is no crash. One that does not wake is ended, as a failed start. A request
-     that arrives while a copy falls asleep waits until that copy sleeps, and wakes it.
-  6. What counts in a group, or has GPUs, counts until nothing of it is left (`Unit.gone`).
+     with the cause, and after the next backoff a request may start it once more.
+  5. A program that can sleep is put to sleep instead of stopped, and woken instead of started. While it sleeps it is
+     not a pod, is not probed, and its end is not a crash. If it does not wake, it is ended, as a failed start. A
+     request that arrives while a copy falls asleep waits until that copy sleeps, and wakes it.
+  6. A program counts in its group, and holds its GPUs, until all of its processes have ended (`Unit.remove`).
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ SOURCE = "process"
 
 
 class ProgramListener(Protocol):
-    """Receives the supervisor's reports and answers its one question."""
+    """The receiver of the supervisor's reports; it also answers `grace_of`."""
 
     def ready_changed(self, key: str, count: int) -> None:
-        """`count` processes of the revision are ready."""
+        """Note that `count` processes of the revision are ready."""
 
     def programs_changed(self, key: str, group: str) -> None:
-        """A process of the revision that counts in the group has changed its state."""
+        """Note that a process of the revision that counts in the group has changed its state."""
 
     def released(self, key: str) -> None:
-        """Another program has stopped a process of the revision."""
+        """Note that another program has stopped a process of the revision."""
 
     def grace_of(self, group: str) -> float | None:
-        """Return for how many seconds requests of a program of the group may continue; None: no limit of the group."""
+        """Return for how many seconds the requests of a group's program may continue; None: the group sets no limit."""
 
 
 class ProcessSupervisor(Keeper):
-    """Keeps as many programs of each revision as are wanted; `units` makes them.
+    """Keeps the wanted number of programs of each revision running; `units` creates them.
 
-    `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to wait.
+    `panicked(key, what, error, now_s)` is called with bugs of the activator and returns how long to wait.
     """
 
     def __init__(
@@ -87,16 +87,16 @@ class ProcessSupervisor(Keeper):
         self._now = now
         self._units = units
         self._fleets: dict[str, Fleet] = {}
-        self._leaving: dict[str, LocalProcess] = {}  # of revisions that were dropped
+        self._leaving: dict[str, LocalProcess] = {}  # processes of revisions that were dropped
         self._born = 0
         self._closed = False
         self._terminal = Terminal()
-        self.first_start: tuple[float, float] | None = None  # when the first process was started and was ready
+        self.first_start: tuple[float, float] | None = None  # when the first process was started, and when it was ready
 
-    # --- what is wanted ---
+    # --- the wanted state ---
 
     def set_revision(self, key: str, revision: Revision) -> None:
-        """A revision with a program; what changes in it applies to what is started from now on."""
+        """Add or replace a revision with a program; a change applies to the processes that are started from now on."""
         program = revision.program
         assert program is not None
         self._units.known(revision)
@@ -111,18 +111,18 @@ class ProcessSupervisor(Keeper):
         fleet.log.configure(program.logs.show, _log_file(key, program))
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone; its processes may finish their requests in their own time."""
+        """Drop a revision; its processes may finish their requests within their drain timeouts."""
         fleet = self._fleets.pop(key, None)
         if fleet is not None:
             for process in list(fleet.processes.values()):
                 self._leaving[process.identity] = process
-                process.unit.let_go()
+                process.unit.disown()
                 self.stop(process)
             if not fleet.processes:
                 fleet.log.close()
 
     def grant(self, key: str, count: int, may_sleep: bool = True) -> None:
-        """From now on, keep so many processes; what is too many is put to sleep where it can be and may be."""
+        """Set the number of processes; surplus ones are put to sleep if they can be and `may_sleep`."""
         fleet = self._fleets.get(key)
         if fleet is not None:
             fleet.wanted, fleet.may_sleep = count, may_sleep
@@ -136,31 +136,31 @@ class ProcessSupervisor(Keeper):
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
-        """Stop so many of those that sleep."""
+        """Stop `count` of the sleeping processes."""
         fleet = self._fleets.get(key)
         for process in [] if fleet is None else fleet.asleep()[:count]:
             self.stop(process)
 
     def stop_all(self, key: str) -> None:
-        """Stop what there is now, asleep or not; what is wanted further is started anew."""
+        """Stop all present processes, including sleeping ones; the wanted number is then started again."""
         fleet = self._fleets.get(key)
         for process in [] if fleet is None else list(fleet.processes.values()):
             self.stop(process)
 
     def restart(self, key: str) -> None:
-        """Others in the place of those that there are, at once; these finish the requests that they have."""
+        """Start replacements of all processes at once; the old ones finish their requests."""
         self.stop_all(key)
         fleet = self._fleets.get(key)
         if fleet is not None:
             self._reconcile(fleet)
 
-    def move(self, key: str, home: str, anew: bool) -> None:
-        """From now on its processes count in this group: those that there are as well, unless they are begun `anew`."""
+    def move(self, key: str, home: str, restart: bool) -> None:
+        """Move a revision into this group: its present processes too, or, if `restart`, they are stopped."""
         fleet = self._fleets.get(key)
         if fleet is None:
             return
         fleet.home = home
-        if anew:
+        if restart:
             fleet.wanted = 0
             self.stop_all(key)
         else:
@@ -168,7 +168,7 @@ class ProcessSupervisor(Keeper):
                 process.home = home
 
     def counts(self, key: str, group: str) -> ProgramCounts:
-        """The processes of a revision that count in this group, also of one that was dropped."""
+        """Count the processes of a revision that belong to this group, also of one that was dropped."""
         fleet = self._fleets.get(key)
         processes = [] if fleet is None else list(fleet.processes.values())
         processes.extend(one for one in self._leaving.values() if one.key == key)
@@ -176,19 +176,19 @@ class ProcessSupervisor(Keeper):
         return counts_of(processes, fleet, group, may_start)
 
     def has(self, key: str) -> bool:
-        """Whether there is a program of the revision, in whatever state."""
+        """True if the revision has a process, in any state."""
         fleet = self._fleets.get(key)
         return fleet is not None and bool(fleet.processes)
 
     def drained(self, key: str, identity: str) -> None:
-        """The data plane: this pod has no request any more."""
+        """Note the data plane's report that this pod has no request any more."""
         fleet = self._fleets.get(key)
         process = self._leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
         if process is not None:
             process.drained.set()
 
     def taken(self, taken: PodTaken) -> None:
-        """The data plane: this pod has got its one request; when that is over it is no pod any more (`once.py`)."""
+        """Note the data plane's report about the one request of this pod, which is then no longer a pod (`once.py`)."""
         fleet = self._fleets.get(taken.key)
         process = self._leaving.get(taken.identity) or (None if fleet is None else fleet.processes.get(taken.identity))
         if process is None:
@@ -201,7 +201,7 @@ class ProcessSupervisor(Keeper):
             self._submit(PodGone(taken.key, SOURCE, taken.identity))
 
     def relist(self, key: str) -> None:
-        """Submit again what there is of this revision, even if that is nothing."""
+        """Submit the present pods of a revision again, even if there are none."""
         fleet = self._fleets.get(key)
         running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
@@ -212,13 +212,13 @@ class ProcessSupervisor(Keeper):
             self._submit(RevisionRecovered(key))
 
     async def close(self) -> None:
-        """Stop everything; returns when every process has ended."""
+        """Stop everything; return when every process has ended."""
         self._closed = True
         everything = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
         everything.extend(self._leaving.values())
         for process in everything:
             process.drained.set()
-            process.unit.let_go()
+            process.unit.disown()
             self.stop(process)
         while any(fleet.processes for fleet in self._fleets.values()) or self._leaving:
             await pause(0.01)
@@ -228,16 +228,16 @@ class ProcessSupervisor(Keeper):
         self._terminal.close()
 
     def log_of(self, key: str) -> ProgramLog | None:
-        """What the programs of a revision have written."""
+        """Return the output of the programs of a revision; None if it has no program."""
         fleet = self._fleets.get(key)
         return None if fleet is None else fleet.log
 
     def fleet(self, key: str) -> Fleet | None:
-        """The processes of a revision; None: it has no program."""
+        """Return the processes of a revision; None if it has no program."""
         return self._fleets.get(key)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """For /debug."""
+        """Return the counts for /debug."""
         return {
             key: {
                 "wanted": fleet.wanted,
@@ -249,21 +249,21 @@ class ProcessSupervisor(Keeper):
             for key, fleet in self._fleets.items()
         }
 
-    # --- towards it ---
+    # --- reconciling ---
 
     def _reconcile(self, fleet: Fleet) -> None:
-        """Nothing is started of a revision that was dropped, or while everything is being stopped."""
+        """Start or stop processes; nothing is started for a dropped revision, or while everything is being stopped."""
         if self._closed or self._fleets.get(fleet.key) is not fleet:
             return
         try:
             self._move_towards(fleet)
-        except Exception as error:  # no free port, say: while the load stays the same nothing else would look again
+        except Exception as error:  # e.g. no free port; while the load stays the same nothing else would try again
             fleet.not_before_s = self._now() + self._went_wrong(fleet, "processes", error)
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def _went_wrong(self, fleet: Fleet, what: str, error: Exception) -> float:
         backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", what, error, self._now())
-        log.error("an error of ours with %s of %s; again in %.1f s", what, fleet.key, backoff_s, exc_info=error)
+        log.error("an internal error with %s of %s; next attempt in %.1f s", what, fleet.key, backoff_s, exc_info=error)
         return backoff_s
 
     def _move_towards(self, fleet: Fleet) -> None:
@@ -272,7 +272,7 @@ class ProcessSupervisor(Keeper):
         if missing > 0:
             self._add(fleet, missing)
             return
-        # Those that are not ready yet go first, those that say that they are busy last; else the youngest.
+        # Stop those that are not ready first and busy ones last; among equals the youngest first.
         running.reverse()
         by_rank = sorted(running, key=lambda process: (process.ready, process.busy))
         for process in by_rank[: len(running) - fleet.wanted]:
@@ -305,7 +305,7 @@ class ProcessSupervisor(Keeper):
         self._listener.programs_changed(process.key, process.home)
 
     def _start(self, fleet: Fleet) -> bool:
-        """Whether there is one more: it may have to wait for a GPU or a port, and is started when one comes free."""
+        """Start one more; False if it has to wait for a GPU or a port, whose release reconciles again."""
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
         settings = fleet.revision.program
@@ -361,25 +361,25 @@ class ProcessSupervisor(Keeper):
             cause = f"an internal error ({error!r})"
         finally:
             try:
-                await self._until_gone(process)
+                await self._end_and_remove(process)
             finally:
                 self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
             if process.ready and process.unit.was_stopped():
-                log.info("%s was stopped by somebody else: it is started when a request comes", process.identity)
+                log.info("%s was stopped by another program: it is started when a request comes", process.identity)
                 self._listener.released(process.key)
             else:
                 self._crashed(fleet, process, cause)
         self._reconcile(fleet)
         self._listener.programs_changed(process.key, process.home)
 
-    async def _until_gone(self, process: LocalProcess) -> None:
+    async def _end_and_remove(self, process: LocalProcess) -> None:
         try:
             await process.unit.end()  # it may have failed halfway through its start
         finally:
-            await process.unit.gone(bool(process.home or process.gpus), self.is_closing)
+            await process.unit.remove(bool(process.home or process.gpus), self.is_closing)
 
-    # --- what the lifetime of one tells (`Keeper`) ---
+    # --- reports of a lifetime (`Keeper`) ---
 
     def grace_of(self, group: str) -> float | None:
         return self._listener.grace_of(group)
@@ -395,13 +395,13 @@ class ProcessSupervisor(Keeper):
             self._show(process)
 
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
-        self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane then says all that it knows
+        self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane's last report about it follows
         self._reconcile(fleet)  # the next one may be started
         self._listener.programs_changed(process.key, process.home)
 
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.home != fleet.home:
-            self.stop(process)  # it was begun in another group
+            self.stop(process)  # it was started in another group
         self._reconcile(fleet)  # one may be wanted again
         self._listener.programs_changed(process.key, process.home)
 
@@ -409,7 +409,7 @@ class ProcessSupervisor(Keeper):
         process.ready = process.carries = True
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
-        if not process.is_once:  # else with its request: many that end before it are no success
+        if not process.is_once:  # else its request does it: several that end before their request are no success
             fleet.crashes = 0
         fleet.not_before_s = 0.0
         if fleet.failure:
@@ -453,17 +453,17 @@ class ProcessSupervisor(Keeper):
         self._tasks.start("restart", self._after_backoff(fleet))
 
     async def _after_backoff(self, fleet: Fleet) -> None:
-        # A loop's timer may fire some milliseconds early, and while the load stays the same nothing else looks again.
+        # A timer of the loop may fire some milliseconds early, and while the load stays the same nothing else retries.
         while (left_s := fleet.not_before_s - self._now()) > 0.0:
             await pause(left_s)
         if fleet.failure:
             fleet.failure = ""
-            self._submit(RevisionRecovered(fleet.key))  # the next request may try again
+            self._submit(RevisionRecovered(fleet.key))  # the next request may start it
         self._reconcile(fleet)
         self._listener.programs_changed(fleet.key, fleet.home)
 
     def _is_being_left(self, claim: str) -> bool:
-        """Whether a program of ours that is about to end has what only one can have; its end reconciles again."""
+        """True if a program that is about to end has this claim; its end reconciles again."""
         if not claim:
             return False
         ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]

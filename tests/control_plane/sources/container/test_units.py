@@ -97,7 +97,7 @@ def test_output_that_was_written_while_the_engine_was_away_is_read_once(
         container = next(iter(made.engine.containers.values()))
         container.write(b"begun ")
         await made.engine.stop()
-        await made.until(lambda: "goes on, but the container engine" in caplog.text)
+        await made.until(lambda: "keeps running, but the container engine" in caplog.text)
         container.write(b"and ended\n")
         container.write(b"meanwhile\n", 2)
         if ends:
@@ -123,7 +123,7 @@ def test_output_that_was_written_while_the_engine_was_away_is_read_once(
         ({"image": "web"}, Image(ports=(80, 443)), "the image web exposes no port, or several"),
         ({"image": "web"}, Image(ports=()), "the image web exposes no port, or several"),
         ({"existing": "nobody"}, Image(), "there is no container nobody"),
-        ({"image": "web", "timeouts": {"startup": "200ms"}}, Image(listens=False), "reached nowhere"),
+        ({"image": "web", "timeouts": {"startup": "200ms"}}, Image(listens=False), "it has no address"),
         ({"image": "web", "volumes": ["/no/such/folder:/x"]}, Image(), "there is no /no/such/folder"),
         (
             {"image": "web", "port": 1, "network": "host", "timeouts": {"startup": "200ms"}},
@@ -150,8 +150,8 @@ def test_a_start_that_cannot_succeed_says_why(
     [
         (Image(((2, "Error: no model"),), exit_code=3), False, "the program exited with code 3: Error: no model"),
         (Image(exit_code=139), False, "the program was ended by SIGSEGV"),
-        (Image(exit_code=137), False, "by SIGKILL; so it ends if it uses more memory than it may (`memory: 67108864`)"),
-        (Image(exit_code=137), True, "it used more memory than it may (`memory: 67108864`)"),
+        (Image(exit_code=137), False, "by SIGKILL; using more memory than allowed (`memory: 67108864`) ends"),
+        (Image(exit_code=137), True, "it used more memory than allowed (`memory: 67108864`)"),
     ],
 )
 def test_why_a_container_ended(
@@ -224,7 +224,7 @@ def test_a_container_that_somebody_removes_is_replaced(tmp_path: Path, caplog: p
         (one,) = made.engine.containers.values()
         made.engine.remove(one)
         await made.until(lambda: made.ready() and made.ready()[-1].identity != f"{KEY}#1")
-        assert "the container was removed by somebody else" in caplog.text
+        assert "the container was removed by another program" in caplog.text
 
     play(tmp_path, scenario)
 
@@ -307,7 +307,7 @@ def test_what_exists_and_cannot_be_reached_is_not_killed(tmp_path: Path) -> None
         await ran.start()
         made.want(revision_of(existing="ran"))
         await made.until(made.failures)
-        assert "it is reached nowhere: its port 8080 is not published" in made.failures()[0]
+        assert "it has no address: its port 8080 is not published" in made.failures()[0]
         assert ran.is_running
         made.supervisor.grant(KEY, 0)
         made.changes.clear()
@@ -342,7 +342,7 @@ def test_programs_go_on_while_the_engine_is_away(tmp_path: Path, caplog: pytest.
         made.want(revision_of(image="web"))
         await made.until(made.ready)
         await made.engine.stop()
-        await made.until(lambda: "goes on, but the container engine" in caplog.text)
+        await made.until(lambda: "keeps running, but the container engine" in caplog.text)
         assert len(made.ready()) == 1
         await made.engine.start()
         await made.until(lambda: "answers again" in caplog.text)

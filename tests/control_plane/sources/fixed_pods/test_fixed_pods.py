@@ -303,7 +303,7 @@ def test_a_file_in_json_or_yaml(text: bytes) -> None:
         (b'[{"weight": 1}]', "entry 1: set either `address` or `srv`"),
         (b"- [1\n- : :\n", "it is neither JSON nor YAML"),
         (b"[" * 100_000, "it is neither JSON nor YAML"),
-        (b"- 10.0.0.1:80\n" * 50_000, "it is no JSON, and YAML may have 256 KiB at most: write a larger file as JSON"),
+        (b"- 10.0.0.1:80\n" * 50_000, "it is not JSON, and YAML may have 256 KiB at most: write a larger file as JSON"),
         (b"\xff\xfe\x00", "it is neither JSON nor YAML"),
         (json.dumps(["10.0.0.1:80"] * (PODS_FILE_PODS_MAX + 1)).encode(), "found 20001 pods, expected at most 20000"),
     ],
@@ -347,7 +347,7 @@ def test_a_list_that_is_renamed_into_place_all_the_time_is_taken(tmp_path: Path)
             other = tmp_path / "other"
             other.write_text("- 10.0.0.1:8080\n")
             other.rename(path)
-            await file.look()
+            await file.check()
             clock.pass_time(1.0)
         assert file.entries == ["10.0.0.1:8080"]
 
@@ -367,21 +367,21 @@ def test_a_writer_that_pauses_anywhere_is_not_believed_before_its_end(
         clock = ManualClock(1000.0)
         path.write_text(OLD + "...\n" * (kind == "YAML with its end"))
         file = pods_file(path, clock)
-        await file.look()
+        await file.check()
         clock.pass_time(PODS_FILE_QUIET_S)
-        await file.look()
+        await file.check()
         assert file.entries == ["10.9.9.9:80"]
         for length in range(len(text.rstrip())):
             path.write_text(text[:length])
-            await file.look()
+            await file.check()
             clock.pass_time(pause_s)
-            await file.look()
+            await file.check()
             assert file.entries == ["10.9.9.9:80"], text[:length]
         path.write_text(text)
-        await file.look()
+        await file.check()
         assert (file.entries == whole) is (kind != "YAML")
         clock.pass_time(PODS_FILE_QUIET_S)
-        await file.look()
+        await file.check()
         assert file.entries == whole
 
     with caplog.at_level("WARNING", "activator"):
@@ -396,7 +396,7 @@ def test_a_file_that_was_there_long_before_counts_at_once(tmp_path: Path) -> Non
 
     async def scenario(ago_s: float) -> list[str | Pod]:
         file = pods_file(path, ManualClock(1000.0), wall_s=path.stat().st_mtime + ago_s)
-        await file.look()
+        await file.check()
         return file.entries
 
     assert asyncio.run(scenario(PODS_FILE_QUIET_S + 1.0)) == ["10.9.9.9:80"]
@@ -411,7 +411,7 @@ def test_a_file_is_followed_and_bad_content_keeps_the_pods(tmp_path: Path, caplo
         clock = ManualClock()
         changes: list[int] = []
         file = pods_file(path, clock, lambda: changes.append(1))
-        await file.look()
+        await file.check()
         assert file.problem == "it cannot be read: no such file or directory"
         steps: list[tuple[bytes, list[str]]] = [
             (b'["10.0.0.1:80"]', ["10.0.0.1:80"]),
@@ -422,21 +422,21 @@ def test_a_file_is_followed_and_bad_content_keeps_the_pods(tmp_path: Path, caplo
         ]
         for text, pods in steps:
             path.write_bytes(text)
-            await file.look()
+            await file.check()
             clock.pass_time(PODS_FILE_QUIET_S)
-            await file.look()
+            await file.check()
             assert file.entries == pods
         other = tmp_path / "other"
         other.write_bytes(b'["10.0.0.7:80"]')
         os.replace(other, path)
-        await file.look()
+        await file.check()
         assert file.entries == ["10.0.0.7:80"] and file.problem == ""
         path.unlink()
-        await file.look()
+        await file.check()
         assert file.entries == ["10.0.0.7:80"] and "no such file" in file.problem
         before = len(changes)
         path.mkdir()
-        await file.look()
+        await file.check()
         assert "is a directory" in file.problem and len(changes) == before + 1
 
     with caplog.at_level("WARNING", "activator"):
@@ -455,18 +455,18 @@ def test_pods_of_a_file_beside_others(tmp_path: Path) -> None:
         watch = world.fixed._revisions[KEY].file
         assert watch is not None
         path.write_text("- 10.0.0.2:80\n- app.test:80\n...\n")
-        await watch.look()
+        await watch.check()
         await turns(30)
         assert [address for address, _ in world.pods()] == ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.5:80"]
         path.write_text("[10.0.0.2:80, 10.0.0.3:80]\n")
-        await watch.look()
+        await watch.check()
         assert [address for address, _ in world.pods()] == ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]
         world.fixed.set_revision(KEY, Revision("a", pods=["10.0.0.1:80"]))
         assert [address for address, _ in world.pods()] == ["10.0.0.1:80"]
         world.fixed.set_revision(KEY, Revision("a", pods_file=str(tmp_path / "gone")))
         gone = world.fixed._revisions[KEY].file
         assert gone is not None
-        await gone.look()
+        await gone.check()
         cause = f"the pods_file {tmp_path / 'gone'}: it cannot be read: no such file or directory"
         assert world.fixed.cause_of(KEY) == Failing(world.clock.now(), cause)
         await world.tasks.close()
