@@ -130,8 +130,10 @@ class App:
         manager: ServiceManager | None = None,
         template: Template | None = None,
     ) -> None:
-        """Build the parts. `reaping` ends remaining processes when the program is killed; `manager` is the service
-        manager that started it; `template` is the process that workers are forked from, made before the event loop.
+        """Build the parts.
+
+        `reaping` ends remaining processes when the program is killed; `manager` is the service manager that started it;
+        `template` is the process that workers are forked from, made before the event loop.
         """
         self.settings = settings
         self.config = settings.config

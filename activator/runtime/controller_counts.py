@@ -1,4 +1,4 @@
-"""What the control plane's controllers count: passes, queues, calls of the API, conflicts, errors by kind.
+"""The counts of the control plane's controllers: passes, queues, calls of the API, conflicts, errors by kind.
 
     with controllers.reconcile("endpoints") as reconcile:   # one pass: counted, timed, traced
         ...                                                 # an exception is counted by kind and propagates
@@ -128,15 +128,17 @@ OnPass = Callable[[str, float, float, str, str], None]
 
 
 class Controllers:
-    """The controllers of the program. `on_pass` is called after each pass with the controller, its begin and end
-    (monotonic seconds), its result and the kind of error, if it failed: traces are made from it.
+    """The controllers of the program.
+
+    `on_pass` is called after each pass with the controller, its begin and end (monotonic seconds), its result and the
+    kind of error, if it failed: traces are made from it.
     """
 
     def __init__(self, now: Now) -> None:
         self.now = now
         self.on_pass: OnPass | None = None
         self.counts: dict[str, ControllerCounts] = {}
-        self.calls: dict[tuple[str, str], int] = {}  # of the API, by verb and code
+        self.calls: dict[tuple[str, str], int] = {}  # calls of the API, by verb and code
 
     def register(self, controller: str, concurrency: int = 1) -> None:
         """Register a controller; its concurrency is the highest that has been registered. Raises ValueError."""

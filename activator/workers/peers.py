@@ -1,5 +1,7 @@
-"""A data plane's links to the other members, which carry the messages of throttlers (data_plane/ownership) and the
-loads of revisions without a limit (data_plane/loads).
+"""A data plane's links to the other members.
+
+They carry the messages of throttlers (data_plane/ownership) and the loads of revisions without a limit
+(data_plane/loads).
 
 Rules
   1. The parent makes each link, and replaces a link that has ended while both ends are alive.

@@ -59,7 +59,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
-OTHER_PORT_INITIAL_S: Final = 1.0  # of a start, before the first check for another port; doubling
+OTHER_PORT_INITIAL_S: Final = 1.0  # from a start to the first check for another port; doubles
 OTHER_PORT_MAX_S: Final = 60.0  # between two such checks
 _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
 
