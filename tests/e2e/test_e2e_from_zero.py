@@ -207,7 +207,7 @@ def test_the_loss_of_the_reaper_is_told(run_activator: RunActivator) -> None:
     (reaper,) = [pid for pid, command in commands.items() if b"reaper.py" in command]
     os.kill(reaper, signal.SIGKILL)
     assert ask(activator.address, request()).status == 200
-    activator.wait_log("the reaper has gone")
+    activator.wait_log("the reaper has ended")
     activator.signal(signal.SIGTERM)
     assert activator.wait_end() == 0
     activator.wait_nothing_left()

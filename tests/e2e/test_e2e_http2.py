@@ -570,7 +570,7 @@ def test_a_pod_with_tls_that_does_not_agree_on_h2(run_activator: RunActivator, t
         with Client(activator.address) as client:
             answer = client.ask(request())
             assert (answer.status, answer.reason) == (502, "tls_failed")
-        assert activator.wait_log("does not speak h2")
+        assert activator.wait_log("did not negotiate h2")
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
 

@@ -362,15 +362,17 @@ def test_each_worker_can_be_looked_at(run_activator: RunActivator) -> None:
 
 
 def test_a_level_of_the_log_holds_in_all_workers(run_activator: RunActivator, tmp_path: Any) -> None:
+    log = {"levels": {"data": "debug"}}
+
     def use(addresses: list[str]) -> None:
-        configuration = configured([limited(addresses, 5)], workers=2)
+        configuration = configured([limited(addresses, 5)], workers=2, log=log)
         (tmp_path / "activator0.yaml").write_text(json.dumps(configuration))
         assert activator.command("/reload")[0] == 200
         activator.wait_ready_pods("app", len(addresses))
 
-    trims = r" INFO \[worker (\d)\] activator.data: trimmed"
+    trims = r" DEBUG \[worker (\d)\] activator.data: trimmed"
     with CountingPods(3, 0.0) as pods:
-        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2, log=log))
         use(pods.addresses[:1])
         eventually(lambda: sorted(activator.logged(trims)) == ["0", "1"])
         use(pods.addresses)

@@ -100,6 +100,7 @@ class KnativeMode(ClusterMode):
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # on in the first list of settings: all pods are connected to over TLS
+        self._tls_reflectors: list[Reflector[Any]] = []  # of TLS that was switched on while serving
         maker = self._maker = SpecMaker(
             environment.cluster_domain,
             config.trailing_fragmentation_threshold,
@@ -178,9 +179,10 @@ class KnativeMode(ClusterMode):
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
         """True if the reflector is synced, or refused while the other of EndpointSlices and Endpoints is synced.
 
+        True for the objects of TLS that is switched on while serving: pods are reached without TLS until they arrive.
         Knative's own role has no right to EndpointSlices, and newer clusters may have no Endpoints.
         """
-        if reflector.synced:
+        if reflector.synced or reflector in self._tls_reflectors:
             return True
         return is_refused(reflector) and reflector in self._endpoints and any(one.synced for one in self._endpoints)
 
@@ -237,8 +239,9 @@ class KnativeMode(ClusterMode):
         self.tls = InternalTls(f"{self._host}:{_TLS_PORT}", self._tls_changed, self.environment.tls_min_version)
         secrets = Selection(SECRETS, namespace, fields=f"metadata.name={SECRET}")
         bundles = Selection(CONFIG_MAPS, namespace, labels=BUNDLE_LABEL)
-        self._watch(secrets, SecretObjects(self.tls))
-        self._watch(bundles, BundleObjects(self.tls))
+        watches = (self._watch(secrets, SecretObjects(self.tls)), self._watch(bundles, BundleObjects(self.tls)))
+        if not self._tls_at_start:
+            self._tls_reflectors = [reflector for reflector, _ in watches]
 
     def _tls_changed(self) -> None:
         tls = self.tls

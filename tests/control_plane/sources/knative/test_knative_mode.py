@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
+from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.pods import Health
@@ -17,7 +18,7 @@ from activator.control_plane.sources.knative.environment import KnativeEnvironme
 from activator.control_plane.sources.knative.mode import KnativeMode
 from activator.control_plane.sources.knative.object_handlers import REVISION_LABEL
 from activator.control_plane.state.worker import StateWorker
-from activator.kubernetes.resources import Scope
+from activator.kubernetes.resources import CONFIG_MAPS, Scope, Selection
 from activator.messages import DropRevision, Effect, Load, PodRefused, Probed, SetRevision
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -233,5 +234,22 @@ def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_unti
         assert len(looker.hurried) == 1
         mode.applied([DropRevision(KEY)])
         assert looker.hurried == [], "of a revision that is gone nothing is looked for"
+
+    run(scenario)
+
+
+def test_tls_that_is_switched_on_while_serving_makes_no_replica_unready() -> None:
+    """Its Secret and bundles have not been listed yet, and pods are reached without TLS until they have been."""
+
+    def scenario(world: World) -> None:
+        mode = world.mode
+        settings, _ = mode._watch(Selection(CONFIG_MAPS, "knative-serving"), mode.source.config_objects)
+        mode._settings = settings
+        assert mode.pending() == [f"the first list of {settings.name}"]
+        settings.synced = True
+        assert mode.pending() == []
+        mode.settled(ClusterSettings(internal_tls=True))
+        assert mode.tls is not None and len(mode.watches.reflectors) == 3
+        assert mode.pending() == []
 
     run(scenario)
