@@ -17,13 +17,13 @@ import coverage
 
 from tests.sources import ROOT
 
-# By all tests of the four folders: 95.5, 91.9, 89.7 and 94.0 were measured.
+# By all tests of these folders: 95.5, 91.9, 89.7, 94.0 and 97.0 were measured.
 FLOORS: Final = {
     "lb": 94.0,
     "activator/codec": 90.0,
     "activator/data_plane": 88.0,
     "activator/control_plane": 92.0,
-    "activator/kubernetes": 90.0,
+    "activator/kubernetes": 95.0,
 }
 
 
