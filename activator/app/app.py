@@ -173,7 +173,6 @@ class App:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log, template)
         self.history = History(self.workers.revision_statistics, now)
-        self.figures = Figures(self.control, self.workers, now, self._tasks, self._own_counts, lambda: self.config)
         self._served = ServedAddresses(self.workers, lambda: self.config)
         self.sources = Sources(
             self.config,
@@ -184,6 +183,9 @@ class App:
             self._tasks,
             channel.send_command,
             self._cluster_settled,
+        )
+        self.figures = Figures(
+            self.control, self.workers, now, self._tasks, self.sources, self._own_counts, lambda: self.config
         )
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
@@ -203,6 +205,7 @@ class App:
         self.telemetry.set(self.config)
         if self.config.members.listen:
             self.membership = await self._join_group()
+            self.figures.join(self.membership)
         await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
@@ -210,7 +213,6 @@ class App:
             await self.membership.start()  # first: others may know more of revisions that were dropped and came back
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
-        self.figures.join(self.sources, self.membership)
         await self.sources.start(self.membership)
         self._report_pending()
         if self.config.admin_address:

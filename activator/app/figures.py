@@ -39,6 +39,7 @@ class Figures:
         workers: Workers,
         now: Now,
         tasks: TaskGroupOwner,
+        sources: Sources,
         own_counts: Callable[[], WorkerCounts],
         config: Callable[[], Config],
     ) -> None:
@@ -46,16 +47,15 @@ class Figures:
         self._workers = workers
         self._now = now
         self._tasks = tasks
+        self._sources = sources
         self._own_counts = own_counts
         self._config = config
-        self._sources: Sources | None = None
         self._membership: Membership | None = None
         self._exposition: Exposition | None = None
         self._knative_metrics: KnativeMetrics | None = None
 
-    def join(self, sources: Sources, membership: Membership | None) -> None:
-        """Read these, too, from now on."""
-        self._sources = sources
+    def join(self, membership: Membership | None) -> None:
+        """Read the figures of the group, too, from now on."""
         self._membership = membership
 
     def ended(self, statistics: RevisionStatistics) -> None:
@@ -72,7 +72,7 @@ class Figures:
             )
 
             self._exposition = Exposition(self._workers.revision_statistics, self._program)
-        cluster = None if self._sources is None else self._sources.cluster
+        cluster = self._sources.cluster
         if cluster is not None:
             self._control.controllers.rest_totals(cluster.client.requests_total)
         self._exposition.histograms = self._config().metrics.histograms
@@ -85,11 +85,6 @@ class Figures:
         from activator.telemetry.metrics.scaling_families import ScalingFigures
 
         control, sources = self._control, self._sources
-        push, cluster, knative, activations = (
-            (None, None, None, None)
-            if sources is None
-            else (sources.push, sources.cluster, sources.knative, sources.activations)
-        )
         counts = counts_plus(self._workers.counts(), self._own_counts())
         return Program(
             counts.data,
@@ -99,13 +94,13 @@ class Figures:
             self._now,
             control.controllers,
             counts.spans,
-            None if push is None else push.intake,
-            cluster,
-            knative,
-            activations,
+            None if sources.push is None else sources.push.intake,
+            sources.cluster,
+            sources.knative,
+            sources.activations,
             self._worker_figures(counts),
             None if self._membership is None else self._membership.figures(),
-            ScalingFigures.of((activations or control.processes).autoscaler),
+            ScalingFigures.of((sources.activations or control.processes).autoscaler),
             GroupFigures.of(control.processes.groups),
         )
 
@@ -136,4 +131,4 @@ class Figures:
         return KnativeExporter(metrics, proxy, own, self._tasks, time.time_ns, workers.gather_statistics)
 
     def _knative(self) -> KnativeMode | None:
-        return None if self._sources is None else self._sources.knative
+        return self._sources.knative

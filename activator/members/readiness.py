@@ -17,10 +17,7 @@ class Readiness:
     """The times at which the group last agreed on a view, and last could grant slots."""
 
     def __init__(self, contacts: Contacts, rules: GroupRules, now: Now) -> None:
-        self.own = (
-            0,
-            0,
-        )  # revisions that the data planes here own, and those of them whose slots cannot be granted yet
+        self.own = (0, 0)  # revisions that the data planes here own, and those whose slots cannot be granted yet
         self._contacts = contacts
         self._rules = rules
         self._now = now

@@ -27,13 +27,7 @@ from activator.runtime.histogram import Histogram
 CONTROLLERS: Final = ("revision", "endpoints", "membership", "declaration", "activation")
 RESULTS: Final = ("success", "error", "requeue", "requeue_after")
 TARGET_KINDS: Final = ("member_row", "status", "scale", "service", "event", "endpointslice")
-WRITE_COMPONENTS: Final = (
-    "service",
-    "scale",
-    "traffic",
-    "status",
-    "events",
-)  # parts of what is written for one Activation
+WRITE_COMPONENTS: Final = ("service", "scale", "traffic", "status", "events")  # the writes for one Activation
 WRITE_OUTCOMES: Final = ("ok", "conflict", "failed", "unchanged")  # the last: compared, and not sent
 # Field managers that write the fields that are ours. `none`: the API named no manager; `other`: any other manager.
 MANAGER_WORDS: Final = ("activator", "kubectl", "helm", "argocd", "flux", "keda", "horizontal", "none", "other")

@@ -20,7 +20,7 @@ import pytest
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.kinds import Duration
-from activator.config.model.programs import Process
+from activator.config.model.programs import Process, Readiness
 from activator.config.model.queueing import Timeouts
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
@@ -315,8 +315,8 @@ def test_the_reaper_removes_folders_and_asks_engines(tmp_path: Path) -> None:
 
 def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: pytest.LogCaptureFixture) -> None:
     code = (
-        "import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
-        "print('other', s.getsockname()[1], flush=True); time.sleep(60)"
+        "import signal, socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); "
+        "print('other', s.getsockname()[1], flush=True); signal.pause()"
     )
 
     async def scenario() -> None:
@@ -341,6 +341,28 @@ def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: py
         await watched.until(watched.failures)
         assert f"listens on {other}, not on {port}" in watched.failures()[0]
         assert caplog.text.count("if that is its port") == 1
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_program_that_listens_on_its_port_at_the_other_loopback_address_is_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    code = (
+        "import os, signal, socket; s = socket.socket(socket.AF_INET6); s.bind(('::1', int(os.environ['PORT']))); "
+        "s.listen(); signal.pause()"
+    )
+
+    async def scenario() -> None:
+        watched = Watched()
+        command = [sys.executable, "-I", "-S", "-c", code]
+        timeouts = Timeouts(startup=Duration(5.0 * OTHER_PORT_INITIAL_S))
+        process = Process(command, max_scale=1, readiness=Readiness(http_get="/never"))
+        watched.supervisor.set_revision(KEY, Revision("app", process=process, timeouts=timeouts))
+        watched.supervisor.grant(KEY, 1)
+        await watched.until(watched.failures)
+        assert "listens on" not in watched.failures()[0] and "listens on" not in caplog.text
         await watched.close()
 
     asyncio.run(scenario())

@@ -100,7 +100,7 @@ class KnativeMode(ClusterMode):
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # on in the first list of settings: all pods are connected to over TLS
-        self._tls_reflectors: list[Reflector[Any]] = []  # of TLS that was switched on while serving
+        self._tls_reflectors: list[Reflector[Any]] = []  # for TLS that was switched on while serving
         maker = self._maker = SpecMaker(
             environment.cluster_domain,
             config.trailing_fragmentation_threshold,

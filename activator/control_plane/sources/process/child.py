@@ -234,6 +234,8 @@ class ChildProcess(Unit):
             if listens(join_address(LOOPBACK_4, port)):
                 return
             found = await asyncio.to_thread(ports_of, await self._remains.living())
+            if port in found:  # on ::1, or where the kernel does not answer `listens`
+                return
             other = next(iter(found)) if len(found) == 1 else 0
             if other and other == before:
                 self._elsewhere = f"pid {found[other]} listens on {other}, not on {port}"
