@@ -209,7 +209,8 @@ class ChildProcess(Unit):
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
             self.address = self._place.address
         elif not await self._answered_in_time(interval_s, timeout_s):
-            where = f"; {self._elsewhere}" if self._elsewhere else ""
+            is_elsewhere = self._elsewhere and not listens(join_address(LOOPBACK_4, self._place.port))
+            where = f"; {self._elsewhere}" if is_elsewhere else ""
             return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{where}"
         cause = await self._served_by_another()
         self._was_ready = not cause
