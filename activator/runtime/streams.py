@@ -15,11 +15,22 @@ if TYPE_CHECKING:
 async def open_stream(
     address: str, context: ssl.SSLContext | None = None, server_name: str | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection. Raises OSError."""
+    """Open a connection, with a TLS handshake if there is a context. Raises OSError.
+
+    TLS starts on the open connection: if uvloop connects and shakes hands in one call, and that call is cancelled just
+    when both have ended, the error of the handshake is logged as never retrieved.
+    """
     host, port = split_address(address)
-    if is_unix(address):
-        return await asyncio.open_unix_connection(host, ssl=context, server_hostname=server_name)
-    return await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+    reader, writer = await (
+        asyncio.open_unix_connection(host) if is_unix(address) else asyncio.open_connection(host, port)
+    )
+    if context is not None:
+        try:
+            await writer.start_tls(context, server_hostname=server_name)
+        except BaseException:
+            writer.transport.abort()
+            raise
+    return reader, writer
 
 
 def authority_of(address: str) -> str:

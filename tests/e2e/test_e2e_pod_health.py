@@ -46,7 +46,7 @@ def test_a_pod_that_fails_its_checks_gets_no_requests_until_it_passes_them(run_a
         sick, other = Sick(), Sick()
         stack.enter_context(sick.pod)
         stack.enter_context(other.pod)
-        health: dict[str, Any] = {"http_get": "/health", "interval": "100ms", "rise": 2, "fall": 2}
+        health: dict[str, Any] = {"http_get": "/health", "interval": "400ms", "rise": 2, "fall": 2}
         pods = [sick.pod.address, other.pod.address]
         activator = run_activator(
             configured([{"name": "a", "hosts": ["*"], "pods": pods, "policy": "round-robin", "health": health}])
@@ -55,8 +55,8 @@ def test_a_pod_that_fails_its_checks_gets_no_requests_until_it_passes_them(run_a
         causes = {
             "fails": "it answered the probe with 503",
             "resets": "connection reset by peer",
-            "stalls": "answering the probe took longer than 0.1 s",
-            "trickles": "answering the probe took longer than 0.1 s",
+            "stalls": "answering the probe took longer than 0.4 s",
+            "trickles": "answering the probe took longer than 0.4 s",
         }
         for mode, cause in causes.items():
             sick.mode = mode
