@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import ssl
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
-from activator.codec.probe_request import probe_head
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS
-from activator.config.model.pods import PodTls
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
-from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane import settings, statistics
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.messages import AnswerMessage
@@ -44,13 +41,9 @@ from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.upstream.alpn_pool import AlpnPool
-from activator.data_plane.upstream.dial import DialContext, PodAddress
-from activator.data_plane.upstream.http1_pool import Http1Pool
-from activator.data_plane.upstream.http2_pool import Http2Pool
-from activator.data_plane.upstream.identity_check import ExpectedIdentity
+from activator.data_plane.upstream.dial import DialContext
 from activator.data_plane.upstream.pool import PodPool
-from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolPool
+from activator.data_plane.upstream.pool_factory import PoolFactory
 from activator.messages import (
     AnnounceDrain,
     Command,
@@ -76,9 +69,7 @@ from activator.messages import (
     TrialEnded,
 )
 from activator.runtime.buffered_writer import WriteBatcher
-from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.clock import Now, Periodic, TimingWheel
-from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
 from lb.policy import Policy
@@ -94,13 +85,6 @@ ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
 
 log = logging.getLogger("activator.data")
-
-# The protocols offered to pods by ALPN, and the pool for each `protocol` of a revision.
-_HTTP1: Final = ("http/1.1",)
-_HTTP2: Final = ("h2",)
-_EITHER: Final = ("h2", "http/1.1")
-_POOLS: Final[dict[str, type[PodPool]]] = {"h1": Http1Pool, "h2c": Http2Pool, "h2": Http2Pool, "alpn": AlpnPool}
-
 
 Send = Callable[[FromData], None]
 
@@ -409,12 +393,9 @@ class _Hooks(TableHooks):
 
     def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, send: Send) -> None:
         self._data = data
-        self._dials = dials
-        self._now = now
+        self._pools = PoolFactory(dials, now)
         self._rng = rng
         self._send = send
-        self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
-        self._dial_settings: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # connection settings by revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -438,23 +419,7 @@ class _Hooks(TableHooks):
                 member.limit_removed(throttler.common_name)
         if self._data.loads is not None:
             self._data.loads.revision_set(throttler)
-        spec = throttler.spec
-        dial_settings = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
-        before = self._dial_settings.get(throttler.key)
-        if dial_settings != before:
-            self._dial_settings[throttler.key] = dial_settings
-            for tracker in throttler.table.slots[: throttler.table.length]:
-                attachment = tracker.attachment
-                if not isinstance(attachment, PodPool):
-                    continue
-                pool = attachment.in_use()
-                is_other = before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol)
-                if pool is attachment and not is_other:
-                    pool.move(self._address_of(tracker, spec))
-                elif not pool.is_closed():  # another protocol, or the result of ALPN is to be renewed
-                    successor = self._pool_of(tracker, spec)
-                    tracker.attachment = successor
-                    pool.hand_over(successor)
+        self._pools.revision_set(throttler)
 
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
@@ -465,47 +430,16 @@ class _Hooks(TableHooks):
             self._data.member.revision_dropped(throttler.common_name)
         if self._data.loads is not None:
             self._data.loads.revision_dropped(throttler)
-        self._dial_settings.pop(key, None)
+        self._pools.revision_dropped(key)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._send(RevisionEnded(statistics.revision(throttler)))
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
-        tracker.attachment = self._pool_of(tracker, spec)
+        tracker.attachment = self._pools.pool_of(tracker, spec)
         throttler = self._data.tables.throttlers.get(spec.key)
         if self._data.loads is not None and throttler is not None:
             self._data.loads.pod_placed(throttler, tracker)
-
-    def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        pool = ProxyProtocolPool if spec.proxy_protocol else _POOLS[spec.protocol]
-        address = self._address_of(tracker, spec)
-        return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
-
-    def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
-        host, port = split_address(tracker.address)
-        server_name = "" if spec.tls is None else spec.tls.server_name
-        lenient = spec.lenient_pods
-        if spec.proxy_protocol:
-            return PodAddress(host, port, lenient=lenient, proxy_protocol=spec.proxy_protocol)
-        if spec.protocol == "h1":
-            return PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
-        if spec.protocol != "alpn":
-            return PodAddress(host, port, self._context_of(spec.tls, _HTTP2), server_name, lenient, "h2")
-        http1 = PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
-        return PodAddress(host, port, self._context_of(spec.tls, _EITHER), server_name, lenient, "h2", http1)
-
-    def _context_of(self, tls: PodTls | None, protocols: tuple[str, ...]) -> ssl.SSLContext | None:
-        """Return the context for pods with these settings; they share one."""
-        if tls is None:
-            return None
-        context = self._contexts.get((tls, protocols))
-        if context is None:
-            from activator.runtime.certificates import pod_context
-
-            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # most of them of authorities that have been replaced
-                self._contexts.clear()
-            context = self._contexts[tls, protocols] = pod_context(tls, protocols)
-        return context
 
     def pod_withdrawn(self, attachment: object) -> None:
         assert isinstance(attachment, PodPool)
@@ -542,13 +476,6 @@ class _Hooks(TableHooks):
 
     def broken(self, key: str, cause: str, kind: str) -> None:
         self._send(RevisionBroken(key, cause, kind))
-
-
-def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentity | None:
-    if not probe.identity_header:
-        return None
-    head = probe_head(probe, tracker.address, keep_alive=True)
-    return ExpectedIdentity(head, probe.identity_header.lower().encode(), tracker.identity.encode())
 
 
 class _LoadReport(Periodic):
