@@ -66,7 +66,7 @@ def written(members: list[tuple[str, Any]], space: str, ascii_only: bool, bom: b
     return (b"\xef\xbb\xbf" if bom else b"") + text.encode("utf-8", "surrogatepass")
 
 
-@settings(max_examples=20_000 if DEEP else 600, deadline=None)
+@settings(max_examples=20_000 if DEEP else 150, deadline=None)
 @given(MEMBERS, SPACES, st.booleans(), st.booleans(), st.lists(st.integers(0, 5000), max_size=8))
 @example([("a", "\\" * 41), ("model", "x")], "", True, False, [])
 @example([("a", ["\\" * 41, "[" * 100]), ("model", "x")], "", True, False, [44, 45])
@@ -93,7 +93,7 @@ NEST = st.recursive(
 )
 
 
-@settings(max_examples=5_000 if DEEP else 150, deadline=None)
+@settings(max_examples=5_000 if DEEP else 60, deadline=None)
 @given(st.lists(NEST, min_size=1, max_size=4), st.integers(1, 14), st.lists(st.integers(0, 20_000), max_size=5))
 def test_finds_the_member_behind_blocks_full_of_quotes(units: list[Any], depth: int, cuts: list[int]) -> None:
     """Blocks in which whole texts and nested values are passed over at once."""
@@ -123,7 +123,7 @@ def test_a_nested_value_that_ends_anywhere_in_a_block_full_of_quotes(before: int
     assert scanned(data).value == "yes"
 
 
-@settings(max_examples=5_000 if DEEP else 300, deadline=None)
+@settings(max_examples=5_000 if DEEP else 120, deadline=None)
 @given(
     st.binary(max_size=300)
     | st.lists(st.sampled_from([*b'{}[]":,\\ \n', *b"model", 0x80, 0xEF, 0xBB, 0xBF, 0]), max_size=200).map(bytes),

@@ -77,7 +77,7 @@ def in_pieces(find: Find, begin: Callable[[ValueSkipper], None], data: bytes, cu
     return -1
 
 
-@settings(max_examples=100_000 if DEEP else 600, deadline=None)
+@settings(max_examples=100_000 if DEEP else 250, deadline=None)
 @given(TEXTS, CUTS)
 def test_where_a_string_ends(data: bytes, cuts: list[int]) -> None:
     expected = end_of_string(data)
@@ -85,7 +85,7 @@ def test_where_a_string_ends(data: bytes, cuts: list[int]) -> None:
         assert in_pieces(find, ValueSkipper.begin_string, data, cuts) == expected
 
 
-@settings(max_examples=100_000 if DEEP else 600, deadline=None)
+@settings(max_examples=100_000 if DEEP else 250, deadline=None)
 @given(TEXTS, CUTS)
 def test_where_a_nested_value_ends(data: bytes, cuts: list[int]) -> None:
     expected = end_of_nested(data)

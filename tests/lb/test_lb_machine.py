@@ -17,7 +17,7 @@ from tests.lb.lb_model import machine_for
 DEEP_STEPS = 1_000_000
 
 EVERYWHERE = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-QUICK = settings(EVERYWHERE, max_examples=60, stateful_step_count=40, derandomize=False)
+QUICK = settings(EVERYWHERE, max_examples=25, stateful_step_count=40, derandomize=False)
 ROUND = settings(EVERYWHERE, max_examples=100, stateful_step_count=200, derandomize=False)
 ROUNDS_MAX = 100  # for each policy; 20,000 steps each if no example ends early
 
@@ -27,7 +27,7 @@ def test_table_equals_its_model(name: str) -> None:
     """Until growth and trims have been among the steps: what hypothesis draws depends on what is loaded."""
     machine = machine_for(name)
     rounds = 0
-    while machine.steps < 1_000 or machine.grown == 0 or machine.trims_seen == 0:
+    while machine.steps < 500 or machine.grown == 0 or machine.trims_seen == 0:
         assert rounds < 20, f"{machine.steps} steps, {machine.grown} growths, {machine.trims_seen} trims"
         run_state_machine_as_test(seed(rounds)(machine), settings=QUICK)
         rounds += 1

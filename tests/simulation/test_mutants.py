@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.mutants import ROOT, battery, mutants, to_find
 from tests.simulation.no_difference import NO_DIFFERENCE, NOT_FOUND
 
-SOME = 16
+SOME = 8
 WANTED = 200  # and there are more than three times as many
 
 

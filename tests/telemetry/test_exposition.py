@@ -35,7 +35,7 @@ from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILI
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
-from tests.conftest import storms
+from tests.conftest import DEEP, storms
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 from tests.sources import ROOT
 from tests.telemetry.revision_figures import a_throttler, of_world, read_from, throttlers
@@ -366,7 +366,7 @@ def test_what_is_counted_together_never_falls(seed: int) -> None:
     world = Dropping(3)
     readings: list[tuple[Iterator[bytes], list[bytes], float]] = []
     least = 0.0  # what the last complete reading showed
-    for _ in range(600):
+    for _ in range(600 if DEEP else 150):
         world.step(rng)
         if len(readings) < 2:
             readings.append((world.exposition.render()[0], [], least))
@@ -390,7 +390,7 @@ def test_all_that_was_counted_together_is_shown() -> None:
     rng = random.Random(3)
     world = Dropping(0)
     leaving = 0
-    for _ in range(300):
+    for _ in range(300 if DEEP else 80):
         world.step(rng)
         assert world.others(text_of(world.exposition)) == world.counted
         leaving += len(world.dropped)

@@ -403,7 +403,7 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
 def test_an_exception_at_any_line_of_the_worker_and_of_apply_disturbs_nobody() -> None:
     """In a process of its own and in plain Python, where a tracer sees every line; `make deep` takes each of them."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.control_plane.state.fault_harness", "1" if DEEP else "11"],
+        [sys.executable, "-m", "tests.control_plane.state.fault_harness", "1" if DEEP else "29"],
         cwd=ROOT,
         env={**os.environ, "ACTIVATOR_COMPILE": "0"},
         capture_output=True,

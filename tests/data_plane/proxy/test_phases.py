@@ -147,7 +147,7 @@ def possible(exchange: ProxiedExchange) -> list[Callable[[World, ProxiedExchange
     return found
 
 
-@settings(max_examples=20_000 if DEEP else 400, deadline=None)
+@settings(max_examples=20_000 if DEEP else 150, deadline=None)
 @given(data=st.data())
 def test_whatever_a_request_is_told_it_ends_once_and_holds_nothing(data: st.DataObject) -> None:
     world = World(total_timeout_s=20.0, first_byte_timeout_s=7.0, idle_timeout_s=6.0, queue_timeout_s=9.0)

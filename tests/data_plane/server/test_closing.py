@@ -110,7 +110,7 @@ EVENTS: dict[str, Callable[[Visit], None]] = {
 }
 
 
-@settings(max_examples=10_000 if DEEP else 300, deadline=None)
+@settings(max_examples=10_000 if DEEP else 150, deadline=None)
 @given(data=st.data())
 def test_whatever_happens_to_a_connection_it_is_counted_right_and_ends(data: st.DataObject) -> None:
     visit = Visit(half_closes=data.draw(st.booleans(), "half-closes"))
