@@ -1,6 +1,6 @@
 """Raises at every line of the prober in turn, and looks whether every pod is found: run as a program, in plain Python.
 
-    ACTIVATOR_COMPILE=0 python -m tests.control_plane.probes.prober_faults SEED
+    ACTIVATOR_COMPILE=0 python -m tests.control_plane.probes.prober_faults SEED STEP
 
 The story: pods of two revisions are asked, some answer late, requests wait, orders come and go. For each line that it
 executes, in the order of execution, the story is told once with an exception at that line. Nothing repeats an order.
@@ -133,12 +133,12 @@ async def once(at: int) -> tuple[Injector, str]:
     return injector, ""
 
 
-def main(seed: int) -> int:
+def main(seed: int, step: int) -> int:
     logging.disable(logging.CRITICAL)
     calm, wrong = run_shuffled(seed, lambda: once(0))
     assert not wrong, wrong
     failed = 0
-    for at in range(1, calm.lines + 1):
+    for at in range(1, calm.lines + 1, step):
         injector, wrong = run_shuffled(seed, lambda at=at: once(at))  # type: ignore[misc]
         if wrong:
             failed += 1
@@ -149,4 +149,4 @@ def main(seed: int) -> int:
 
 if __name__ == "__main__":
     asyncio.set_event_loop(None)
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -499,7 +499,7 @@ def test_exactly_these_pods_of_a_revision_are_asked_and_those_that_are_asked_go_
 @pytest.mark.parametrize("seed", range(2 if DEEP else 1))
 def test_an_exception_at_any_line_of_the_prober_loses_no_pod(seed: int) -> None:
     completed = subprocess.run(
-        [sys.executable, "-m", "tests.control_plane.probes.prober_faults", str(seed)],
+        [sys.executable, "-m", "tests.control_plane.probes.prober_faults", str(seed), "1" if DEEP else "7"],
         check=False,
         cwd=ROOT,
         env={**os.environ, "ACTIVATOR_COMPILE": "0"},
