@@ -34,7 +34,8 @@ from activator.data_plane.throttle.verdict import PodVerdicts
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Defer, Now
 from activator.runtime.reasons import Reason
-from lb.table import DRAINED, TrackerTable
+from lb.serving_table import DRAINED
+from lb.table import TrackerTable
 from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
 
 
