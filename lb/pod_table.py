@@ -1,7 +1,7 @@
 """The read-only view of a table, for policies, slow start and checks.
 
 Rules
-  1. Users of this class only read it; its subclass `TrackerTable` (lb/table.py) writes.
+  1. Users of this class only read it; its subclasses (lb/serving_table.py, lb/table.py) write.
   2. This module imports no policy and no module that does, so that those can import it.
 """
 

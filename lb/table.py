@@ -1,41 +1,34 @@
-"""The table of one revision: its pods, their load, and the pick of the pod for the next request.
+"""The table of one revision: its pods, and the slots that hold them. Requests use it by lb/serving_table.py.
 
 Rules
-  1. The structure has a single writer: only the state worker calls `add`, `drain`, `free`, `drop_slots` and the setters
-     of pods. The request path calls `pick`, `reserve` and `release`, for a pod on trial also `begin_trial` and
-     `end_trial`, and as the only exception `suspect`. `set_elsewhere` is for load reports of other members.
+  1. The structure has a single writer: only the state worker calls the methods of this module, except `set_elsewhere`,
+     which is for load reports of other members, and the lookups.
   2. Pods never move (lb/slots.py), so a reference to a slot stays valid; the generation identifies the pod.
   3. `free` frees a slot, and so does `drain` when nothing is in flight. `release` returns DRAINED and frees nothing.
   4. A release with an old generation is counted and changes nothing.
-  5. A pod is in the room structure if and only if `may_take_one()` is true; `has_room` has the same value. With slow
-     start, a warming pod is in the structure of lb/warming.py instead.
-  6. An exception in a hook of the policy is counted and passed to `on_hook_error`; the operation completes. An
-     exception in `pick` is propagated to the caller, and the table does not change.
-  7. Each call updates `in_flight`, `capacity`, `room` and `draining`; only `check_invariants` computes them from the
+  5. Each call updates `in_flight`, `capacity`, `room` and `draining`; only `check_invariants` computes them from the
      slots.
-  8. At most one pod that does not drain has an address: before another is added, the first must drain. Both may be
+  6. At most one pod that does not drain has an address: before another is added, the first must drain. Both may be
      names of one process, so the requests in flight in older slots at the address reduce the limit of the newest.
-  9. The requests of other members (`elsewhere`) only affect the ranking of pods: limits, capacity, drains and totals
+  7. The requests of other members (`elsewhere`) only affect the ranking of pods: limits, capacity, drains and totals
      count the requests of this table.
 
-Cost: pick, reserve, release, suspect, set_elsewhere, find, set_state and set_limit are O(1); add and free are amortised
-O(1), including growth and trims, and O(slots at the address) if slots share one. set_policy, drop_slots, abandon and
-check_invariants are O(slots).
+Cost: set_elsewhere, find, set_state and set_limit are O(1); add and free are amortised O(1), including growth and
+trims, and O(slots at the address) if slots share one. set_policy, drop_slots, abandon and check_invariants are
+O(slots).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
-
-from mypy_extensions import i64
+from typing import final
 
 from lb.addresses import check_addresses, check_limit, limit_at_address
 from lb.invariants import check_pod, check_room, check_table, check_totals
-from lb.pod_table import PodTable
 from lb.policy import Policy, is_own, overrides
 from lb.rooms import RoomStructure
 from lb.roster import Roster
+from lb.serving_table import ServingTable
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
 from lb.structures import make_structure
@@ -43,14 +36,9 @@ from lb.tracker import DRAINING, EMPTY, FOREVER, UNLIMITED, PodTracker
 from lb.warming import NO_WARM_UP, WarmUp
 from lb.weights import WEIGHT_MAX
 
-# Results of `release`.
-RELEASED: Final = 0
-LATE: Final = 1  # the slot has since been freed or given to another pod
-DRAINED: Final = 2  # the last release of a draining slot, which the state worker should free
-
 
 @final
-class TrackerTable(PodTable):
+class TrackerTable(ServingTable):
     """The slots of one revision, with the room structure that its policy picks from.
 
     A table that replaces another one takes that table's `generation` as `first_generation`, so that no
@@ -66,136 +54,8 @@ class TrackerTable(PodTable):
         first_generation: int = 0,
     ) -> None:
         array = SlotArray(max_scale, trailing_fragmentation_threshold, slots_max, first_generation)
-        super().__init__(array, make_structure(policy.needs, array.slots))
-        self._roster: Roster = Roster()
+        super().__init__(policy, array)
         self.abandoned: bool = False
-        self.hook_errors: i64 = 0  # since the table was made
-        self.on_hook_error: Callable[[Exception], None] | None = None
-        # The policy, and which of its hooks it defines.
-        self.policy: Policy = policy
-        self.warm_up: WarmUp = NO_WARM_UP  # the table's own object while slow start is on
-        self.slow_starts: bool = False
-        self._trusts_policy: bool = is_own(policy)
-        self._counts_load: bool = self.structure.counts_load
-        self._policy_sees_reserve: bool = overrides(policy, "on_reserve")
-        self._policy_sees_release: bool = overrides(policy, "on_release")
-
-    # The request path.
-
-    def pick(self, key: i64, now_s: float) -> PodTracker | None:
-        """Return the pod that the policy picks for the next request; None if no pod has room.
-
-        An invalid pick of a third-party policy is replaced: a pod without room is never returned, and neither is None
-        while a pod has room.
-        """
-        if self.slow_starts:
-            tracker = self.warm_up.pick(self, self.policy, key, now_s)
-        else:
-            tracker = self.policy.pick(self, key, now_s)
-        if tracker is None:
-            return None if self.room == 0 else self._replace_bad_pick()
-        if tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
-            return tracker
-        return self._replace_bad_pick()
-
-    def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
-        """Pick as `pick` does, but return the avoided pod only if no other has room."""
-        if not avoided.has_room or self.room == 1:
-            return self.pick(key, now_s)
-        self._leave_room(avoided)
-        try:
-            return self.pick(key, now_s)
-        finally:
-            self._settle(avoided)
-
-    def reserve(self, tracker: PodTracker) -> None:
-        """Count one more request in the pod. The caller may exceed the limit (a request exempted by rule).
-
-        If the pod drains, the caller must then call `drain`, which updates the limit of the newer pod at its address.
-        """
-        assert tracker.state != EMPTY, "a request was given to an empty slot"
-        in_flight = tracker.in_flight + 1
-        tracker.in_flight = in_flight
-        self.in_flight += 1
-        if tracker.has_room:
-            if in_flight >= tracker.limit:
-                tracker.has_room = False
-                self.room -= 1
-                self._take_out(tracker)
-            elif self._counts_load and not tracker.warming:
-                self.structure.load_rose(tracker)
-        if self._policy_sees_reserve:
-            self._notify_reserve(tracker)
-
-    def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
-        """Count one request less in the pod that had `generation`. Return RELEASED, LATE or DRAINED.
-
-        `latency_s` is the pod's response time, negative if the request ended after this time without a response, 0.0 if
-        unknown.
-        """
-        if generation != tracker.generation:
-            self.late_releases += 1
-            return LATE
-        in_flight = tracker.in_flight - 1
-        assert in_flight >= 0, "a lease was released twice"
-        tracker.in_flight = in_flight
-        self.in_flight -= 1
-        if tracker.has_room:
-            if self._counts_load and not tracker.warming:
-                self.structure.load_fell(tracker)
-        elif tracker.may_take_one():
-            tracker.has_room = True
-            self.room += 1
-            self._put_in(tracker)
-        if self._policy_sees_release:
-            self._notify_release(tracker, latency_s)
-        if tracker.state == DRAINING:
-            self._limit_newest(tracker.address)
-            if in_flight == 0:
-                return DRAINED
-        return RELEASED
-
-    def begin_trial(self, tracker: PodTracker) -> None:
-        """Mark the last reserved request as the trial of a recovering pod, which gets no other before `end_trial`.
-
-        The pod's requests from before its quarantine do not delay the trial, but they count towards its limit.
-        """
-        assert i64(tracker.trials) < tracker.in_flight, "a trial is one of the requests in flight"
-        tracker.trials += 1
-        self._settle(tracker)
-
-    def end_trial(self, tracker: PodTracker, generation: i64) -> None:
-        """End the trial, so that the pod may get other requests. Called once per trial, before its release."""
-        if generation == tracker.generation and tracker.trials > 0:
-            tracker.trials -= 1
-            self._settle(tracker)
-
-    def suspect(self, tracker: PodTracker, until_s: float) -> None:
-        """Do not pick the pod until the state worker decides about it; with FOREVER, until `end_suspicion`."""
-        assert until_s > 0.0, "0.0 means not suspected"
-        assert tracker.state != EMPTY, "an empty slot cannot be suspected"
-        tracker.suspect_until_s = until_s
-        self._settle(tracker)
-
-    def end_suspicion(self, tracker: PodTracker, generation: i64, now_s: float) -> bool:
-        """End a suspicion whose time has passed without a decision. Return True if the pod can be picked again."""
-        if tracker.generation != generation or not 0.0 < tracker.suspect_until_s <= now_s:
-            return False
-        tracker.suspect_until_s = 0.0
-        self._settle(tracker)
-        return tracker.has_room
-
-    def _is_mine(self, tracker: PodTracker) -> bool:
-        slot = tracker.slot
-        return 0 <= slot < self.length and self.slots[slot] is tracker
-
-    def _replace_bad_pick(self) -> PodTracker | None:
-        """Return the first pod with room, by a scan of the slots, which only a defective policy causes."""
-        self.bad_picks += 1
-        for tracker in self.slots[: self.length]:
-            if tracker.has_room:
-                return tracker
-        return None
 
     # Structure, written by the state worker.
 
@@ -478,37 +338,6 @@ class TrackerTable(PodTable):
         except Exception as error:
             self._hook_raised(error)
 
-    # Separate from `reserve` and `release`, which are faster without an exception handler.
-
-    def _notify_reserve(self, tracker: PodTracker) -> None:
-        try:
-            self.policy.on_reserve(tracker)
-        except Exception as error:
-            self._hook_raised(error)
-
-    def _notify_release(self, tracker: PodTracker, latency_s: float) -> None:
-        try:
-            self.policy.on_release(tracker, latency_s)
-        except Exception as error:
-            self._hook_raised(error)
-
-    def _hook_raised(self, error: Exception) -> None:
-        self.hook_errors += 1
-        if self.on_hook_error is not None:
-            self.on_hook_error(error)
-
-    def _limit_newest(self, address: str) -> None:
-        """Update the limit of the newest slot, because the requests of older slots at the address may have changed."""
-        newest = self._roster.at(address)
-        if newest is not None and newest.older_at_address is not None:
-            self._limit(newest)
-
-    def _limit(self, tracker: PodTracker) -> None:
-        before = tracker.capacity()
-        tracker.limit = limit_at_address(tracker)
-        self.capacity += tracker.capacity() - before
-        self._settle(tracker)
-
     def _vacate(self, tracker: PodTracker) -> None:
         self.in_flight -= tracker.in_flight
         self.draining -= 1
@@ -520,33 +349,6 @@ class TrackerTable(PodTable):
         self._array.give_back(tracker)
         if len(self.slots) != slots_before:
             self._resize()
-
-    def _settle(self, tracker: PodTracker) -> None:
-        # Called after any change of state, limit or suspicion, to update has_room and the structure.
-        if not tracker.may_take_one():
-            self._leave_room(tracker)
-        elif not tracker.has_room:
-            tracker.has_room = True
-            self.room += 1
-            self._put_in(tracker)
-
-    def _leave_room(self, tracker: PodTracker) -> None:
-        if tracker.has_room:
-            tracker.has_room = False
-            self.room -= 1
-            self._take_out(tracker)
-
-    def _put_in(self, tracker: PodTracker) -> None:
-        if tracker.warming:
-            self.warm_up.insert(tracker)
-        else:
-            self.structure.insert(tracker)
-
-    def _take_out(self, tracker: PodTracker) -> None:
-        if tracker.warming:
-            self.warm_up.remove(tracker)
-        else:
-            self.structure.remove(tracker)
 
     def _resize(self) -> None:
         self.structure.resize(len(self.slots))

@@ -14,8 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from activator.data_plane.apply import RevisionTables
 from activator.data_plane.snapshot import waits_for
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.tracker import EMPTY, READY, STATE_NAMES, PodTracker
 
@@ -60,7 +60,7 @@ class Snapshot:
 
     def queued(self) -> int:
         throttler = self._throttler()
-        queued = 0 if throttler is None else throttler.queue.line.length
+        queued = 0 if throttler is None else throttler.queue.waiters.length
         self.most_queued = max(self.most_queued, queued)
         return queued
 

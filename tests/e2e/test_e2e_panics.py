@@ -19,9 +19,9 @@ from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import Supervision
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import TableHooks
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
+from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import (
     Change,
@@ -194,7 +194,7 @@ def test_a_thousand_panics_cost_no_request_but_of_condemned_revisions() -> None:
         await asyncio.gather(*clients)
         for throttler in running.data.tables.throttlers.values():
             throttler.table.check_invariants()
-            assert throttler.table.in_flight == len(throttler.leases) == throttler.queue.line.length == 0
+            assert throttler.table.in_flight == len(throttler.leases) == throttler.queue.waiters.length == 0
         await running.end()
         return running
 

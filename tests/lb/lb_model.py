@@ -9,8 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from lb.registry import BUILT_IN, create
 from lb.rng import Rng
+from lb.serving_table import DRAINED, LATE, RELEASED
 from lb.sizing import first_slots, grown_slots, kept_slots
-from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.table import TrackerTable
 from lb.testing import Oracle, candidates
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import ORACLES

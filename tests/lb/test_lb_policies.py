@@ -18,7 +18,8 @@ from lb.policies.weighted import Weighted
 from lb.policy import Policy
 from lb.registry import BUILT_IN, create
 from lb.rng import Rng
-from lb.table import DRAINED, TrackerTable
+from lb.serving_table import DRAINED
+from lb.table import TrackerTable
 from lb.testing import PolicyContract, candidates, grant, release
 from lb.tracker import READY, PodTracker
 from tests.lb.lb_oracles import ORACLES, ScanningPolicy

@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 
 from lb.registry import BUILT_IN
+from lb.serving_table import RELEASED
 from lb.sizing import SLOTS_MAX
 from lb.slots import Trim
-from lb.table import RELEASED
 from lb.tracker import READY, PodTracker
 from tests.lb.lb_tables import add, fill, make_table
 

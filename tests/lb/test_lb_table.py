@@ -11,7 +11,8 @@ import pytest
 
 from lb.registry import BUILT_IN, create
 from lb.rng import Rng
-from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.serving_table import DRAINED, LATE, RELEASED
+from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import HearingPolicy, ScanningPolicy
 from tests.lb.lb_tables import add, enter, fill, leave, make_table

@@ -11,11 +11,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
-from activator.data_plane.ownership.view import MemberName, View
-from activator.data_plane.rebuild import Rebuild, highest_generation
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
+from activator.data_plane.tables.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -211,7 +214,7 @@ class Events(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         self._node.wanted += 1
 
     def drained(self, key: str, slot: int, generation: int) -> None:
@@ -567,7 +570,7 @@ class World:
     def drain(self, node: Node, seconds: float) -> None:
         """It owns nothing from now on, and leaves after so long; until then clients come to it as before."""
         place = self._names.index(node.name)
-        node.name = self._names[place] = node.name._replace(owns=False)
+        node.name = self._names[place] = replace(node.name, drains=True)
         self._publish()
         self.timeline.later(seconds, lambda: self._drained(node))
 
@@ -723,13 +726,13 @@ class World:
             for node in self.live():
                 throttler = node.throttlers[key]
                 throttler.table.check_invariants()
-                left = (throttler.queue.line.length, len(throttler.leases), int(throttler.table.in_flight))
+                left = (throttler.queue.waiters.length, len(throttler.leases), int(throttler.table.in_flight))
                 if left != (0, 0, 0):
                     raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
         for node in self.live():
             check_left(node.member, node.throttlers)
             for throttler in node.dropped:
-                if throttler.has_requests() or throttler.queue.line.length:
+                if throttler.has_requests() or throttler.queue.waiters.length:
                     raise RuleError(
                         f"{throttler.key} was dropped at {node.name}, and has {len(throttler.leases)} leases"
                     )
@@ -759,7 +762,7 @@ class World:
     def _publish(self) -> None:
         """Tell all members of the present view; each is told in order, and at a time of its own."""
         self._epoch += 1
-        view = View(self._epoch, tuple(sorted(self._names)), frozenset(self._leaving))
+        view = View(self._epoch, tuple(sorted(self._names, key=lambda one: one.number)), frozenset(self._leaving))
         for node in self.live():
             heard_s = max(self._heard_s.get(node.name.number, 0.0), self.now() + self.lag_s())
             self._heard_s[node.name.number] = heard_s

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.fields import is_claim, is_internal
+from activator.codec.http1.field_names import is_claim, is_internal
 from lb import COMPILED
 
 _COMPILED: Final[bool] = COMPILED

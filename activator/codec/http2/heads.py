@@ -20,7 +20,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.fields import NOT_IN_TRAILERS, is_claim
+from activator.codec.http1.field_names import is_claim
+from activator.codec.http1.fields import NOT_IN_TRAILERS
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http1.serialise import PHRASES
 from activator.codec.http1.target import check_authority, check_target, is_method

@@ -42,7 +42,7 @@ RESET_REMEMBERED: Final = 1024  # how many reset streams are remembered; of olde
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Http2Sender:
-    """The sending half of a connection; `connection.py` adds the receiving half."""
+    """The sending half of a connection; `control.py` and `connection.py` add the receiving half."""
 
     def __init__(self, events: ConnectionEvents, not_sent: frozenset[bytes]) -> None:
         """Make a sender; heads are sent without the fields named in `not_sent`."""

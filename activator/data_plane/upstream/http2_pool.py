@@ -17,7 +17,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.codec.http2.connection import STREAMS_BEFORE_SETTINGS
+from activator.codec.http2.control import STREAMS_BEFORE_SETTINGS
 from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http2_connection import Http2PodConnection

@@ -6,7 +6,8 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.fields import end_of_line, is_field, value_of
+from activator.codec.http1.field_names import is_field
+from activator.codec.http1.fields import end_of_line, value_of
 from activator.data_plane.headers.grpc import STATUS_NAMES
 from activator.data_plane.request import RequestRecord
 from activator.runtime.errors import one_line

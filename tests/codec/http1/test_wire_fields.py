@@ -10,14 +10,16 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, Htt
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from activator.codec.http1 import field_names
 from activator.codec.http1 import fields as wire_fields
-from activator.codec.http1.fields import end_of_line, internal_names, kind_of
+from activator.codec.http1.field_names import kind_of
+from activator.codec.http1.fields import end_of_line, internal_names
 from activator.codec.http1.serialise import request_bytes, response_bytes
 from activator.codec.message import Fields, Headers
 from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import RequestRun, ResponseRun
 
-KINDS = wire_fields._KINDS
+KINDS = field_names._KINDS
 NOT_END_TO_END = frozenset(KINDS) - {b"host", b"traceparent"}
 LINE = b"OPTIONS / HTTP/1.1"
 STATUS = b"HTTP/1.1 204 No Content"
@@ -176,8 +178,8 @@ def test_special_names(name: bytes, capitals: int) -> None:
         data = before + line + b"\r\nNext: 1"
         assert kind_of(data, len(before), len(before) + len(line)) == KINDS[name]
     for other in (b"x" + written, written + b"x", written[:-1], written[:-1] + b"x", written[:1] + b":" + written[2:]):
-        assert kind_of(other + b":", 0, len(other) + 1) == KINDS.get(other.lower(), wire_fields.ORDINARY)
-        assert kind_of(other + b":" + b"1" * 20, 0, len(other) + 21) == KINDS.get(other.lower(), wire_fields.ORDINARY)
+        assert kind_of(other + b":", 0, len(other) + 1) == KINDS.get(other.lower(), field_names.ORDINARY)
+        assert kind_of(other + b":" + b"1" * 20, 0, len(other) + 21) == KINDS.get(other.lower(), field_names.ORDINARY)
 
 
 INTERNAL_NAMES = [b"Knative-Serving-Revision", b"knative_serving_namespace", b"K-Original-Host", b"k_original_host"]
@@ -187,10 +189,10 @@ INTERNAL_NAMES += [b"Activator-Priority", b"ACTIVATOR_X", b"activator-"]
 @pytest.mark.parametrize("name", INTERNAL_NAMES)
 def test_internal_names(name: bytes) -> None:
     for data in (name + b":", name + b": 1"):
-        assert kind_of(data, 0, len(data)) == wire_fields.INTERNAL
+        assert kind_of(data, 0, len(data)) == field_names.INTERNAL
     for other in (name[:4], b"x" + name, name[:6] + b"x" + name[6:], b"Accept", b"Act", b"K", b"a", b"Actor-1"):
         data = other + b": 1"
-        assert kind_of(data, 0, len(data)) == wire_fields.ORDINARY
+        assert kind_of(data, 0, len(data)) == field_names.ORDINARY
     head = RequestRun([b"GET / HTTP/1.1\r\nHost: a\r\n%b: 1\r\nX: 2\r\n\r\n" % name]).sink.heads[0]
     assert head.has_internal and head.headers.get(name.lower()) == b"1", "it is for us: the proxy takes it out"
     assert internal_names(head) == {name.lower()}

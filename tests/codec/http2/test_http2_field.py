@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.codec.http1 import fields as http1_fields
-from activator.codec.http1.fields import kind_of
+from activator.codec.http1 import field_names
+from activator.codec.http1.field_names import kind_of
 from activator.codec.http2 import field as field_module
 from activator.codec.http2.field import (
     ALIAS,
@@ -57,20 +57,20 @@ KINDS = [
 
 # Of the HTTP/1.1 codec, in this one's terms.
 SAME = {
-    http1_fields.ORDINARY: {ORDINARY, COOKIE, EXPECT},
-    http1_fields.HOST: {HOST},
-    http1_fields.LENGTH: {LENGTH},
-    http1_fields.CODING: {CONNECTION_SPECIFIC},
-    http1_fields.CONNECTION: {CONNECTION_SPECIFIC},
-    http1_fields.UPGRADE: {CONNECTION_SPECIFIC},
-    http1_fields.TE: {TE},
-    http1_fields.HOP: {HOP},
-    http1_fields.PROXY_CONNECTION: {CONNECTION_SPECIFIC},
-    http1_fields.ALIAS: {ALIAS},
-    http1_fields.KEEP_ALIVE: {CONNECTION_SPECIFIC},
-    http1_fields.CLAIM: {CLAIM},
-    http1_fields.TRACE: {TRACE},
-    http1_fields.INTERNAL: {INTERNAL},
+    field_names.ORDINARY: {ORDINARY, COOKIE, EXPECT},
+    field_names.HOST: {HOST},
+    field_names.LENGTH: {LENGTH},
+    field_names.CODING: {CONNECTION_SPECIFIC},
+    field_names.CONNECTION: {CONNECTION_SPECIFIC},
+    field_names.UPGRADE: {CONNECTION_SPECIFIC},
+    field_names.TE: {TE},
+    field_names.HOP: {HOP},
+    field_names.PROXY_CONNECTION: {CONNECTION_SPECIFIC},
+    field_names.ALIAS: {ALIAS},
+    field_names.KEEP_ALIVE: {CONNECTION_SPECIFIC},
+    field_names.CLAIM: {CLAIM},
+    field_names.TRACE: {TRACE},
+    field_names.INTERNAL: {INTERNAL},
 }
 
 special = st.sampled_from([name for name, _ in KINDS if name])

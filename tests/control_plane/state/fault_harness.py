@@ -39,7 +39,7 @@ from activator.control_plane.state import (
 )
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S
 from activator.data_plane import apply, audit, drains, empty_tables, rebuild
-from activator.data_plane.audit import AUDIT_INTERVAL_S
+from activator.data_plane.tables.audit import AUDIT_INTERVAL_S
 from activator.messages import (
     Change,
     Listed,

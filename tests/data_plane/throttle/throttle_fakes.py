@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.apply import GRANTS_PER_TURN_MAX
+from activator.data_plane.tables.apply import GRANTS_PER_TURN_MAX
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -34,8 +34,8 @@ class Heard(SlotEvents):
     def activated(self, key: str) -> None:
         self.events.append(("activated",))
 
-    def wanted(self, key: str) -> None:
-        self.events.append(("wanted",))
+    def queue_formed(self, key: str) -> None:
+        self.events.append(("queue_formed",))
 
     def drained(self, key: str, slot: int, generation: int) -> None:
         self.events.append(("drained", str(slot), str(generation)))
