@@ -309,6 +309,9 @@ class FieldJudge:
         if line == b"Connection: keep-alive":
             self.has_keep_alive = True
             return
+        if line == b"Connection: close":
+            self.has_close = True
+            return
         for token in tokens(value_of(line)):
             if token == b"keep-alive":
                 self.has_keep_alive = True

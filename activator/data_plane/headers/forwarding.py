@@ -8,7 +8,7 @@ Rules
      nothing. If no id is to be written, the client's is forwarded unchanged.
   4. A client of a Unix socket has no address. `Forwarded` then has `unknown` (RFC 7239 section 6.2). X-Forwarded-For,
      a list of addresses, is not written; it is forwarded unchanged if such clients are trusted.
-  5. Fields that do not change during a connection are built once per connection.
+  5. Fields that do not change during a connection are built once, and kept for the peer's next connections.
 
 X-Forwarded-* follow common practice, because there is no standard; Forwarded is RFC 7239, Via is RFC 9110 7.6.3.
 """
@@ -26,6 +26,9 @@ from lb import COMPILED
 _COMPILED: Final[bool] = COMPILED
 _MASK: Final = (1 << 64) - 1
 _REQUEST_ID_MAX: Final = 128
+ORIGINS_KEPT_MAX: Final = 256  # peers whose fields are kept for their next connections
+AUTHORITIES_KEPT_MAX: Final = 16  # authorities of one peer whose fields are kept
+AUTHORITY_KEPT_BYTES: Final = 256  # longer ones are not kept
 _NOT_IN_REQUEST_ID: Final = bytes(
     byte for byte in range(256) if not ((chr(byte).isalnum() and byte < 128) or byte in b"-_.~:/+=@")
 )
@@ -65,12 +68,22 @@ class Origins:
         self.writes_request_id = writes_request_id
         self.via = via
         self._seed = seed & _MASK
+        self._kept: dict[tuple[str, bool, bool, bytes], Origin] = {}
         self._made: int = -1
         self._id_start: bytes = b""  # all but the last two digits of the current ids
 
-    def of(self, peer_ip: str, secure: bool, is_unix: bool = False) -> Origin:
-        """Return the origin of a connection; `secure`: over TLS, `is_unix`: over a Unix socket."""
-        return Origin(self, peer_ip, secure, is_unix)
+    def of(self, peer_ip: str, secure: bool, is_unix: bool = False, version: bytes = b"1.1") -> Origin:
+        """Return the origin of a connection, which the connections of one peer may share.
+
+        `secure`: over TLS, `is_unix`: over a Unix socket, `version`: of HTTP, for Via.
+        """
+        key = (peer_ip, secure, is_unix, version)
+        origin = self._kept.get(key)
+        if origin is None:
+            if len(self._kept) >= ORIGINS_KEPT_MAX:
+                self._kept.clear()  # a kept one is only a cache
+            origin = self._kept[key] = Origin(self, peer_ip, secure, is_unix, version)
+        return origin
 
     def is_trusted(self, ip: str) -> bool:
         """True if the address is in a trusted network; False if it is not an address."""
@@ -96,18 +109,17 @@ class Origins:
 
 
 class Origin:
-    """The peer of one connection."""
+    """The peer of a connection."""
 
-    def __init__(self, origins: Origins, peer_ip: str, secure: bool, is_unix: bool) -> None:
+    def __init__(self, origins: Origins, peer_ip: str, secure: bool, is_unix: bool, version: bytes) -> None:
         self._origins = origins
         self._is_unix = is_unix
         self.peer_ip = unmapped(peer_ip)
         self.secure = secure
-        self.version: bytes = b"1.1"  # protocol version for Via
+        self._version = version
         self.is_trusted = origins.trusts_unix if is_unix else origins.is_trusted(self.peer_ip)
         self._writes_request_id: bool = origins.writes_request_id
-        self._known_authority: bytes = b""
-        self._known_fields: bytes = b""
+        self._fields: dict[bytes, bytes] = {}  # by authority
 
     def stamp(self, head: RequestHead) -> None:
         """Add the origin fields to the head for the pod."""
@@ -115,10 +127,8 @@ class Origin:
         if self.is_trusted and claims:
             fields = self._continued(head)
         else:
-            if head.authority != self._known_authority or not self._known_fields:
-                self._known_authority = head.authority
-                self._known_fields = self._fresh(head.authority)
-            fields = self._known_fields
+            kept = self._fields.get(head.authority)
+            fields = self._fresh(head.authority) if kept is None else kept
         if self._writes_request_id:
             known = _value_of(claims, b"x-request-id") if claims else b""
             if not is_valid_request_id(known):
@@ -146,6 +156,7 @@ class Origin:
     # --- within ---
 
     def _fresh(self, authority: bytes) -> bytes:
+        """Return the fields of a peer that is not trusted, and keep them."""
         origins = self._origins
         peer = self.peer_ip.encode()
         pairs = []
@@ -160,8 +171,13 @@ class Origin:
         if origins.writes & FORWARDED and (peer or self._is_unix):
             pairs.append((b"Forwarded", self._element(authority)))
         if origins.via:
-            pairs.append((b"Via", b"%b %b" % (self.version, origins.via)))
-        return Fields.from_pairs(pairs).block
+            pairs.append((b"Via", b"%b %b" % (self._version, origins.via)))
+        fields = Fields.from_pairs(pairs).block
+        if len(authority) <= AUTHORITY_KEPT_BYTES:
+            if len(self._fields) >= AUTHORITIES_KEPT_MAX:
+                self._fields.clear()
+            self._fields[authority] = fields
+        return fields
 
     def _continued(self, head: RequestHead) -> bytes:
         """Return the fields for a trusted peer's request: its claims, with its own address appended."""
@@ -189,7 +205,7 @@ class Origin:
             if name.lower() not in written or (name.lower() == b"x-request-id" and not self._writes_request_id):
                 pairs.append((name, value.strip(b" \t")))
         if origins.via:
-            pairs.append((b"Via", b"%b %b" % (self.version, origins.via)))
+            pairs.append((b"Via", b"%b %b" % (self._version, origins.via)))
         return Fields.from_pairs(pairs).block
 
     def _scheme(self) -> bytes:

@@ -69,6 +69,10 @@ class ClientConnection(RegisteredConnection):
         """Report the disconnected client to every exchange."""
         raise NotImplementedError
 
+    def _http_version(self) -> bytes:
+        """Return the version of HTTP for Via."""
+        return b"1.1"
+
     def _is_busy(self) -> bool:
         """True if a request is being answered, so that the connection is not idle."""
         raise NotImplementedError
@@ -182,7 +186,7 @@ class ClientConnection(RegisteredConnection):
             if self.endpoints is not None and self.endpoints.client_ip:  # from a PROXY protocol header
                 peer_ip = self.endpoints.client_ip
                 is_unix = False
-            origin = self._origin = self._registry.origins.of(peer_ip, secure, is_unix)
+            origin = self._origin = self._registry.origins.of(peer_ip, secure, is_unix, self._http_version())
         return origin
 
     # --- deadlines ---

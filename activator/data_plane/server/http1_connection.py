@@ -118,7 +118,7 @@ class Http1Connection(StreamOwner):
         self._release()
         transport.set_protocol(connection)
         connection.endpoints = self.endpoints
-        connection.take_over(transport, self._origin, data)
+        connection.take_over(transport, data)
 
     def eof_received(self) -> bool | None:
         tunnel = self._tunnel

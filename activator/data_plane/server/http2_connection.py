@@ -24,7 +24,6 @@ from activator.codec.http2.frames import CANCEL, ENHANCE_YOUR_CALM, PROTOCOL_ERR
 from activator.codec.http2.server import Http2Server, ServerEvents
 from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers, RequestHead
-from activator.data_plane.headers.forwarding import Origin
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.closing import LINGERING, OPEN
@@ -69,9 +68,8 @@ class Http2ClientConnection(ClientConnection):
             self._codec.fail(ENHANCE_YOUR_CALM, "this proxy has as many connections as it may")
             self._after(0.0)
 
-    def take_over(self, transport: Transport, origin: Origin | None, data: bytes) -> None:
+    def take_over(self, transport: Transport, data: bytes) -> None:
         """Continue an accepted connection whose first bytes, `data`, are those of HTTP/2."""
-        self._origin = origin
         self._start(transport)
         self.data_received(data)
 
@@ -131,6 +129,9 @@ class Http2ClientConnection(ClientConnection):
 
     # --- within ---
 
+    def _http_version(self) -> bytes:
+        return b"2.0"
+
     def _start(self, transport: Transport) -> None:
         super()._start(transport)
         registry = self._registry
@@ -138,7 +139,6 @@ class Http2ClientConnection(ClientConnection):
             registry.entered[self] = self._entry
         registry.http2_total += 1
         registry.http2_connections += 1
-        self._origin_of_client().version = b"2.0"
         self._codec.start()
         self._start_checks(self._quiet_since_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 from typing import Any
 
 import pytest
@@ -11,7 +12,16 @@ from hypothesis import strategies as st
 
 from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.message import Fields, RequestHead
-from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins, is_valid_request_id
+from activator.data_plane.headers.forwarding import (
+    AUTHORITIES_KEPT_MAX,
+    AUTHORITY_KEPT_BYTES,
+    FOR_ONLY,
+    FORWARDED,
+    ORIGINS_KEPT_MAX,
+    X_FORWARDED,
+    Origins,
+    is_valid_request_id,
+)
 from tests.codec.http1.recording import Requests
 
 PROXY = "10.1.2.3"
@@ -155,6 +165,35 @@ def test_which_bytes_a_request_id_may_have() -> None:
 def test_no_id_comes_twice() -> None:
     ours = origins(request_id=True)
     assert len({ours.request_id() for _ in range(10_000)}) == 10_000
+
+
+def test_connections_share_what_is_said_of_them_only_if_nothing_differs() -> None:
+    shared = origins(via=b"us")
+    ways = list(itertools.product(("", STRANGER), (False, True), (b"1.1", b"2.0")))
+    first = [shared.of(peer, secure, False, version) for peer, secure, version in ways]
+    assert [shared.of(peer, secure, False, version) for peer, secure, version in ways] == first
+    assert len(set(first)) == len(ways)
+    for authority in ("a.test", "b.test", "a.test"):
+        for (peer, secure, version), origin in zip(ways, first, strict=True):
+            one, alone = head(authority=authority), head(authority=authority)
+            origin.stamp(one)
+            origins(via=b"us").of(peer, secure, False, version).stamp(alone)
+            assert one.headers.block == alone.headers.block
+
+
+def test_what_is_kept_of_peers_is_bounded() -> None:
+    shared = origins()
+    for number in range(3 * ORIGINS_KEPT_MAX):
+        shared.of(f"192.0.{number >> 8}.{number & 255}", False)
+        assert len(shared._kept) <= ORIGINS_KEPT_MAX
+    origin = shared.of(STRANGER, False)
+    for number in range(3 * AUTHORITIES_KEPT_MAX):
+        origin.stamp(head(authority=f"{number}.test"))
+        assert len(origin._fields) <= AUTHORITIES_KEPT_MAX
+    before = dict(origin._fields)
+    long = head(authority=".".join(["a" * 60] * (AUTHORITY_KEPT_BYTES // 60 + 1)))
+    origin.stamp(long)
+    assert origin._fields == before and b"X-Forwarded-Host: aaa" in long.headers.block
 
 
 def test_a_connection_may_change_hosts() -> None:
