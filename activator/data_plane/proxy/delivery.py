@@ -114,3 +114,16 @@ def keeps_response(exchange: ProxiedExchange, throttler: RevisionThrottler) -> b
         return False
     exchange.delivery = Delivery(exchange, buffer)
     return True
+
+
+def send_buffered(exchange: ProxiedExchange, feeds: bool) -> None:
+    """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
+    body, delivery = exchange.upload, exchange.delivery
+    try:
+        more = feeds and body is not None and body.feed()
+        more = (delivery is not None and delivery.send_share()) or more
+    except OSError as error:  # a temporary file cannot be read
+        exchange.end_with_error(error)
+        return
+    if more and not exchange.over:
+        exchange.continue_soon()

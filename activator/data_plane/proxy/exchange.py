@@ -27,11 +27,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.fields import internal_names
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.exchange import ClientStream, ClientWrapper
-from activator.data_plane.filters.filter import Failure, FilterChain
+from activator.data_plane.filters.filter import Failure
 from activator.data_plane.phases import (
     ANSWERING,
     CONNECTING,
@@ -48,7 +46,8 @@ from activator.data_plane.phases import (
 )
 from activator.data_plane.proxy.attempt import Attempt
 from activator.data_plane.proxy.context import ProxyContext
-from activator.data_plane.proxy.delivery import Delivery, keeps_response
+from activator.data_plane.proxy.delivery import Delivery, keeps_response, send_buffered
+from activator.data_plane.proxy.entering import must_gather, resume_routing, route
 from activator.data_plane.proxy.filter_run import FilterRun
 from activator.data_plane.proxy.leaving import fall_back, give_up, hand_over
 from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal, send_whole
@@ -60,11 +59,9 @@ from activator.data_plane.proxy.retry_policy import (
     TOUCHED,
     decide,
 )
-from activator.data_plane.proxy.routing import routing_host
-from activator.data_plane.proxy.rule_routing import resume_routing, route_by
 from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
-from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client
+from activator.data_plane.proxy.tunnel import after_end_of_client
 from activator.data_plane.request import BodyWatcher, RequestRecord
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -95,7 +92,7 @@ class ProxiedExchange(RequestRecord):
         self.gathered_max: int = 0  # bytes of the body for which the request has waited
         self.has_client_ended: bool = False  # its direction of a tunnel
         self.is_handed_over: bool = False  # another exchange continues the request, and counts it
-        self._selection: Selection | None = None  # set while the body is scanned
+        self.selection: Selection | None = None  # set while the body is scanned
         self._is_continuing: bool = False  # `_continue` is scheduled
 
     # --- to a revision ---
@@ -110,100 +107,22 @@ class ProxiedExchange(RequestRecord):
                 context.active += 1
                 throttler = self.throttler
                 if throttler is None:
-                    self._route()
+                    route(self)
                 else:  # continues the request of another exchange
                     self.asked_for_slot_s = context.now()
-                    self._call_filters(throttler)
+                    self.call_filters(throttler)
         except Exception as error:  # a policy may raise; only this request ends
             self.end_with_error(error)
         self.read_s = 0.0
 
-    def _route(self) -> None:
-        if self.filters is not None:
-            self.filters.arrive()
-            if self.over:
-                return
-        router = self.context.router
-        key = self.destination
-        if key:
-            throttler = router.named(key)
-            if throttler is None:
-                self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
-                return
-        elif key is not None:
-            throttler = router.by_host(self.head.authority)
-        else:
-            throttler = router.resolve(self.head)
-            # Sent by a client: no pod may take them for headers of the activator or of Knative.
-            if self.head.has_internal and not router.trusts_revision_headers:
-                self.edit().remove(internal_names(self.head))
-        if throttler is not None:
-            self.routed(throttler)
-            return
-        rules = router.rules_of(routing_host(self.head))
-        if rules is None:
-            self.unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
-            return
-        selection = route_by(rules, self)
-        if self.phase == SCANNING:
-            self._selection = selection
-
-    def unrouted(self, reason: Reason, detail: str) -> None:
-        """Refuse a request that no revision serves; its reason is temporary while a source is not listed."""
-        self.context.unrouted_total += 1
-        if reason is Reason.NO_ROUTE and self.context.is_pending:
-            reason = Reason.SOURCES_PENDING
-        self.fail(reason, detail)
-
     # --- to the queue ---
 
-    def routed(self, throttler: RevisionThrottler) -> None:
-        """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
-        chain = throttler.filters
-        filters = self.filters
-        self.throttler = throttler
-        self.is_quiet = False
-        if isinstance(chain, FilterChain):
-            if filters is None:
-                filters = self.filters = FilterRun(self, chain)
-            try:
-                filters.route(chain)
-            except Exception:
-                self.throttler = None  # it has not been counted there
-                raise
-        elif filters is not None:
-            filters.route(None)
-        self.context.count_routed(self, throttler)
-        if self.fallbacks == 0 and self.head.takes_trailers:
-            self.read_grpc_timeout()
-        if self.head.upgrade:
-            accepted = accepted_upgrades(self.head, throttler.spec)
-            if accepted is None:
-                self.fail(Reason.UPGRADE_NOT_SUPPORTED, "")
-                return
-            if accepted != self.upgrade:
-                self.upgrade = accepted
-                self.edit().set_upgrade(accepted)
-        body = self.upload
-        if body is not None:
-            if self.fallbacks == 0 and not body.assign(throttler.held):
-                self.fail(Reason.HELD_BYTES_FULL, body.refused_for)
-                return
-            if self.fallbacks != 0 and not body.move(throttler.held):
-                self.fail(Reason.HELD_BYTES_FULL, "for this revision")
-                return
-        affinity = throttler.affinity
-        if affinity is not None:
-            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
-        self._call_filters(throttler)
-
-    def _call_filters(self, throttler: RevisionThrottler) -> None:
+    def call_filters(self, throttler: RevisionThrottler) -> None:
         """Call the filters of a routed request; then ask for a slot."""
         filters = self.filters
         if filters is not None and not filters.meet():
             return
-        body = self.upload
-        if body is not None and not self.request_done and self._must_gather(throttler, body):
+        if self.upload is not None and must_gather(self, throttler, self.upload):
             return
         lease = throttler.try_acquire(self, self.asked_for_slot_s)
         if lease is not None:
@@ -215,16 +134,8 @@ class ProxiedExchange(RequestRecord):
         elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
             self._wait(throttler)
 
-    def _must_gather(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
-        """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
-        bytes_max = throttler.spec.buffer_request_bytes
-        if bytes_max <= self.gathered_max or throttler.queue.failure is not None:
-            return False
-        if self.phase == WAITING or self.upgrade or is_request_streamed(self.head):
-            return False
-        return self._waits_for_body(throttler, body, bytes_max) or self.over
-
-    def _waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
+    def waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
+        """Gather up to `bytes_max` of the body first; return True if the request waits for it."""
         body.gather(bytes_max, throttler.spec.buffer_file_bytes)
         self.gathered_max = bytes_max
         if body.is_gathered() or not (self.phase == GATHERING or self.enter(GATHERING)):
@@ -241,7 +152,7 @@ class ProxiedExchange(RequestRecord):
             throttler.gathering -= 1
         self.asked_for_slot_s = self.context.now()
         try:
-            self._call_filters(throttler)
+            self.call_filters(throttler)
         except Exception as error:  # as in `begin`
             self.end_with_error(error)
 
@@ -304,7 +215,7 @@ class ProxiedExchange(RequestRecord):
         elif not body.hold(data):
             self._buffers_full(data, body)
         elif self.phase == SCANNING:
-            if self._selection is not None and self._selection.feed(data):
+            if self.selection is not None and self.selection.feed(data):
                 self.continue_soon()
         elif self.phase == GATHERING and body.is_gathered():
             self.continue_soon()
@@ -332,8 +243,8 @@ class ProxiedExchange(RequestRecord):
                 pod.send_end(trailers)
         elif body is not None and self.phase != DELIVERING and not self.upgrade:
             body.end(trailers)
-            if self._selection is not None:
-                self._selection.finish()
+            if self.selection is not None:
+                self.selection.finish()
             if self.phase == GATHERING or self.phase == SCANNING:
                 self.continue_soon()
 
@@ -366,7 +277,7 @@ class ProxiedExchange(RequestRecord):
         if self.stalled_bytes > 0:
             self.context.bodies.stalled.end(self)
         if self.delivery is not None:
-            self._send_buffered(False)
+            send_buffered(self, False)
         elif self.is_client_slow and self.attempt is not None:
             self.attempt.resume_pod()
 
@@ -390,12 +301,12 @@ class ProxiedExchange(RequestRecord):
         self._is_continuing = False
         if self.over:
             return
-        filters, selection, throttler = self.filters, self._selection, self.throttler
+        filters, selection, throttler = self.filters, self.selection, self.throttler
         if filters is not None and filters.is_broken:
             filters.is_broken = False
             self.fail(Reason.INTERNAL, "")
         elif self.phase == SCANNING and selection is not None:
-            resume_routing(selection, self)
+            resume_routing(self, selection)
         elif self.phase == GATHERING:
             assert throttler is not None
             self._resume(throttler)  # even if a budget has room by now: the client is paused
@@ -404,19 +315,7 @@ class ProxiedExchange(RequestRecord):
             if filters is None or not filters.is_held:
                 self._resume(throttler)
         else:
-            self._send_buffered(True)
-
-    def _send_buffered(self, feeds: bool) -> None:
-        """Send a share of the buffered response and, if `feeds`, a share of the buffered request body."""
-        body, delivery = self.upload, self.delivery
-        try:
-            more = feeds and body is not None and body.feed()
-            more = (delivery is not None and delivery.send_share()) or more
-        except OSError as error:  # a temporary file cannot be read
-            self.end_with_error(error)
-            return
-        if more and not self.over:
-            self.continue_soon()
+            send_buffered(self, True)
 
     # --- calls of filters ---
 
@@ -444,7 +343,7 @@ class ProxiedExchange(RequestRecord):
         body, throttler = self.upload, self.throttler
         if body is None or throttler is None or self.request_done or bytes_max <= self.gathered_max:
             return True
-        return not self._waits_for_body(throttler, body, bytes_max)
+        return not self.waits_for_body(throttler, body, bytes_max)
 
     def body(self) -> bytes | None:
         body = self.upload
@@ -579,7 +478,7 @@ class ProxiedExchange(RequestRecord):
         context.count_end(phase)
         self.done_s = self.time()
         context.wheel.cancel(self)
-        self._selection = None
+        self.selection = None
         if self.stalled_bytes > 0:
             context.bodies.stalled.end(self)
         if self.upload is not None:

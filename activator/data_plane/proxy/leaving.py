@@ -8,6 +8,7 @@ from mypy_extensions import i64
 
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.phases import CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
+from activator.data_plane.proxy.entering import enter
 from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -32,7 +33,7 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
     if exchange.phase <= ROUTING or exchange.phase == WAITING or exchange.enter(WAITING):
         exchange.asked_for_slot_s = context.now()
         try:
-            exchange.routed(second)
+            enter(exchange, second)
         except Exception as error:  # a policy or a filter has raised it
             exchange.end_with_error(error)
     return True

@@ -1,0 +1,161 @@
+"""The ways into a revision: a request is routed by its header, host, rules or body, and enters its revision.
+
+leaving.py has the ways out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from activator.codec.http1.fields import internal_names
+from activator.data_plane.buffering import is_request_streamed
+from activator.data_plane.filters.filter import FilterChain
+from activator.data_plane.phases import SCANNING, WAITING
+from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.proxy.request_body import RequestBody
+from activator.data_plane.proxy.routing import routing_host
+from activator.data_plane.proxy.rules import HostRules
+from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
+from activator.data_plane.proxy.tunnel import accepted_upgrades
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.reasons import Reason
+
+if TYPE_CHECKING:  # import cycle
+    from activator.data_plane.proxy.exchange import ProxiedExchange
+
+
+def route(exchange: ProxiedExchange) -> None:
+    """Find the revision of a request, and let it enter; `resume_routing` does so later if its body is needed first."""
+    if exchange.filters is not None:
+        exchange.filters.arrive()
+        if exchange.over:
+            return
+    head = exchange.head
+    router = exchange.context.router
+    key = exchange.destination
+    if key:
+        throttler = router.named(key)
+        if throttler is None:
+            _refuse_unknown(exchange)
+            return
+    elif key is not None:
+        throttler = router.by_host(head.authority)
+    else:
+        throttler = router.resolve(head)
+        # Sent by a client: no pod may take them for headers of the activator or of Knative.
+        if head.has_internal and not router.trusts_revision_headers:
+            exchange.edit().remove(internal_names(head))
+    if throttler is not None:
+        enter(exchange, throttler)
+        return
+    rules = router.rules_of(routing_host(head))
+    if rules is None:
+        _refuse_unknown(exchange)
+    else:
+        _route_by(rules, exchange)
+
+
+def resume_routing(exchange: ProxiedExchange, selection: Selection) -> None:
+    """Route a request after enough of its body has arrived; called in another turn."""
+    context = exchange.context
+    context.wheel.cancel(exchange)
+    exchange.asked_for_slot_s = context.now()
+    rules = context.router.rules_of(routing_host(exchange.head))
+    if rules is None:  # its last revision was removed in the meantime
+        _refuse_unknown(exchange)
+        return
+    selection.renew(rules)
+    try:
+        _choose(selection, exchange)
+    except Exception as error:  # a policy or a filter has raised it
+        exchange.end_with_error(error)
+
+
+def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
+    """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
+    chain = throttler.filters
+    filters = exchange.filters
+    exchange.throttler = throttler
+    exchange.is_quiet = False
+    if isinstance(chain, FilterChain):
+        if filters is None:
+            filters = exchange.filters = FilterRun(exchange, chain)
+        try:
+            filters.route(chain)
+        except Exception:
+            exchange.throttler = None  # it has not been counted there
+            raise
+    elif filters is not None:
+        filters.route(None)
+    exchange.context.count_routed(exchange, throttler)
+    head = exchange.head
+    if exchange.fallbacks == 0 and head.takes_trailers:
+        exchange.read_grpc_timeout()
+    if head.upgrade:
+        accepted = accepted_upgrades(head, throttler.spec)
+        if accepted is None:
+            exchange.fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+            return
+        if accepted != exchange.upgrade:
+            exchange.upgrade = accepted
+            exchange.edit().set_upgrade(accepted)
+    body = exchange.upload
+    if body is not None:
+        if exchange.fallbacks == 0 and not body.assign(throttler.held):
+            exchange.fail(Reason.HELD_BYTES_FULL, body.refused_for)
+            return
+        if exchange.fallbacks != 0 and not body.move(throttler.held):
+            exchange.fail(Reason.HELD_BYTES_FULL, "for this revision")
+            return
+    affinity = throttler.affinity
+    if affinity is not None:
+        exchange.pick_key = affinity.key_of(head, exchange.client().client_ip() if affinity.on_client_ip else "")
+    exchange.call_filters(throttler)
+
+
+def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
+    """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
+    bytes_max = throttler.spec.buffer_request_bytes
+    if exchange.request_done or bytes_max <= exchange.gathered_max or throttler.queue.failure is not None:
+        return False
+    if exchange.phase == WAITING or exchange.upgrade or is_request_streamed(exchange.head):
+        return False
+    return exchange.waits_for_body(throttler, body, bytes_max) or exchange.over
+
+
+def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
+    """Answer a request for the list of models, or route it by the rules of its host."""
+    selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
+    answer = selection.list_of_models()
+    if answer is not None:
+        exchange.respond(answer[0], answer[1])
+        return
+    body = None if exchange.upgrade else exchange.upload
+    if not selection.begin(body, exchange.request_done):
+        _choose(selection, exchange)
+    elif exchange.enter(SCANNING):
+        exchange.selection = selection
+        exchange.context.wheel.arm(exchange, exchange.time() + SCAN_TIMEOUT_S)
+        exchange.client().ask_for_body()
+
+
+def _choose(selection: Selection, exchange: ProxiedExchange) -> None:
+    throttler = selection.revision(exchange.client())
+    if throttler is None:
+        _refuse(exchange, selection.reason, selection.detail)
+    elif not selection.rewrite(throttler, exchange.upload):
+        exchange.fail(Reason.HELD_BYTES_FULL, "")
+    else:
+        enter(exchange, throttler)
+
+
+def _refuse_unknown(exchange: ProxiedExchange) -> None:
+    _refuse(exchange, Reason.NO_ROUTE, exchange.head.authority.decode("latin-1"))
+
+
+def _refuse(exchange: ProxiedExchange, reason: Reason, detail: str) -> None:
+    """Refuse a request that no revision serves; its reason is temporary while a source is not listed."""
+    exchange.context.unrouted_total += 1
+    if reason is Reason.NO_ROUTE and exchange.context.is_pending:
+        reason = Reason.SOURCES_PENDING
+    exchange.fail(reason, detail)
