@@ -2,21 +2,22 @@
 
 class Teapot(Filter):
     def __init__(self, options: Mapping[str, str]) -> None: ...
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         request.answer(418)
 """
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.exchange import BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.streams import ClientStream, ClientWrapper
 from activator.runtime.reasons import Reason
 
 __all__ = [
     "BodyWatcher",
     "ClientStream",
     "ClientWrapper",
+    "Exchange",
     "Failure",
     "Fields",
     "Filter",
@@ -24,6 +25,5 @@ __all__ = [
     "Headers",
     "Reason",
     "RequestHead",
-    "RequestRecord",
     "ResponseHead",
 ]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from activator.codec.json_field import FieldScan
 from activator.codec.message import RequestHead
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.rules import NEEDS_MODEL, Question
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 
 

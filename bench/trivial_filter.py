@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from activator.filters import Filter, HeadEdits, RequestRecord
+from activator.filters import Exchange, Filter, HeadEdits
 
 
 class Trivial(Filter):
@@ -13,11 +13,11 @@ class Trivial(Filter):
     def __init__(self, options: Mapping[str, str]) -> None:
         self.met = 0
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         self.met += 1
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self.met += 1
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         self.met += 1

@@ -1,283 +1,111 @@
-"""The roles in one exchange of a request and its response, and the calls between them.
-
-    ClientStream  ── request_body, request_end, client_gone, client_blocked/drained ──►  Exchange
-    ClientStream  ◄─ send_interim, send_head, send_body, send_end, abort, pause/resume ──  Exchange
-    PodStream     ── response_interim/head/body/end, pod_failed, pod_blocked/drained ──►  PodUser
-    PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  PodUser
+"""One request and its response, as the client's connection, filters, time limits, accounting and logs see it.
 
 Rules
-  1. Nothing here depends on the HTTP version: a request may arrive over one and be forwarded over another.
-  2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; later calls have
-     no effect.
-  3. Bodies are bytes as the parser delivered them, never views of the receive buffer.
-  4. After a 101 both bodies continue as raw streams, each with its own end: a tunnel is an exchange, too.
+  1. Attributes ending in `_s` are monotonic seconds; 0.0 means that the event has not happened.
+  2. Only proxy/exchange.py and its neighbours write them. A filter may set `is_quiet` in `on_routed`, and `reason`
+     before it responds.
 """
 
 from __future__ import annotations
 
-from mypy_extensions import mypyc_attr
+from typing import Final
 
-from activator.codec.message import Headers, RequestHead, ResponseHead
+from mypy_extensions import i64, mypyc_attr
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.throttle.leases import LeaseHolder
+from activator.config.specs import RevisionSpec
+from activator.data_plane.headers.edits import HeadEdits, addition, edited_fields
+from activator.data_plane.headers.grpc import NO_STATUS, is_grpc, timeout_of
+from activator.data_plane.headers.trace_context import TraceContext
+from activator.data_plane.phases import ARRIVED
+from activator.data_plane.refusals import PHRASES
+from activator.data_plane.streams import ClientStream, ClientWrapper, PodStream
+from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
+HOLD_MAX_S: Final = 3600.0  # the longest hold of a request by a filter
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class ClientStream:
-    """The client's side of an exchange, which receives the response."""
-
-    def send_interim(self, head: ResponseHead) -> None:
-        """Send a 1xx response; the final one follows."""
-        raise NotImplementedError
-
-    def send_head(self, head: ResponseHead) -> None:
-        raise NotImplementedError
-
-    def send_body(self, data: bytes) -> None:
-        raise NotImplementedError
-
-    def send_end(self, trailers: Headers) -> None:
-        """Complete the response; it is written before this returns."""
-        raise NotImplementedError
-
-    def flush(self) -> None:
-        """Write what `send_head` and `send_body` have batched in this turn."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """End a response that cannot be completed, such that the client notices that it is cut short."""
-        raise NotImplementedError
-
-    def pause_request(self) -> None:
-        """Stop reading the request body for now."""
-        raise NotImplementedError
-
-    def resume_request(self) -> None:
-        raise NotImplementedError
-
-    def ask_for_body(self) -> None:
-        """Request the body before any pod has: a client that waits for a 100 (Continue) gets it."""
-
-    def taken_bytes(self) -> int:
-        """Return a counter that grows as the client takes bytes; 0 if it is unknown."""
-        return 0
-
-    def unsent_bytes(self) -> int:
-        """Return the approximate memory of unsent response data, in bytes."""
-        return 0
-
-    def half_closes(self) -> bool:
-        """True if one direction of a tunnel can end before the other (not over TLS)."""
-        raise NotImplementedError
-
-    def client_ip(self) -> str:
-        """Return the trusted address of the client; "" if it has none."""
-        raise NotImplementedError
-
-    def endpoints(self) -> Endpoints | None:
-        """Return source and destination address of the request; None if they are unknown."""
-        return None
-
-    def protocol(self) -> str:
-        """Return the protocol of the client, with its version."""
-        return "HTTP/1.1"
-
-    def secure(self) -> bool:
-        """True if the client uses TLS."""
-        return False
+WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses without a body
+NO_PLACE: Final = Waiter()  # of an exchange without a revision, and after its end
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ClientWrapper(ClientStream):
-    """The base of wrappers that edit or delay the response of a client; it forwards all calls to `client`.
+class BodyWatcher(Deadline):
+    """An observer of a tunnel, or of the response body of another request, until the request ends.
 
-    Back-pressure bypasses wrappers: the client itself calls the exchange when it is blocked.
+    It may use the timing wheel for its own purposes.
     """
 
-    def __init__(self, client: ClientStream) -> None:
-        self.client = client
+    def client_sent(self, data: bytes) -> None:
+        """Handle bytes that the client has sent through a tunnel."""
+
+    def pod_sent(self, data: bytes) -> None:
+        """Handle bytes that the pod has sent."""
 
     def stop(self) -> None:
         """Release all timers and references to the request, which is over."""
-        if isinstance(self.client, ClientWrapper):
-            self.client.stop()
-
-    def send_interim(self, head: ResponseHead) -> None:
-        self.client.send_interim(head)
-
-    def send_head(self, head: ResponseHead) -> None:
-        self.client.send_head(head)
-
-    def send_body(self, data: bytes) -> None:
-        self.client.send_body(data)
-
-    def send_end(self, trailers: Headers) -> None:
-        self.client.send_end(trailers)
-
-    def flush(self) -> None:
-        self.client.flush()
-
-    def abort(self) -> None:
-        self.client.abort()
-
-    def pause_request(self) -> None:
-        self.client.pause_request()
-
-    def resume_request(self) -> None:
-        self.client.resume_request()
-
-    def ask_for_body(self) -> None:
-        self.client.ask_for_body()
-
-    def taken_bytes(self) -> int:
-        return self.client.taken_bytes()
-
-    def unsent_bytes(self) -> int:
-        return self.client.unsent_bytes()
-
-    def half_closes(self) -> bool:
-        return self.client.half_closes()
-
-    def client_ip(self) -> str:
-        return self.client.client_ip()
-
-    def endpoints(self) -> Endpoints | None:
-        return self.client.endpoints()
-
-    def protocol(self) -> str:
-        return self.client.protocol()
-
-    def secure(self) -> bool:
-        return self.client.secure()
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class PodStream:
-    """The pod's side of an exchange, which receives the request.
+class Exchange(Deadline):
+    """One request from its arrival to its end, with all its state that is visible outside the proxy."""
 
-    `reused`: the connection has been idle, so the pod may be closing it. `may_refuse`: the protocol lets the pod state
-    that it did not process a request (`pod_refused`). `was_reset`: the connection ended with an error, for example of
-    a write, and not in order.
-    """
-
-    reused: bool
-    may_refuse: bool = False
-    was_reset: bool = False
-
-    def protocol(self) -> str:
-        """Return the protocol of the connection, with its version."""
-        return "HTTP/1.1"
-
-    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
-        """Send the head together with the first pieces of the body."""
-        raise NotImplementedError
-
-    def send_body(self, data: bytes) -> None:
-        raise NotImplementedError
-
-    def send_end(self, trailers: Headers) -> None:
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """Discard the response, and close the connection to the pod or reset its stream."""
-        raise NotImplementedError
-
-    def cancel(self, successor: PodUser, waits: bool) -> bool:
-        """Cancel the request, and call `successor` in place of its user from now on.
-
-        `waits`: let the pod finish; otherwise ask it to stop. Return False if the pod has already stopped, as far as
-        that is known; then `successor` is not called.
-        """
-        self.abort()
-        return False
-
-    def half_closes(self) -> bool:
-        """True if one direction of a tunnel can end before the other (not over TLS)."""
-        raise NotImplementedError
-
-    def finish(self) -> None:
-        """Close a tunnel whose both directions have ended, after all data is sent."""
-        raise NotImplementedError
-
-    def pause_response(self) -> None:
-        raise NotImplementedError
-
-    def resume_response(self) -> None:
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class PodUser(LeaseHolder):
-    """The user of a connection to a pod: an attempt of a request (`proxy/attempt.py`), or its replacement."""
-
-    def __init__(self, head: RequestHead) -> None:
-        super().__init__()
-        self.head = head
-        self.read_s: float = 0.0  # the time of the current read from the pod; 0.0 in between
-
-    def endpoints(self) -> Endpoints | None:
-        """Return the client's addresses for the PROXY protocol; None if they are unknown."""
-        return None
-
-    def connected(self, pod: PodStream) -> None:
-        """Use the connection that `checkout` has requested."""
-        raise NotImplementedError
-
-    def connect_failed(self, reason: Reason) -> None:
-        """Handle a failure to get a connection."""
-        raise NotImplementedError
-
-    def response_interim(self, head: ResponseHead) -> None:
-        """Handle a 1xx response; the final one follows."""
-        raise NotImplementedError
-
-    def response_head(self, head: ResponseHead) -> None:
-        raise NotImplementedError
-
-    def response_body(self, data: bytes) -> None:
-        raise NotImplementedError
-
-    def response_flush(self) -> None:
-        """Handle the end of the data of one read from the pod."""
-        raise NotImplementedError
-
-    def response_end(self, trailers: Headers) -> None:
-        raise NotImplementedError
-
-    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
-        """Handle a closed connection, or data that is not a response.
-
-        `untouched`: the connection had been idle, and closed before a byte of a response arrived.
-        """
-        raise NotImplementedError
-
-    def pod_refused(self, reason: Reason, detail: str) -> None:
-        """Handle a pod that did nothing with the request, which may be sent again whatever its method."""
-        raise NotImplementedError
-
-    def pod_blocked(self) -> None:
-        """Handle a pod that reads more slowly than the client sends."""
-        raise NotImplementedError
-
-    def pod_drained(self) -> None:
-        raise NotImplementedError
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Exchange(Waiter):
-    """One request from its arrival to its end, as the client's connection sees it (`proxy/exchange.py`)."""
-
-    def __init__(self, head: RequestHead) -> None:
+    def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__()
         self.head = head
         self.over: bool = False
         self.is_shed: bool = False  # aborted because the memory of its unread response is needed
-        self.done_s: float = 0.0  # time of the end, in monotonic seconds
+        self.phase: i64 = ARRIVED  # phases.py
+        self.read_s: float = 0.0  # the time of the current read from the client; 0.0 in between
+        self._client = client  # or its outermost wrapper; a dummy after the end of the request
+        self._client_full: bool = False  # the client reads more slowly than it is sent data
+        self._taken_bytes: int = 0  # bytes that the client had taken at the last check
+        # Times:
+        self.arrived_s: float = arrived_s
+        self.asked_for_slot_s: float = arrived_s  # later if its body was gathered first
+        self.queued_s: float = 0.0
+        self.granted_s: float = 0.0
+        self.connected_s: float = 0.0
+        self.first_byte_s: float = 0.0
+        self.is_client_slow: bool = False  # the pod is not read until the client catches up
+        self.blocked_s: float = 0.0  # the client has taken nothing of the response since then; 0.0: not blocked
+        self.progress_s: float = 0.0  # last data from the pod; in a tunnel, from either side
+        self.paused_s: float = 0.0  # total pauses of the event loop since its arrival, which count for no limit
+        self.done_s: float = 0.0
+        self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: none
+        self.start: Start | None = None  # the start from zero that it has waited for
+        # Bytes:
+        self.request_bytes: i64 = 0  # received body bytes; in a tunnel, from the client
+        self.response_bytes: i64 = 0
+        self.stalled_bytes: int = 0  # counted while its client takes nothing of the response (stalled.py)
+        self.request_done: bool = not head.has_body  # the request, or the client's stream of a tunnel, is complete
+        # Revision and pod:
+        self.throttler: RevisionThrottler | None = None  # the throttler of its revision; None: not routed
+        self.place: Waiter = NO_PLACE  # in the queue of its revision
+        self.lease: Lease | None = None  # its slot
+        self.last_lease: Lease | None = None  # names the last pod that it was granted
+        self.pod: PodStream | None = None  # the connection that carries it
+        self.attempts: int = 0  # pods that failed it
+        self.fallbacks: i64 = 0  # revisions that failed it, before this one
+        self.first_throttler: RevisionThrottler | None = None  # the first of them
+        self.pod_protocol: str = ""  # protocol of the last pod; empty: never connected
+        self.upgrade: bytes = head.upgrade  # the offered protocols that its revision accepts
+        self.edits: HeadEdits | None = None  # shared by all attempts
+        # The outcome:
+        self.status: i64 = 0  # status of its response; 0: none
+        self.reason: Reason | None = None  # why it ended without a complete response of its pod
+        self.is_quiet: bool = False  # it starts no pod, and does not count as activity
+        self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
+        self.is_detached: bool = False  # its client does not wait for the response
+        self.is_grpc: bool = False
+        self.grpc_status: i64 = NO_STATUS  # the status of the call
+        self.trace: TraceContext | None = None  # set if it is traced
 
-    def request(self) -> RequestHead | None:
-        return self.head
+    # --- calls of the client's connection ---
 
     def begin(self) -> None:
         """Find a revision and a pod for the request, whose turn has come."""
@@ -304,6 +132,165 @@ class Exchange(Waiter):
     def client_drained(self) -> None:
         raise NotImplementedError
 
+    # --- for filters, time limits and logs ---
+
+    def edit(self) -> HeadEdits:
+        """Return the edits of the head that apply to all attempts."""
+        if self.edits is None:
+            self.edits = HeadEdits()
+        return self.edits
+
+    def client(self) -> ClientStream:
+        """Return the client, or its outermost wrapper."""
+        return self._client
+
+    def is_client_full(self) -> bool:
+        """True if the client reads more slowly than it is sent data."""
+        return self._client_full
+
+    def has_client_taken(self) -> bool:
+        """True if the client has taken some of the response since the last call."""
+        taken_bytes = self._client.taken_bytes()
+        has_taken = taken_bytes > self._taken_bytes
+        self._taken_bytes = taken_bytes
+        return has_taken
+
+    def endpoints(self) -> Endpoints | None:
+        """Return the addresses of the client's connection; None if they are unknown."""
+        return self._client.endpoints()
+
+    def loop_paused(self, pause_s: float) -> None:
+        self.paused_s += pause_s
+        if self.progress_s > 0.0:
+            self.progress_s += pause_s
+        if self.blocked_s > 0.0:
+            self.blocked_s += pause_s
+
+    def read_grpc_timeout(self) -> None:
+        """Read the client's deadline of a gRPC request."""
+        if is_grpc(self.head):
+            self.is_grpc = True
+            timeout_s = timeout_of(self.head)
+            if timeout_s is not None:
+                self.grpc_timeout_s = timeout_s
+
+    # --- ends ---
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        """End the request, which has no complete response of a pod."""
+        raise NotImplementedError
+
     def request_failed(self, reason: Reason, detail: str) -> None:
         """Handle an error in the request's data after its head was accepted."""
+        self.fail(reason, detail)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        """End the request, and release its slot at once if it has one."""
+        lease = self.lease
+        if lease is None:
+            self.fail(reason, detail)
+        else:
+            lease.holder.revoked(reason, detail)
+
+    def shed(self) -> None:
+        """Abort the response, because its client takes nothing of it and the memory is needed."""
+        self.is_shed = True
+        self.fail(Reason.SEND_TIMEOUT, "")
+
+    def note_reason(self, reason: Reason) -> None:
+        """Record why the request ends without a status of its pod, and the gRPC status if it is a gRPC request."""
+        self.reason = reason
+        if self.head.takes_trailers and (self.is_grpc or is_grpc(self.head)):
+            self.grpc_status = int(reason.grpc_status)
+
+    # --- calls of filters ---
+
+    def respond(self, head: ResponseHead, body: bytes, is_success: bool = True, is_logged: bool = True) -> None:
+        """End the request with this response; only before a byte of another one has been sent to the client."""
         raise NotImplementedError
+
+    def answer(self, status: int, body: bytes = b"", headers: Headers | None = None) -> None:
+        """Respond with these fields and Content-Length; a status below 500 counts as a success.
+
+        Raises ValueError if a field contains CR, LF or NUL, for a status outside 200 to 599, and for a body with a
+        status that allows none; TypeError if the body is text.
+        """
+        data = bytes(body)  # plain Python does not check its type
+        has_body = status not in WITHOUT_BODY
+        if not 200 <= status <= 599 or (data and not has_body):
+            raise ValueError(f"a response cannot have the status {status}{' and a body' if data else ''}")
+        pairs: Headers = [] if headers is None else headers
+        edits = [addition(name, value) for name, value in pairs]
+        fields = edited_fields(Fields(b""), edits)
+        length = len(data) if has_body else -1
+        self.respond(ResponseHead(status, PHRASES.get(status, b""), fields, length, has_body), data, status < 500)
+
+    def body(self) -> bytes | None:
+        """Return the body as far as it has arrived; None if a part of it is in a file or was sent to a pod.
+
+        It is complete after `gather` has returned True, if `request_done`.
+        """
+        raise NotImplementedError
+
+    def route_to(self, key: str) -> None:
+        """Select the revision, namespace/name; "" selects by host only. Call it in `on_arrival`."""
+        self.destination = key
+
+    def hold(self, timeout_s: float) -> int:
+        """Call no further filter and ask for no slot until `proceed`, which takes the returned number.
+
+        After `timeout_s` the request is refused (`filter_timeout`). Call it in `on_request`. Raises ValueError if the
+        time is not from 0 to HOLD_MAX_S.
+        """
+        raise NotImplementedError
+
+    def proceed(self, hold: int) -> None:
+        """Continue a held request in another turn. No effect if it is over or if another filter holds it."""
+        raise NotImplementedError
+
+    def gather(self, bytes_max: int) -> bool:
+        """Receive the request body first, up to `bytes_max`; return True if it is complete or no more can be received.
+
+        If False, `on_request` of the same filter is called again at that point. Call it in `on_request`.
+        """
+        raise NotImplementedError
+
+    def wrap_client(self, wrapper: ClientWrapper) -> None:
+        """Send the response through `wrapper`, which wraps `client()`. Call it before the response begins."""
+        raise NotImplementedError
+
+    def watch(self, watcher: BodyWatcher) -> None:
+        """Call `watcher` with all bytes from now on."""
+        raise NotImplementedError
+
+    def fall_back(self, key: str, reason: Reason) -> bool:
+        """Move the request to another revision, namespace/name; return False if that is not possible."""
+        raise NotImplementedError
+
+    def detach(self, client: ClientStream) -> Exchange:
+        """Return a new request that continues this one for `client`.
+
+        This request must have arrived completely. It loses its body and slot, and must be answered.
+        """
+        raise NotImplementedError
+
+    def revision_key(self) -> str:
+        """Return namespace/name of the revision; "" if it is not routed."""
+        throttler = self.throttler
+        return "" if throttler is None else throttler.key
+
+    def spec(self) -> RevisionSpec | None:
+        """Return the specification of its revision; None if it is not routed."""
+        throttler = self.throttler
+        return None if throttler is None else throttler.spec
+
+    def leave_exemplars(self, trace_id: str, time_s: float) -> None:
+        """Attach `trace_id` to the histograms that the request was added to. `time_s`: Unix time."""
+
+    def retries(self) -> int:
+        """Return the number of pods that failed it before the last one."""
+        return self.attempts
+
+    def was_tunnel(self) -> bool:
+        """True if it is or was a tunnel, whose duration and data depend on client and pod only."""
+        return self.status == 101

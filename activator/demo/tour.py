@@ -30,9 +30,9 @@ from activator.config.model.programs import Process
 from activator.config.model.queueing import Queue
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.reaping import Reaping
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.demo.picture import PHASES, Picture, PlainLines, Snapshot
 from lb.registry import default_name
 
@@ -54,10 +54,10 @@ class FirstExchange(ExchangeObserver):
     """An observer that records the first request."""
 
     def __init__(self) -> None:
-        self.first: RequestRecord | None = None
+        self.first: Exchange | None = None
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if self.first is None and isinstance(exchange, RequestRecord):
+        if self.first is None and isinstance(exchange, Exchange):
             self.first = exchange
 
 

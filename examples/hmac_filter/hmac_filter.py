@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from activator.filters import Filter, HeadEdits, RequestRecord
+from activator.filters import Exchange, Filter, HeadEdits
 
 BODY_BYTES_MAX: Final = 1 << 20
 
@@ -24,14 +24,14 @@ class HmacFilter(Filter):
         self._secret = options["secret"].encode()
         self._header = options.get("header", "X-Hub-Signature-256").lower().encode()
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         signature = request.head.headers.get(self._header)
         if signature is None:
             request.answer(401, b"the request is not signed\n")
         elif request.gather(BODY_BYTES_MAX):  # if not, this is called again when the body is here
             self._judge(request, signature)
 
-    def _judge(self, request: RequestRecord, signature: bytes) -> None:
+    def _judge(self, request: Exchange, signature: bytes) -> None:
         body = request.body()
         if body is None or not request.request_done:
             request.answer(413, b"the body is too large to be checked\n")
@@ -40,6 +40,6 @@ class HmacFilter(Filter):
         if not hmac.compare_digest(expected, signature):
             request.answer(403, b"the signature does not fit the body\n")
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         edits.remove(frozenset([self._header]))
         edits.set(b"X-Signed", b"yes")

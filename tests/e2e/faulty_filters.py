@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from activator.codec.message import ResponseHead
-from activator.filters import Filter, HeadEdits, RequestRecord
+from activator.filters import Exchange, Filter, HeadEdits
 
 
 class TrustsText(Filter):
@@ -14,7 +14,7 @@ class TrustsText(Filter):
     def __init__(self, options: Mapping[str, str]) -> None:
         pass
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         for _, value in request.head.headers.pairs():
             value.decode("ascii")
 
@@ -25,7 +25,7 @@ class LooksTooEarly(Filter):
     def __init__(self, options: Mapping[str, str]) -> None:
         pass
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         if request.body() != b"whole":
             request.answer(403)
 
@@ -37,16 +37,16 @@ class Everything(Filter):
         self._name = options["name"].encode()
         self.over = 0
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         request.edit().append(b"X-Filter", self._name)
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         edits.set(b"X-Attempt", b"%d" % request.attempts)
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         head.headers = head.headers.with_line(b"X-Over", b"%d" % self.over)
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         self.over += 1
 
 
@@ -56,20 +56,20 @@ class Raises(Filter):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._hook = options["hook"]
 
-    def _meet(self, hook: str, request: RequestRecord) -> None:
+    def _meet(self, hook: str, request: Exchange) -> None:
         if hook == self._hook and request.head.headers.get(b"x-raise") is not None:
             raise RuntimeError(hook)
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         self._meet("on_request", request)
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self._meet("on_attempt", request)
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         self._meet("on_response", request)
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         self._meet("on_end", request)
 
 

@@ -13,9 +13,9 @@ from typing import Final
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import AsyncSpec
-from activator.data_plane.exchange import ClientStream
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.refusals import refusal_head, refusal_text
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
@@ -54,7 +54,7 @@ class AnswerKeeper:
 class KeptAnswer(ClientStream):
     """The stored response of one request; its creator sets `exchange` at once."""
 
-    exchange: RequestRecord
+    exchange: Exchange
 
     def __init__(
         self,

@@ -20,8 +20,8 @@ from typing import Any, Final
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.config.specs import AsyncSpec
 from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES, AnswerKeeper, KeptAnswer
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.refusals import PHRASES, POSITION_HEADER, refusal_head, refusal_text
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import ANSWER_OUTCOMES
 from activator.runtime.clock import Defer, Now, TimingWheel
@@ -150,8 +150,8 @@ class AnswerStore(AnswerKeeper):
             (b"Cache-Control", b"no-store"),
         ]
         retry_after_s = 1
-        if exchange.is_queued:
-            position = throttler.queue.position_of(exchange)
+        if exchange.place.is_queued:
+            position = throttler.queue.position_of(exchange.place)
             retry_after_s = throttler.queue.expected_s(position)
             starting = throttler.table.capacity == 0
             shown["state"] = "starting" if starting else "waiting"

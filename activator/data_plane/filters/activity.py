@@ -16,8 +16,8 @@ from mypy_extensions import i64
 
 from activator.codec.message import ResponseHead
 from activator.data_plane.buffering import is_response_streamed
+from activator.data_plane.exchange import BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.request import BodyWatcher, RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
@@ -88,7 +88,7 @@ class ActivityTracking(Filter):
         self._wheel = wheel
         self._now = now
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         throttler = request.throttler
         if throttler is None or request.is_quiet:
             return
@@ -108,7 +108,7 @@ class ActivityWatch(BodyWatcher):
 
     def __init__(
         self,
-        request: RequestRecord,
+        request: Exchange,
         throttler: RevisionThrottler,
         quiet_s: float,
         is_websocket: bool,
@@ -116,7 +116,7 @@ class ActivityWatch(BodyWatcher):
         now_s: float,
     ) -> None:
         super().__init__()
-        self._request: RequestRecord | None = request
+        self._request: Exchange | None = request
         self._throttler = throttler
         self._quiet_s = quiet_s
         self._wheel = wheel
@@ -158,7 +158,7 @@ class ActivityWatch(BodyWatcher):
             return
         self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_CHECK_S))
 
-    def _wake(self, request: RequestRecord, now_s: float) -> None:
+    def _wake(self, request: Exchange, now_s: float) -> None:
         self._is_dormant = False
         request.is_quiet = False
         self._throttler.counters.quiet -= 1
@@ -177,6 +177,6 @@ def is_comment(data: bytes) -> bool:
     return all(line.startswith(b":") or not line for line in data.splitlines())
 
 
-def _leaves(request: RequestRecord) -> bool:
+def _leaves(request: Exchange) -> bool:
     lease = request.lease
     return lease is not None and lease.tracker.generation == lease.generation and lease.tracker.state == DRAINING

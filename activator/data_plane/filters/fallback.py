@@ -6,10 +6,10 @@ from typing import final
 
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.config.specs import FallbackSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.filters.start_ticket import ticket_for
 from activator.data_plane.refusals import PHRASES
-from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason, Substitute
 
@@ -23,7 +23,7 @@ class FallbackResponse(Filter):
         self._type: bytes = spec.content_type.encode()
         self._redirect: bytes = spec.redirect.encode()
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         if not failure.reason.substitute & Substitute.RESPONSE or request.upgrade:
             return
         if request.is_grpc:
@@ -54,7 +54,7 @@ class FallbackRevision(Filter):
         self._wheel = wheel
         self._now = now
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
         if not self._while_starting or throttler is None or throttler.table.capacity != 0:
             return
@@ -63,6 +63,6 @@ class FallbackRevision(Filter):
             ticket.wait_until(self._now() + throttler.queue.queue_timeout_s())
             request.fall_back(self._key, Reason.STARTING)
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         if failure.may_fall_back:
             request.fall_back(self._key, failure.reason)

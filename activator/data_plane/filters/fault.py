@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.config.specs import FaultSpec
+from activator.data_plane.exchange import WITHOUT_BODY, BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.refusals import refusal_text
-from activator.data_plane.request import WITHOUT_BODY, BodyWatcher, RequestRecord
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 from lb.rng import Rng
@@ -20,9 +20,9 @@ _MILLION: Final = 1_000_000
 class _Delay(BodyWatcher):
     """The delay of one request, which is then released or refused with the status."""
 
-    def __init__(self, request: RequestRecord, status: int, wheel: TimingWheel) -> None:
+    def __init__(self, request: Exchange, status: int, wheel: TimingWheel) -> None:
         super().__init__()
-        self._request: RequestRecord | None = request
+        self._request: Exchange | None = request
         self._status = status
         self._wheel = wheel
         self.hold: int = 0
@@ -52,7 +52,7 @@ class Fault(Filter):
         self._now = now
         self._rng = rng
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         spec = self._spec
         status = spec.status if spec.status and self._happens(spec.status_share) else 0
         if spec.delay_s > 0.0 and self._happens(spec.delay_share):
@@ -67,10 +67,10 @@ class Fault(Filter):
         return self._rng.below(_MILLION) < int(share * _MILLION)
 
 
-def _refuse(request: RequestRecord, status: int) -> None:
+def _refuse(request: Exchange, status: int) -> None:
     reason = Reason.FAULT_INJECTED
     if request.is_grpc:
-        request.refused(reason, "")  # gRPC clients read a gRPC status
+        request.fail(reason, "")  # gRPC clients read a gRPC status
         return
     request.reason = reason
     body = b"" if status in WITHOUT_BODY else refusal_text(reason, "")

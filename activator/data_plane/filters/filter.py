@@ -26,8 +26,8 @@ from typing import final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Headers, ResponseHead
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.edits import HeadEdits, addition
-from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason
 
 
@@ -58,25 +58,25 @@ class Failure:
 class Filter:
     """One feature, applied to the requests of one revision or to all requests."""
 
-    def on_arrival(self, request: RequestRecord) -> None:
+    def on_arrival(self, request: Exchange) -> None:
         """Act before the revision is looked up: `respond`, `edit` or `route_to`."""
 
-    def on_routed(self, request: RequestRecord) -> None:
+    def on_routed(self, request: Exchange) -> None:
         """Act on a request that has been routed and is not counted yet."""
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         """Act before the request asks for a slot: `respond`, `hold`, `gather`, `wrap_client`, `edit` or `fall_back`."""
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         """Edit the head that this attempt sends to the pod; `edits` begins with the edits that all attempts share."""
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         """Edit the head of the response by setting its `headers`, or `watch` the bodies."""
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         """Respond in place of the refusal (`respond`, `fall_back`), or edit it."""
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         """Observe a request that has ended."""
 
 

@@ -6,9 +6,9 @@ from typing import final
 
 from activator.codec.message import ResponseHead
 from activator.config.specs import FieldRulesSpec, HeaderRulesSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import FieldEdit, HeadEdits, addition, edited_fields, removal, replacement
-from activator.data_plane.request import RequestRecord
 
 
 @final
@@ -23,13 +23,13 @@ class HeaderRules(Filter):
         self._request: list[FieldEdit] = _edits_of(spec.request)
         self._response: list[FieldEdit] = _edits_of(spec.response)
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         for edit in self._request:
             edits.add(edit)
         if self._host:
             edits.set_host(self._host)
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         if self._response:
             head.headers = edited_fields(head.headers, self._response)
 

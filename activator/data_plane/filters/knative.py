@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import final
 
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
-from activator.data_plane.request import RequestRecord
 
 
 @final
@@ -20,7 +20,7 @@ class KnativeFilter(Filter):
     def __init__(self, dialect: KnativeDialect) -> None:
         self.dialect = dialect
 
-    def on_arrival(self, request: RequestRecord) -> None:
+    def on_arrival(self, request: Exchange) -> None:
         fields = self.dialect.look(request.head)
         answer = fields.answer
         if answer is not None:
@@ -29,11 +29,11 @@ class KnativeFilter(Filter):
         fields.edit(request.edit())
         request.route_to(fields.key())
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         lease = request.lease
         if lease is not None:
             self.dialect.edit(edits, lease.address, request.revision_key())
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         failure.text = self.dialect.refusal_text(failure.reason, failure.detail, request.head)
         failure.fields = [(b"X-Content-Type-Options", b"nosniff")]

@@ -6,9 +6,9 @@ from typing import final
 
 from activator.codec.message import RequestHead, ResponseHead
 from activator.config.specs import QuietSpec, RevisionSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.refusals import PHRASES, refusal_head
-from activator.data_plane.request import RequestRecord
 from activator.runtime.reasons import Reason
 
 
@@ -41,10 +41,10 @@ class NoWake(Filter):
         self._name = spec.key.removeprefix("default/")
         self._rules: list[_Rule] = [_Rule(rule) for rule in spec.no_wake]
 
-    def on_routed(self, request: RequestRecord) -> None:
+    def on_routed(self, request: Exchange) -> None:
         request.is_quiet = self._status(request.head) != 0
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
         if request.is_quiet and throttler is not None and throttler.table.capacity == 0:
             status = self._status(request.head)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from activator.config.specs import FILTER_ENTRY_POINTS
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.request import RequestRecord
 from activator.runtime.plugins import PluginError, load_plugin
 
 
@@ -28,5 +28,5 @@ class Unusable(Filter):
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         raise PluginError(f"filter {self._name!r} could not be made")

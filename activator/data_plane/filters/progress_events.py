@@ -19,9 +19,9 @@ from typing import Final, final
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.config.specs import ProgressSpec
-from activator.data_plane.exchange import ClientWrapper
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientWrapper
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.units import KIB
 
@@ -52,7 +52,7 @@ class ProgressEvents(Filter):
         self._wheel = wheel
         self._now = now
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         if request.is_detached or request.upgrade or not takes_events(request.head):
             return
         if not isinstance(request.client(), ProgressStream):  # a former revision may have wrapped it
@@ -64,9 +64,9 @@ class ProgressEvents(Filter):
 class ProgressStream(ClientWrapper):
     """The wrapper of one such client."""
 
-    def __init__(self, request: RequestRecord, spec: ProgressSpec, wheel: TimingWheel, now_s: float) -> None:
+    def __init__(self, request: Exchange, spec: ProgressSpec, wheel: TimingWheel, now_s: float) -> None:
         super().__init__(request.client())
-        self._exchange: RequestRecord | None = request
+        self._exchange: Exchange | None = request
         self._spec = spec
         self._wheel = wheel
         self._state: int = _QUIET
@@ -171,11 +171,11 @@ def _head() -> ResponseHead:
     return ResponseHead(200, b"OK", Fields.from_pairs(headers), UNKNOWN_LENGTH, True)
 
 
-def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
+def _comment(exchange: Exchange, waited_s: float) -> bytes:
     throttler = exchange.throttler
-    if throttler is None or not exchange.is_queued:
+    if throttler is None or not exchange.place.is_queued:
         return b": running waited_s=%d\n\n" % int(waited_s)
-    position = throttler.queue.position_of(exchange)
+    position = throttler.queue.position_of(exchange.place)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"
     values = (state, position, throttler.queue.waiting(), int(waited_s), throttler.queue.expected_s(position))
     return b": %b position=%d waiting=%d waited_s=%d expected_s=%d\n\n" % values

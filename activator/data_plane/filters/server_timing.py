@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import final
 
 from activator.codec.message import ResponseHead
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.starting import server_timing
 
 
@@ -14,7 +14,7 @@ from activator.data_plane.throttle.starting import server_timing
 class ServerTiming(Filter):
     """The filter that adds the field to responses."""
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         value = server_timing(
             request.start, request.arrived_s, request.granted_s, request.connected_s, request.first_byte_s
         )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import final
 
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
@@ -56,7 +56,7 @@ class StartTicket(Waiter):
             start_observers.ticket = None
 
 
-def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
+def ticket_for(request: Exchange, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
     """Return the ticket of the request's revision, which is created if there is none.
 
     Return None after refusing the request, if nothing may join the queue.
@@ -68,7 +68,7 @@ def ticket_for(request: RequestRecord, throttler: RevisionThrottler, wheel: Timi
     ticket = StartTicket(throttler, wheel)
     refusal = throttler.join(ticket, request.asked_for_slot_s)
     if refusal is not None:
-        request.refused(refusal, throttler.queue.refusal_detail())
+        request.fail(refusal, throttler.queue.refusal_detail())
         return None
     throttler.queue.start_observers.ticket = ticket
     return ticket

@@ -7,10 +7,10 @@ from typing import Final, final
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
 from activator.data_plane.answers.store import AnswerStore, path_of
-from activator.data_plane.exchange import ClientWrapper
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientWrapper
 
 _NAME: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
@@ -24,7 +24,7 @@ class StoredAnswers(Filter):
         self._spec = spec
         self._answers = answers
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
         head = request.head
         if throttler is None or request.is_detached or request.upgrade or request.is_grpc or request.is_quiet:

@@ -12,10 +12,10 @@ from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.specs import WaitingPageSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.filters.start_ticket import ticket_for
 from activator.data_plane.refusals import PHRASES, POSITION_HEADER
-from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
 
@@ -102,7 +102,7 @@ class WaitingPage(Filter):
         self._wheel = wheel
         self._now = now
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         throttler = request.throttler
         if throttler is None or throttler.table.capacity != 0 or request.is_detached or request.upgrade:
             return

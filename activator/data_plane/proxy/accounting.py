@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from mypy_extensions import i64, mypyc_attr
 
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import ARRIVED, TUNNEL
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
@@ -50,7 +50,7 @@ class Accounting:
         failed_totals = throttler.counters.failed_totals
         failed_totals[reason] = failed_totals.get(reason, 0) + 1
 
-    def count_routed(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
+    def count_routed(self, request: Exchange, throttler: RevisionThrottler) -> None:
         """Count a request that has been routed to a revision."""
         counters = throttler.counters
         counters.requests_total += 1
@@ -60,7 +60,7 @@ class Accounting:
         else:
             counters.traffic.begun(request.arrived_s)
 
-    def count_fallback(self, request: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
+    def count_fallback(self, request: Exchange, throttler: RevisionThrottler, to: str, now_s: float) -> None:
         """Count a request that falls back to the revision `to`, which counts it from now on."""
         counters = throttler.counters
         traffic = counters.traffic
@@ -89,7 +89,7 @@ class Accounting:
         if phase >= TUNNEL:
             self.tunnels -= 1
 
-    def add_to_traffic(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
+    def add_to_traffic(self, request: Exchange, throttler: RevisionThrottler) -> None:
         """Add the bytes and durations of an ended request to the traffic of its revision."""
         counters = throttler.counters
         traffic = counters.traffic
@@ -119,7 +119,7 @@ class Accounting:
                     request.start.phases(request.asked_for_slot_s, request.granted_s, request.connected_s, first_byte_s)
                 )
 
-    def notify_observers(self, request: RequestRecord, client: ClientStream) -> None:
+    def notify_observers(self, request: Exchange, client: ClientStream) -> None:
         """Call the observers of an ended request, after it has been counted."""
         if self.observer is not None:
             self.observer.ended(request, client)
@@ -128,7 +128,7 @@ class Accounting:
         if self.measurer is not None:
             self.measurer.ended(request, client)
 
-    def leave_exemplars(self, request: RequestRecord, trace_id: str, time_s: float) -> None:
+    def leave_exemplars(self, request: Exchange, trace_id: str, time_s: float) -> None:
         """Attach `trace_id` to the histograms that the ended request was added to. `time_s`: Unix time."""
         throttler = request.throttler
         if throttler is None or not self.histograms or _is_own_answer(request):
@@ -142,11 +142,11 @@ class Accounting:
             traffic.wait.exemplify(_waited_s(request), trace_id, time_s)
 
 
-def _is_own_answer(request: RequestRecord) -> bool:
+def _is_own_answer(request: Exchange) -> bool:
     """True if the response reports a sleeping or starting revision: it takes microseconds, which is not a latency."""
     return request.reason is not None and (request.reason is Reason.ASLEEP or request.reason is Reason.STARTING)
 
 
-def _waited_s(request: RequestRecord) -> float:
+def _waited_s(request: Exchange) -> float:
     """Return how long a request waited in the queue."""
     return (request.granted_s if request.granted_s > 0.0 else request.done_s) - request.queued_s

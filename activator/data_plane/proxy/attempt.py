@@ -8,7 +8,6 @@ from mypy_extensions import i64
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.phases import ANSWERING, CONNECTING, OVER, POD_ENDED, SENT, TUNNEL
@@ -26,6 +25,7 @@ from activator.data_plane.proxy.retry_policy import (
 )
 from activator.data_plane.proxy.time_limits import pod_had_its_time
 from activator.data_plane.proxy.tunnel import after_end_of_pod, tunnel_phase
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.time_limits import next_limit_s
-from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now, TimingWheel
 
@@ -41,6 +41,6 @@ class ProxyContext(Accounting):
         self.is_pending: bool = False  # a source has not listed its revisions yet
         self.filters: FilterChain | None = None  # apply to all requests, whatever their revision
 
-    def arm(self, request: RequestRecord, throttler: RevisionThrottler) -> None:
+    def arm(self, request: Exchange, throttler: RevisionThrottler) -> None:
         """Set the timer of a request to the next of its time limits."""
         self.wheel.arm(request, next_limit_s(request, throttler.spec, self.send_timeout_s))

@@ -12,6 +12,7 @@ from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.phases import SCANNING, WAITING
 from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
@@ -75,6 +76,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     """Assign the request to a revision, the first one or a fallback, and ask for a slot."""
     chain = throttler.filters
     filters = exchange.filters
+    place = exchange.place = QueuePlace(exchange)
     exchange.throttler = throttler
     exchange.is_quiet = False
     if isinstance(chain, FilterChain):
@@ -91,6 +93,8 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     head = exchange.head
     if exchange.fallbacks == 0 and head.takes_trailers:
         exchange.read_grpc_timeout()
+    if exchange.grpc_timeout_s > 0.0:
+        place.own_deadline_s = exchange.grpc_timeout_s
     if head.upgrade:
         accepted = accepted_upgrades(head, throttler.spec)
         if accepted is None:
@@ -109,7 +113,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
             return
     affinity = throttler.affinity
     if affinity is not None:
-        exchange.pick_key = affinity.key_of(head, exchange.client().client_ip() if affinity.on_client_ip else "")
+        place.pick_key = affinity.key_of(head, exchange.client().client_ip() if affinity.on_client_ip else "")
     exchange.call_filters(throttler)
 
 

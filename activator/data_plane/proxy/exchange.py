@@ -28,7 +28,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.exchange import NO_PLACE, BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Failure
 from activator.data_plane.phases import (
     ANSWERING,
@@ -62,7 +62,7 @@ from activator.data_plane.proxy.retry_policy import (
 from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.time_limits import limit_reached, trial_takes_long
 from activator.data_plane.proxy.tunnel import after_end_of_client
-from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.streams import ClientStream, ClientWrapper
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -74,7 +74,7 @@ _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
 _SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
-class ProxiedExchange(RequestRecord):
+class ProxiedExchange(Exchange):
     """One request between its client and its pods: routing, queue, attempts, end.
 
     `attempt` is the pod's side; `upload` is the request body or, in a tunnel, the client's stream.
@@ -124,11 +124,11 @@ class ProxiedExchange(RequestRecord):
             return
         if self.upload is not None and must_gather(self, throttler, self.upload):
             return
-        lease = throttler.try_acquire(self, self.asked_for_slot_s)
+        lease = throttler.try_acquire(self.place, self.asked_for_slot_s)
         if lease is not None:
             self.granted(lease)
             return
-        refusal = throttler.queue.enqueue(self)
+        refusal = throttler.queue.enqueue(self.place)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail())
         elif self.phase == WAITING or self.enter(WAITING):  # it may wait already, for another revision
@@ -161,7 +161,7 @@ class ProxiedExchange(RequestRecord):
             self.queued_s = self.time()
         if self.start is None:
             self.start = throttler.queue.start
-        self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.queue.wait_limit_s(self))
+        self.context.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.queue.wait_limit_s(self.place))
 
     def granted(self, lease: Lease) -> None:
         throttler = self.throttler
@@ -182,8 +182,8 @@ class ProxiedExchange(RequestRecord):
         self.granted_s = 0.0
         if self.upload is not None:
             self.upload.pod_failed()
-        refusal = throttler.requeue(self, lease, reason)
-        if refusal is None and self.is_queued:
+        refusal = throttler.requeue(self.place, lease, reason)
+        if refusal is None and self.place.is_queued:
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
@@ -363,7 +363,7 @@ class ProxiedExchange(RequestRecord):
             filters = self.filters = FilterRun(self, None)
         return filters
 
-    def detach(self, client: ClientStream) -> RequestRecord:
+    def detach(self, client: ClientStream) -> Exchange:
         other = ProxiedExchange(self.context, self.head, client)
         hand_over(self, other, client)
         return other
@@ -390,8 +390,8 @@ class ProxiedExchange(RequestRecord):
             self.fail(Reason.REQUEST_TIMEOUT if self.phase == SCANNING else Reason.FILTER_TIMEOUT, "")
             return
         assert throttler is not None
-        if self.is_queued:
-            throttler.queue.overdue(self)
+        if self.place.is_queued:
+            throttler.queue.overdue(self.place)
             return
         if self.blocked_s > 0.0 and self.has_client_taken():
             self.blocked_s = now_s
@@ -494,6 +494,7 @@ class ProxiedExchange(RequestRecord):
             if filters is not None:
                 filters.end()
         self.filters = None
+        self.place = NO_PLACE  # it refers to the exchange
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         self.context.leave_exemplars(self, trace_id, time_s)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import ResponseHead
-from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.exchange import HOLD_MAX_S, BodyWatcher
 from activator.data_plane.filters.filter import Failure, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.phases import HELD
 from activator.data_plane.proxy.guarded_wrapper import GuardedWrapper
-from activator.data_plane.request import HOLD_MAX_S, BodyWatcher
+from activator.data_plane.streams import ClientStream, ClientWrapper
 
 if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -152,7 +152,7 @@ class FilterRun:
     # --- calls of filters ---
 
     def hold(self, timeout_s: float) -> int:
-        """Hold the request; see `RequestRecord.hold`."""
+        """Hold the request; see `Exchange.hold`."""
         if not 0.0 <= timeout_s <= HOLD_MAX_S:
             raise ValueError(f"a request is held for 0 to {HOLD_MAX_S:g} s, not {timeout_s}")
         self._refuse_outside("hold")

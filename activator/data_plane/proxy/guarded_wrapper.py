@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import final
 
 from activator.codec.message import Headers, ResponseHead
-from activator.data_plane.exchange import ClientStream, ClientWrapper
+from activator.data_plane.streams import ClientStream, ClientWrapper
 
 
 @final

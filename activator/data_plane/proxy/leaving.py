@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from mypy_extensions import i64
 
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.phases import CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
 from activator.data_plane.proxy.entering import enter
+from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
@@ -55,8 +56,8 @@ def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64,
     pod, exchange.pod = exchange.pod, None
     attempt, exchange.attempt = exchange.attempt, None
     lease = exchange.lease
-    if exchange.is_queued:
-        throttler.queue.cancel(exchange)
+    if exchange.place.is_queued:
+        throttler.queue.cancel(exchange.place)
     elif exchange.is_gathering:
         exchange.is_gathering = False
         throttler.gathering -= 1
@@ -77,7 +78,8 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
     other.is_detached = True
     other.throttler = exchange.throttler
     other.arrived_s = exchange.arrived_s
-    other.pick_key = exchange.pick_key
+    other.place = QueuePlace(other)
+    other.place.pick_key = exchange.place.pick_key
     other.request_bytes = exchange.request_bytes
     other.request_done = True
     other.trace, exchange.trace = exchange.trace, None

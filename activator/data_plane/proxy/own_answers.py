@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import RequestHead, ResponseHead
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.filters.filter import Failure
 from activator.data_plane.headers import grpc
 from activator.data_plane.refusals import POSITION_HEADER, refusal_head, refusal_text
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 

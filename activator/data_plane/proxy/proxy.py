@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from activator.codec.message import RequestHead
 from activator.data_plane.answers.store import ANSWERS_PATH, AnswerStore
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.streams import ClientStream
 
 
 class Proxy(ProxyContext):

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.codec.message import Headers, RequestHead
-from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.proxy.stalled import StalledResponses
+from activator.data_plane.streams import ClientStream, PodStream
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.held_bodies import BodyBuffer, HeldBody
 from activator.runtime.units import KIB

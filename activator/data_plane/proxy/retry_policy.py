@@ -28,10 +28,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.grpc import NO_STATUS
 from activator.data_plane.phases import CONNECTING, SENT
 from activator.data_plane.proxy.request_body import RequestBody
-from activator.data_plane.request import RequestRecord
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason, Substitute
 
@@ -50,7 +50,7 @@ RISKY_IDLE_S: Final = 1.0
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
 
-def decide(request: RequestRecord, body: RequestBody | None, reason: Reason, evidence: i64, attempts_max: i64) -> i64:
+def decide(request: Exchange, body: RequestBody | None, reason: Reason, evidence: i64, attempts_max: i64) -> i64:
     """Return AGAIN, FALL_BACK or END for a request that fails with `reason`.
 
     AGAIN spends from the revision's retry budget. FALL_BACK takes effect only if a filter names another revision.
@@ -60,7 +60,7 @@ def decide(request: RequestRecord, body: RequestBody | None, reason: Reason, evi
     return FALL_BACK if may_fall_back(request, body, reason) else END
 
 
-def may_fall_back(request: RequestRecord, body: RequestBody | None, reason: Reason) -> bool:
+def may_fall_back(request: Exchange, body: RequestBody | None, reason: Reason) -> bool:
     """True if another revision can be sent the whole request."""
     if not reason.substitute & Substitute.REVISION or request.fallbacks >= FALLBACKS_MAX:
         return False
@@ -70,11 +70,11 @@ def may_fall_back(request: RequestRecord, body: RequestBody | None, reason: Reas
     return phase == SENT and is_idempotent(request) and request.request_done and _is_held(body)
 
 
-def is_idempotent(request: RequestRecord) -> bool:
+def is_idempotent(request: Exchange) -> bool:
     return request.head.method in _IDEMPOTENT
 
 
-def idle_limit_s(request: RequestRecord, body: RequestBody | None) -> float:
+def idle_limit_s(request: Exchange, body: RequestBody | None) -> float:
     """Return how long the connection of this attempt may have been idle; 0.0 means that only a new one will do."""
     if request.attempts > 0:
         return 0.0
@@ -83,19 +83,9 @@ def idle_limit_s(request: RequestRecord, body: RequestBody | None) -> float:
     return NEVER
 
 
-def forget_revision(request: RequestRecord) -> None:
-    """Reset the fields that the queue and the pods of its revision have set on the request."""
+def forget_revision(request: Exchange) -> None:
+    """Reset what the request has of its revision: its place in the queue, and what pods have set."""
     request.attempts = 0
-    request.arrival = 0
-    request.arrival_at_owner = 0
-    request.avoided = None
-    request.sorted = False
-    request.exempt = False
-    request.level = 0
-    request.share = b""
-    request.charge = 1
-    request.own_timeout_s = NEVER
-    request.own_deadline_s = request.grpc_timeout_s if request.grpc_timeout_s > 0.0 else NEVER
     request.queued_s = request.granted_s = request.connected_s = request.blocked_s = 0.0
     request.start = None
     request.last_lease = None
@@ -104,7 +94,7 @@ def forget_revision(request: RequestRecord) -> None:
     request.grpc_status = NO_STATUS
 
 
-def _may_be_repeated(request: RequestRecord, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
+def _may_be_repeated(request: Exchange, body: RequestBody | None, evidence: i64, attempts_max: i64) -> bool:
     throttler = request.throttler
     if throttler is None or request.lease is None or request.attempts + 1 >= attempts_max:
         return False

@@ -19,9 +19,9 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import Fields, RequestHead
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.proxy.model_lists import lists_of
 from activator.data_plane.proxy.split import Split
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.url_path import for_comparison, is_plain, other_reading, to_send
 

@@ -16,11 +16,11 @@ from typing import Final, final
 from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
 from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.buffering import is_request_streamed
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
 from activator.data_plane.refusals import json_head
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason

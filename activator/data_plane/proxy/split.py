@@ -16,8 +16,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
-from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.affinity import Affinity
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.hashing import MASK_32, mix
 

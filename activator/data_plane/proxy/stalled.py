@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.throttle.budget import HeldBudget
 
 STALLED_MIN_S: Final = 5.0
@@ -24,11 +24,11 @@ class StalledResponses:
     def __init__(self, held: HeldBudget) -> None:
         """`held` provides the bound; its own count is separate."""
         self._held = held
-        self._since_s: dict[RequestRecord, float] = {}  # insertion order: the longest stalled first
+        self._since_s: dict[Exchange, float] = {}  # insertion order: the longest stalled first
         self.bytes: int = 0
         self.shed_total: int = 0
 
-    def begin(self, response: RequestRecord, count: int, now_s: float) -> bool:
+    def begin(self, response: Exchange, count: int, now_s: float) -> bool:
         """Count `count` bytes of a response whose client takes no more for now.
 
         Aborts other responses, or this one, if that exceeds the bound; return False if this one was aborted.
@@ -50,7 +50,7 @@ class StalledResponses:
                 return False
         return True
 
-    def end(self, response: RequestRecord) -> None:
+    def end(self, response: Exchange) -> None:
         """Stop counting a response that is read again or has ended. No effect if it is not counted."""
         if self._since_s.pop(response, 0.0) > 0.0:
             self.bytes -= response.stalled_bytes

@@ -17,12 +17,12 @@ from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
 from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, PartReceiver, fields_of
 from activator.data_plane.answers.messages import AnswerPart
 from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import OVER, ROUTING
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.own_answers import send_whole
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.runtime.reasons import Reason, reason_named
 
 ASK_TIMEOUT_S: Final = 5.0  # for the response of another data plane
@@ -61,7 +61,7 @@ class _PendingPart(PartReceiver):
 
 
 @final
-class StatusExchange(RequestRecord):
+class StatusExchange(Exchange):
     """One request for a stored response. It has no revision, no pod and no filters, and its body is discarded."""
 
     def __init__(

@@ -18,8 +18,8 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.specs import RevisionSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import CONNECTING, DELIVERING, GATHERING, SENT, TUNNEL
-from activator.data_plane.request import RequestRecord
 from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
@@ -27,7 +27,7 @@ from activator.runtime.reasons import Reason
 TRIAL_EXCLUSIVE_S: Final = 0.5  # how long a trial request reserves its pod; then another trial may run beside it
 
 
-def next_limit_s(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
+def next_limit_s(request: Exchange, spec: RevisionSpec, send_timeout_s: float) -> float:
     """Return when the next of the request's limits could be reached; NEVER if it has none."""
     if request.phase >= TUNNEL:
         return request.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
@@ -49,7 +49,7 @@ def next_limit_s(request: RequestRecord, spec: RevisionSpec, send_timeout_s: flo
     return deadline_s
 
 
-def limit_reached(request: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
+def limit_reached(request: Exchange, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
     """Return the reason of the limit that the request has reached; None if it has reached none."""
     if request.phase >= TUNNEL:
         return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - request.progress_s else None
@@ -72,7 +72,7 @@ def trial_takes_long(lease: Lease, now_s: float) -> bool:
     return lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S
 
 
-def pod_had_its_time(request: RequestRecord, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
+def pod_had_its_time(request: Exchange, reason: Reason, spec: RevisionSpec, now_s: float) -> bool:
     """True if a failure for `reason` may count against the pod, as far as time is concerned."""
     if reason is Reason.FIRST_BYTE_TIMEOUT:
         limit_s = spec.first_byte_timeout_s
@@ -85,19 +85,19 @@ def pod_had_its_time(request: RequestRecord, reason: Reason, spec: RevisionSpec,
     return request.phase >= SENT and request.request_done and now_s - request.connected_s >= 0.5 * limit_s
 
 
-def _silence_counts(request: RequestRecord, spec: RevisionSpec) -> bool:
+def _silence_counts(request: Exchange, spec: RevisionSpec) -> bool:
     """True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
     return request.phase >= SENT or spec.times_from_arrival
 
 
-def _total_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+def _total_from_s(request: Exchange, spec: RevisionSpec) -> float:
     from_s = request.arrived_s if spec.times_from_arrival or request.phase == GATHERING else request.granted_s
     return from_s + request.paused_s
 
 
-def _first_byte_from_s(request: RequestRecord, spec: RevisionSpec) -> float:
+def _first_byte_from_s(request: Exchange, spec: RevisionSpec) -> float:
     return (request.arrived_s if spec.times_from_arrival else request.connected_s) + request.paused_s
 
 
-def _idle_from_s(request: RequestRecord) -> float:
+def _idle_from_s(request: Exchange) -> float:
     return (request.arrived_s + request.paused_s) if request.phase <= CONNECTING else request.progress_s

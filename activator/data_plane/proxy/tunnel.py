@@ -15,8 +15,8 @@ from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
 from activator.config.specs import RevisionSpec
-from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.phases import CLIENT_ENDED, LINKED_TUNNEL, OVER, POD_ENDED, TUNNEL
+from activator.data_plane.streams import ClientStream, PodStream
 
 # Protocols, without a version, that `"*"` does not include: HTTP in another version (RFC 9113 has retired h2c),
 # and TLS. A tunnel of HTTP would carry requests that are not routed, counted or checked.

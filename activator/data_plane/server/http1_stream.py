@@ -15,8 +15,9 @@ from mypy_extensions import mypyc_attr
 from activator.codec.http1.serialise import chunk, interim_bytes, last_chunk, response_bytes
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.server.client_connection import ClientConnection
+from activator.data_plane.streams import ClientStream
 
 ZEROS_MAX: Final = 4  # in one chunk size; Go rejects sizes of more than 16 digits
 

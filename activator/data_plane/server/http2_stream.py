@@ -18,8 +18,9 @@ from activator.codec.http2.server import Http2Server
 from activator.codec.http2.stream import Stream
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.server.client_connection import ClientConnection
+from activator.data_plane.streams import ClientStream
 
 _CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, False)
 

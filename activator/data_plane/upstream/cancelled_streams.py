@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.http2.client import Http2Client
-from activator.data_plane.exchange import PodUser
+from activator.data_plane.streams import PodUser
 from activator.runtime.reasons import Reason
 
 UNCONFIRMED_MAX: Final = 1_000  # per connection, waiting for the next acknowledgement

@@ -19,7 +19,7 @@ from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now

@@ -12,7 +12,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.identity_check import ExpectedIdentity

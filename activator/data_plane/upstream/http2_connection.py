@@ -20,7 +20,7 @@ from activator.codec.http2.client import ClientEvents, Http2Client
 from activator.codec.http2.frames import CANCEL, HTTP_1_1_REQUIRED, NO_ERROR, REFUSED_STREAM, code_name
 from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.cancelled_streams import CancelledStreams, end_all
 from activator.data_plane.upstream.http2_stream import Http2PodStream, Http2StreamOwner
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner

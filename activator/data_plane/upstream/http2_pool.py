@@ -18,7 +18,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http2.control import STREAMS_BEFORE_SETTINGS
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.identity_check import ExpectedIdentity

@@ -11,7 +11,7 @@ from __future__ import annotations
 from activator.codec.http2.client import Http2Client
 from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers, RequestHead
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.reasons import Reason
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.runtime.reasons import Reason
 
 

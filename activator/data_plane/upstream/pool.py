@@ -21,8 +21,8 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection

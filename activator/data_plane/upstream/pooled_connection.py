@@ -7,7 +7,7 @@ from typing import final
 from mypy_extensions import mypyc_attr
 
 from activator.data_plane.connection import Connection
-from activator.data_plane.exchange import PodStream, PodUser
+from activator.data_plane.streams import PodStream, PodUser
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.last_reads import last_reads

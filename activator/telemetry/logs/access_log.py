@@ -19,10 +19,10 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import KIB
@@ -56,7 +56,7 @@ class AccessLog(ExchangeObserver):
         self._later = later
         self._writer = writer
         self._failed = failed
-        self._exchanges: list[RequestRecord] = []  # the requests that ended in this turn
+        self._exchanges: list[Exchange] = []  # the requests that ended in this turn
         self._clients: list[ClientStream] = []  # their clients, in the same order
         # Lines are encoded one by one while they are in the cache, 0.16 us each; joining and encoding them per batch
         # would take 0.48 us each.
@@ -66,8 +66,6 @@ class AccessLog(ExchangeObserver):
         self.dropped_total = 0
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if not isinstance(exchange, RequestRecord):
-            return
         exchanges = self._exchanges
         if not exchanges:
             self._defer(self._on_turn_end)
@@ -122,7 +120,7 @@ class AccessLog(ExchangeObserver):
                 self._failed(error)
 
 
-def entry_of(exchange: RequestRecord, client: ClientStream, now: str, with_headers: bool) -> Entry:
+def entry_of(exchange: Exchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
     """Return the entry of a request that has ended, with fields from its headers only if `with_headers`."""
     head = exchange.head
     lease = exchange.last_lease
@@ -163,7 +161,7 @@ def _add_headers(entry: Entry, block: bytes) -> None:
     entry.trace_id = trace_id_of(logged.traceparent)
 
 
-def _add_phases(entry: Entry, exchange: RequestRecord) -> None:
+def _add_phases(entry: Entry, exchange: Exchange) -> None:
     granted_s = exchange.granted_s
     first_byte_s = exchange.first_byte_s
     if first_byte_s > 0.0:
@@ -199,7 +197,7 @@ class LineFormat:
             self._fields = template_fields(kind)
         self._with_headers: bool = not _FROM_HEADERS.isdisjoint(self._fields)
 
-    def line(self, exchange: RequestRecord, client: ClientStream, time_text: str) -> str:
+    def line(self, exchange: Exchange, client: ClientStream, time_text: str) -> str:
         """Return the line of a request that has ended, including the line end."""
         if self._json is not None:
             return self._json.line(exchange, client, time_text)

@@ -8,8 +8,8 @@ from mypy_extensions import i64
 
 from activator.codec.http1.field_names import is_field
 from activator.codec.http1.fields import end_of_line, value_of
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.grpc import STATUS_NAMES
-from activator.data_plane.request import RequestRecord
 from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
@@ -68,19 +68,19 @@ def printable(value: bytes) -> str:
     return text if text.isprintable() else one_line(text)
 
 
-def status_of(exchange: RequestRecord) -> int:
+def status_of(exchange: Exchange) -> int:
     """Return the status of the response; CLIENT_GONE_STATUS if the client disconnected before there was one."""
     status = int(exchange.status)
     return CLIENT_GONE_STATUS if status == 0 and exchange.reason is Reason.CLIENT_GONE else status
 
 
-def grpc_status_of(exchange: RequestRecord) -> str:
+def grpc_status_of(exchange: Exchange) -> str:
     """Return the name of a gRPC call's status; empty for any other request."""
     status = exchange.grpc_status
     return "" if status < 0 else STATUS_NAMES[status]
 
 
-def reason_of(exchange: RequestRecord) -> str:
+def reason_of(exchange: Exchange) -> str:
     """Return the reason why the request did not end with its pod's response; empty if it did."""
     reason = exchange.reason
     return "" if reason is None else reason.value

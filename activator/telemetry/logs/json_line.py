@@ -14,10 +14,10 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
-from activator.data_plane.exchange import ClientStream
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.forwarding import is_valid_request_id
 from activator.data_plane.headers.trace_context import trace_id_of
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.leases import Lease
 from activator.telemetry.logs.fields import (
     ACCESS_LOG_FIELD_MAX,
@@ -81,7 +81,7 @@ class JsonLine:
         self._callers: dict[str, _Caller] = {}
         self._pods: dict[str, tuple[str, str, str, str]] = {}  # by identity: revision, address, protocol, and the text
 
-    def line(self, exchange: RequestRecord, client: ClientStream, time_text: str) -> str:
+    def line(self, exchange: Exchange, client: ClientStream, time_text: str) -> str:
         """Return the line of a request that has ended, including the line end."""
         lease = exchange.last_lease
         key = exchange.revision_key()
@@ -168,13 +168,13 @@ def _own_id(value: bytes) -> str:
     return f',"request_id":"{value.decode()}"'
 
 
-def _reason(exchange: RequestRecord) -> str:
+def _reason(exchange: Exchange) -> str:
     reason = reason_of(exchange)
     text = f',"reason":"{reason}"' if reason else ""
     return text if exchange.grpc_status < 0 else f',"grpc_status":"{grpc_status_of(exchange)}"{text}'
 
 
-def _counts(exchange: RequestRecord) -> str:
+def _counts(exchange: Exchange) -> str:
     text = ""
     first = exchange.first_throttler
     if first is not None:
@@ -191,7 +191,7 @@ def _counts(exchange: RequestRecord) -> str:
     return text
 
 
-def _phases(exchange: RequestRecord, took: str) -> str:
+def _phases(exchange: Exchange, took: str) -> str:
     """Return the text of the phases. `took` is the text of the duration, often also that of the first byte."""
     arrived_s = exchange.arrived_s
     granted_s = exchange.granted_s

@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from activator.data_plane.exchange import ClientStream
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.telemetry.logs.fields import header_of, printable, status_of, without_zone
 from activator.telemetry.logs.json_line import seconds
 
@@ -44,7 +44,7 @@ KNATIVE_FIELDS: Final = (
     ("protocol", '"{{.Request.Proto}}"'),
 )
 
-Read = Callable[[RequestRecord, ClientStream], str]
+Read = Callable[[Exchange, ClientStream], str]
 
 
 class RequestTemplateError(ValueError):
@@ -69,7 +69,7 @@ class RequestTemplate:
         if not fixed.isprintable():
             raise RequestTemplateError("more than one line")
 
-    def line(self, exchange: RequestRecord, client: ClientStream) -> str:
+    def line(self, exchange: Exchange, client: ClientStream) -> str:
         """Return the line of a request that has ended, without the line end."""
         return "".join([piece if isinstance(piece, str) else piece(exchange, client) for piece in self._pieces])
 
@@ -99,7 +99,7 @@ def _read(action: str) -> Read:
 def _header(name: str) -> Read:
     start = f"\r\n{name.lower()}:".encode()
 
-    def read(exchange: RequestRecord, client: ClientStream) -> str:
+    def read(exchange: Exchange, client: ClientStream) -> str:
         block = exchange.head.headers.block
         return printable(header_of(block, start))
 
@@ -110,11 +110,11 @@ def _revision(place: int) -> Read:
     return lambda exchange, client: exchange.revision_key().partition("/")[place]
 
 
-def _trace_id(exchange: RequestRecord, client: ClientStream) -> str:
+def _trace_id(exchange: Exchange, client: ClientStream) -> str:
     return trace_id_of(exchange.head.traceparent.partition(b":")[2].strip(b" \t"))
 
 
-def _empty(exchange: RequestRecord, client: ClientStream) -> str:
+def _empty(exchange: Exchange, client: ClientStream) -> str:
     return ""
 
 
@@ -145,7 +145,7 @@ _FIELDS: Final[dict[str, Read]] = {
 }
 
 
-def _length(exchange: RequestRecord) -> int:
+def _length(exchange: Exchange) -> int:
     """Return the length as Go's ContentLength: 0 without a body, -1 if it is unknown."""
     head = exchange.head
     return head.content_length if head.has_body else max(head.content_length, 0)

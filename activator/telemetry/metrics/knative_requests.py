@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Final, final
 
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.fields import printable, status_of
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
@@ -69,8 +69,6 @@ class KnativeRequests(ExchangeObserver):
         self._revisions: dict[str, dict[Combination, RequestSeries]] = {}
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if not isinstance(exchange, RequestRecord):
-            return
         try:
             series = self._series(exchange, client)
             series.duration.observe(exchange.done_s - exchange.arrived_s)
@@ -106,7 +104,7 @@ class KnativeRequests(ExchangeObserver):
         for key in [key for key in self._revisions if key and key != OTHER and key not in revisions]:
             del self._revisions[key]
 
-    def _series(self, exchange: RequestRecord, client: ClientStream) -> RequestSeries:
+    def _series(self, exchange: Exchange, client: ClientStream) -> RequestSeries:
         key = exchange.revision_key()
         of = self._revisions.get(key)
         if of is None:

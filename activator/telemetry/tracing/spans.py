@@ -20,10 +20,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import Sampler, TraceContext
 from activator.data_plane.proxy.accounting import ExchangeObserver
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Now
 from activator.telemetry.logs.fields import header_of, printable, reason_of, status_of, without_zone
@@ -84,8 +84,6 @@ class SpanMaker(ExchangeObserver):
         self._failed = failed
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
-        if not isinstance(exchange, RequestRecord):
-            return
         context = exchange.trace
         if context is None:
             return
@@ -130,7 +128,7 @@ class _Timeline:
         return self._wall_ns + i64((time_s - self._now_s) * 1e9)
 
 
-def _spans(exchange: RequestRecord, trace: TraceContext, client: ClientStream, timeline: _Timeline) -> list[bytes]:
+def _spans(exchange: Exchange, trace: TraceContext, client: ClientStream, timeline: _Timeline) -> list[bytes]:
     head = exchange.head
     ids = ids_of(bytes.fromhex(trace.trace_id), _trace_state(head.headers.block) if trace.parent_id else b"")
     server = bytes.fromhex(trace.server_id)
@@ -178,14 +176,14 @@ def _trace_state(block: bytes) -> bytes:
     return value if len(value) <= _STATE_MAX and value.isascii() else b""
 
 
-def _status(exchange: RequestRecord) -> bytes:
+def _status(exchange: Exchange) -> bytes:
     """Return the status of the server's span: failures of the server are errors, those of clients are not."""
     code = status_of(exchange)
     reason = reason_of(exchange)
     return error_status(reason) if code >= 500 or (reason and code < 400) else b""
 
 
-def _of_request(exchange: RequestRecord, client: ClientStream) -> bytes:
+def _of_request(exchange: Exchange, client: ClientStream) -> bytes:
     head = exchange.head
     target = head.target
     query = target.find(b"?")
@@ -210,7 +208,7 @@ def _of_request(exchange: RequestRecord, client: ClientStream) -> bytes:
     return b"".join(attributes)
 
 
-def _of_pod(exchange: RequestRecord) -> bytes:
+def _of_pod(exchange: Exchange) -> bytes:
     lease = exchange.last_lease
     if lease is None:
         return b""

@@ -9,9 +9,9 @@ import pytest
 
 from activator.codec.message import RequestHead, ResponseHead
 from activator.config.specs import FilterSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.request import RequestRecord
 from activator.runtime.plugins import PluginError
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
@@ -33,38 +33,38 @@ class Raises(Filter):
         if hook == self.hook:
             raise DefectError(hook)
 
-    def on_routed(self, request: RequestRecord) -> None:
+    def on_routed(self, request: Exchange) -> None:
         self._meet("on_routed")
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         self._meet("on_request")
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self._meet("on_attempt")
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         self._meet("on_response")
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         self._meet("on_failure")
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         self._meet("on_end")
 
 
 class OnRequest(Filter):
     """Does what it is given, in `on_request`."""
 
-    def __init__(self, act: Callable[[RequestRecord], None]) -> None:
+    def __init__(self, act: Callable[[Exchange], None]) -> None:
         self.act = act
-        self.seen: list[RequestRecord] = []
+        self.seen: list[Exchange] = []
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         self.seen.append(request)
         self.act(request)
 
 
-def hold_it(request: RequestRecord) -> None:
+def hold_it(request: Exchange) -> None:
     request.hold(30.0)
 
 
@@ -80,7 +80,7 @@ def test_one_that_raises_ends_its_own_request_alone(hook: str) -> None:
     pool = world.pod(limit=1)
     exchange, client = world.begin()
     if hook == "on_failure":
-        exchange.refused(Reason.TOTAL_TIMEOUT, "")
+        exchange.fail(Reason.TOTAL_TIMEOUT, "")
     elif not exchange.over:
         world.answer(exchange)
     ended = {"on_routed": 500, "on_request": 500, "on_attempt": 500, "on_response": 500, "on_failure": 504}
@@ -141,7 +141,7 @@ def test_a_client_that_leaves_while_it_is_held() -> None:
 
 
 def test_an_answer_ends_the_request_and_a_second_one_is_ignored() -> None:
-    def twice(request: RequestRecord) -> None:
+    def twice(request: Exchange) -> None:
         request.answer(403, b"no\n")
         request.answer(200, b"yes\n")
 
@@ -157,7 +157,7 @@ def test_an_answer_ends_the_request_and_a_second_one_is_ignored() -> None:
 def test_after_an_answer_a_hold_and_a_wait_for_the_body_have_no_effect() -> None:
     found: list[object] = []
 
-    def act(request: RequestRecord) -> None:
+    def act(request: Exchange) -> None:
         request.answer(403)
         found.extend([request.hold(1.0), request.gather(100)])
 
@@ -203,7 +203,7 @@ def test_no_filter_makes_two_fields_of_one(value: bytes) -> None:
         lambda request: request.hold(-1.0),
     ],
 )
-def test_what_no_answer_and_no_hold_can_be_is_an_error_of_the_filter(act: Callable[[RequestRecord], None]) -> None:
+def test_what_no_answer_and_no_hold_can_be_is_an_error_of_the_filter(act: Callable[[Exchange], None]) -> None:
     world = world_of(OnRequest(act))
     _, client = world.begin()
     assert client.status == 500
@@ -272,7 +272,7 @@ def test_the_time_of_a_hold_ends_with_it() -> None:
 class Counts(Filter):
     """Adds a field to each attempt."""
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         edits.append(b"X-Attempt", b"%d" % request.attempts)
 
 
@@ -309,19 +309,19 @@ class Shared(Filter):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def on_arrival(self, request: RequestRecord) -> None:
+    def on_arrival(self, request: Exchange) -> None:
         self.seen.append("on_arrival")
         if request.head.target == b"/elsewhere":
             request.route_to("ns/elsewhere")
         elif request.head.target == b"/own":
             request.answer(204)
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         self.seen.append("on_failure")
         failure.text = b"not here\n"
         failure.fields = [(b"X-Shared", b"1")]
 
-    def on_end(self, request: RequestRecord) -> None:
+    def on_end(self, request: Exchange) -> None:
         self.seen.append("on_end")
 
 
@@ -347,15 +347,15 @@ def test_the_filters_of_a_revision_come_before_it_when_a_request_fails() -> None
     order: list[str] = []
 
     class Inner(Filter):
-        def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        def on_failure(self, request: Exchange, failure: Failure) -> None:
             order.append("inner")
 
     class Outer(Filter):
-        def on_request(self, request: RequestRecord) -> None:
+        def on_request(self, request: Exchange) -> None:
             order.append("request")
             request.hold(1.0)
 
-        def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+        def on_failure(self, request: Exchange, failure: Failure) -> None:
             order.append("outer")
 
     world = World()

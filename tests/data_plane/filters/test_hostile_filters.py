@@ -9,15 +9,15 @@ import pytest
 
 from activator.codec.message import ResponseHead
 from activator.config.specs import FaultSpec
-from activator.data_plane.exchange import ClientWrapper
+from activator.data_plane.exchange import BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
-from activator.data_plane.request import BodyWatcher, RequestRecord
+from activator.data_plane.streams import ClientWrapper
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.data_plane.proxy.test_answers_later import KEEP_S, Later
 
-Act = Callable[[RequestRecord], Any]
+Act = Callable[[Exchange], Any]
 
 
 class Acts(Filter):
@@ -25,23 +25,23 @@ class Acts(Filter):
 
     def __init__(self, **acts: Act) -> None:
         self.acts = acts
-        self.seen: list[RequestRecord] = []
+        self.seen: list[Exchange] = []
 
-    def _act(self, hook: str, request: RequestRecord) -> None:
+    def _act(self, hook: str, request: Exchange) -> None:
         if hook in self.acts:
             self.seen.append(request)
             self.acts[hook](request)
 
-    def on_routed(self, request: RequestRecord) -> None:
+    def on_routed(self, request: Exchange) -> None:
         self._act("on_routed", request)
 
-    def on_request(self, request: RequestRecord) -> None:
+    def on_request(self, request: Exchange) -> None:
         self._act("on_request", request)
 
-    def on_attempt(self, request: RequestRecord, edits: HeadEdits) -> None:
+    def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self._act("on_attempt", request)
 
-    def on_response(self, request: RequestRecord, head: ResponseHead) -> None:
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
         self._act("on_response", request)
 
 
@@ -51,11 +51,11 @@ def world_of(*filters: Filter, **more: Any) -> World:
     return world
 
 
-def hold_and_go(request: RequestRecord) -> None:
+def hold_and_go(request: Exchange) -> None:
     request.proceed(request.hold(5.0))
 
 
-def hold(request: RequestRecord) -> None:
+def hold(request: Exchange) -> None:
     request.hold(30.0)
 
 
@@ -97,7 +97,7 @@ def test_a_larger_body_is_waited_for_after_a_smaller_one() -> None:
     seen: list[bytes | None] = []
 
     def take(bytes_max: int) -> Act:
-        def act(request: RequestRecord) -> None:
+        def act(request: Exchange) -> None:
             if request.gather(bytes_max):
                 seen.append(request.body())
 
@@ -141,7 +141,7 @@ def test_hooks_that_edit_cannot_decide(hook: str, act: Act) -> None:
 
 
 def test_a_filter_cannot_gather_while_it_holds() -> None:
-    def both(request: RequestRecord) -> None:
+    def both(request: Exchange) -> None:
         request.hold(30.0)
         request.gather(10)
 
@@ -158,7 +158,7 @@ def test_a_filter_cannot_gather_while_it_holds() -> None:
 class BrokenWrapper(ClientWrapper):
     """Raises in one call."""
 
-    def __init__(self, request: RequestRecord, call: str) -> None:
+    def __init__(self, request: Exchange, call: str) -> None:
         super().__init__(request.client())
         self.call = call
 
@@ -192,7 +192,7 @@ def test_a_wrapper_that_raises_ends_its_own_request(call: str, answers: bool) ->
     if answers:
         world.answer(exchange)
     else:
-        exchange.refused(Reason.TOTAL_TIMEOUT, "")
+        exchange.fail(Reason.TOTAL_TIMEOUT, "")
     world.clock.turn()
     assert client.is_aborted() or client.has_ended(), "nobody waits for ever"
     assert client.is_aborted() == (call != "stop")
@@ -237,7 +237,7 @@ class BrokenFailure(Filter):
         self.text = text
         self.fields = fields
 
-    def on_failure(self, request: RequestRecord, failure: Failure) -> None:
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
         failure.text, failure.fields = self.text, self.fields
 
 
@@ -258,7 +258,7 @@ def test_a_refusal_that_cannot_be_sent_is_sent_unedited(text: Any, fields: Any) 
 
 def test_a_client_cannot_take_off_a_wrapper_by_asking_for_a_later_answer() -> None:
     class Wraps(Filter):
-        def on_request(self, request: RequestRecord) -> None:
+        def on_request(self, request: Exchange) -> None:
             request.wrap_client(ClientWrapper(request.client()))
 
     world = Later()

@@ -9,7 +9,7 @@ from activator.codec.http1.request import RequestLimits, RequestParser, RequestS
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.answers.store import AnswerStore
-from activator.data_plane.exchange import ClientStream, Exchange, PodStream, PodUser
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.proxy.attempt import Attempt
@@ -17,6 +17,7 @@ from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
+from activator.data_plane.streams import ClientStream, PodStream, PodUser
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler

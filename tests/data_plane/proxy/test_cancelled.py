@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from activator.data_plane.exchange import PodUser
 from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S, CancelledRequest
+from activator.data_plane.streams import PodUser
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import Pod, World, response_head
 

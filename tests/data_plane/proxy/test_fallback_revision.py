@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from activator.config.specs import FallbackSpec, RevisionSpec
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.retry_policy import FALLBACKS_MAX, may_fall_back
-from activator.data_plane.request import RequestRecord
 from activator.data_plane.tables.apply import load_of
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -96,7 +96,7 @@ def test_a_wait_that_is_too_long_begins_anew_in_the_second_line() -> None:
     exchange, client = world.begin()
     world.clock.pass_time(5.1)
     world.clock.turn()
-    assert client.silent() and exchange.is_queued
+    assert client.silent() and exchange.place.is_queued
     world.clock.pass_time(6.5)
     assert client.silent()
     world.clock.pass_time(0.6)
@@ -240,7 +240,7 @@ def test_while_the_first_starts_and_there_is_no_second() -> None:
     world = Two(while_starting=True)
     world.router.drop("ns/second")
     exchange, client = world.begin()
-    assert client.silent() and exchange.is_queued
+    assert client.silent() and exchange.place.is_queued
     world.pod()
     world.answer(exchange)
     assert client.status == 200
@@ -260,7 +260,7 @@ def test_the_start_is_given_up_when_nobody_would_wait_any_longer() -> None:
 def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
     """Also one whose revision depended on its body, if that came a turn later."""
     world = Two()
-    record = RequestRecord(request_head("POST", length=10), Client(), 1.0)
+    record = Exchange(request_head("POST", length=10), Client(), 1.0)
     record.phase = phase
     assert may_fall_back(record, None, Reason.QUEUE_FULL)
     assert may_fall_back(record, None, Reason.STARTING)

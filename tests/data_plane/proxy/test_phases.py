@@ -24,6 +24,7 @@ from activator.data_plane.phases import (
     is_legal,
 )
 from activator.data_plane.proxy.exchange import ProxiedExchange
+from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.runtime.reasons import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from lb.tracker import READY
@@ -86,7 +87,7 @@ def test_a_slot_that_is_granted_twice_is_given_back() -> None:
     world.takes_illegal_steps = True
     world.pod(limit=2)
     exchange, client = world.begin()
-    lease = world.throttler.try_acquire(exchange, 0.0)
+    lease = world.throttler.try_acquire(QueuePlace(exchange), 0.0)
     assert lease is not None
     exchange.granted(lease)
     assert client.is_aborted() or client.status == 500

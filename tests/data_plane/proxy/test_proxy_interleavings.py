@@ -272,7 +272,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def the_line_is_bounded_and_made_of_the_living(self) -> None:
-        line = [exchange for exchange, _ in self.live if exchange.is_queued]
+        line = [exchange for exchange, _ in self.live if exchange.place.is_queued]
         assert len(line) == self.world.throttler.queue.waiters.length
         self.world.table.check_invariants()
 

@@ -134,7 +134,7 @@ def test_a_refused_connection_goes_to_another_pod_and_keeps_its_place() -> None:
     _, second_client = world.begin()
     at_pod(first).connect_failed(Reason.CONNECT_FAILED)
     assert bad.pods == []
-    assert first.is_queued
+    assert first.place.is_queued
     good = world.pod("p2")
     assert good.pods[0].head is first.head
     world.answer(first)
@@ -398,7 +398,7 @@ def test_whatever_comes_after_the_end_is_harmless() -> None:
     exchange.client_drained()
     at_pod(exchange).pod_blocked()
     at_pod(exchange).pod_drained()
-    exchange.refused(Reason.QUEUE_TIMEOUT, "")
+    exchange.fail(Reason.QUEUE_TIMEOUT, "")
     exchange.expired(world.clock.now())
     assert client.body == b"hello"
     world.check_idle()
@@ -414,7 +414,7 @@ def test_a_request_keeps_its_key_while_it_waits() -> None:
         head = request_head()
         head.headers = head.headers.with_line(b"X-User", user.encode())
         users[user], _ = world.begin(head)
-    assert {exchange.pick_key for exchange in users.values()} == {hash_bytes(user.encode()) for user in users}
+    assert {exchange.place.pick_key for exchange in users.values()} == {hash_bytes(user.encode()) for user in users}
     world.throttler.queue.failure = "not yet"  # all pods come before anybody is served
     trackers = []
     for number in range(1, 9):
@@ -434,7 +434,7 @@ def test_a_client_is_known_by_its_address() -> None:
     world = World()
     world.throttler.affinity = Affinity("client_ip")
     exchange, client = world.begin()
-    assert exchange.pick_key == hash_bytes(client.client_ip().encode()) != 0
+    assert exchange.place.pick_key == hash_bytes(client.client_ip().encode()) != 0
     world.pod()
     world.answer(exchange)
     world.check_idle()

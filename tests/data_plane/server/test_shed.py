@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.data_plane.request import RequestRecord
+from activator.data_plane.exchange import Exchange
 from tests.data_plane.http2_peers import Http2World
 from tests.data_plane.proxy.proxy_fakes import holder_of
 
@@ -12,7 +12,7 @@ from tests.data_plane.proxy.proxy_fakes import holder_of
 def shed_first(it: Http2World) -> None:
     holders = [holder_of(lease) for lease in it.world.throttler.leases]
     first = holders[0]
-    assert isinstance(first, RequestRecord)
+    assert isinstance(first, Exchange)
     first.shed()
 
 

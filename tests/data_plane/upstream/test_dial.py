@@ -19,8 +19,8 @@ import trustme
 import uvloop
 
 from activator.codec.message import Headers, ResponseHead
-from activator.data_plane.exchange import PodStream, PodUser
 from activator.data_plane.plane import HELD_BODY_BYTES
+from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.http1_pool import Http1Pool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from activator.codec.message import Fields, RequestHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import PodUser
+from activator.data_plane.streams import PodUser
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolConnection
 from activator.runtime.buffered_writer import WriteBatcher
