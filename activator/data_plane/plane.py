@@ -24,8 +24,6 @@ from activator.data_plane import settings, statistics
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.messages import AnswerMessage
 from activator.data_plane.answers.store import AnswerStore
-from activator.data_plane.apply import RevisionTables, TableHooks, load_of
-from activator.data_plane.audit import Auditor
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.knative import KnativeFilter
@@ -41,6 +39,9 @@ from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.snapshot import revisions
+from activator.data_plane.tables.apply import RevisionTables, load_of
+from activator.data_plane.tables.audit import Auditor
+from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from activator.data_plane.apply import RevisionTables
 from activator.data_plane.ownership.borrowing import Borrowing
 from activator.data_plane.ownership.lending import NOTHING_YET
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from lb.tracker import EMPTY, STATE_NAMES, PodTracker

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from activator.data_plane.apply import RevisionTables
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.counters import Traffic
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool

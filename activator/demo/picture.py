@@ -14,8 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from activator.data_plane.apply import RevisionTables
 from activator.data_plane.snapshot import waits_for
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.tracker import EMPTY, READY, STATE_NAMES, PodTracker
 

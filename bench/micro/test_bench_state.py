@@ -9,7 +9,8 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import RevisionTables, TableHooks
+from activator.data_plane.tables.apply import RevisionTables
+from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from rich.console import Console
 
-from activator.data_plane.apply import RevisionTables
+from activator.data_plane.tables.apply import RevisionTables
 from activator.demo.picture import PHASES, PlainLines, Snapshot, frame
 from activator.demo.tour import command_name, summary
 from tests.data_plane.proxy.proxy_fakes import World

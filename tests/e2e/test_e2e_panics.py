@@ -19,9 +19,9 @@ from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import Supervision
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import TableHooks
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
+from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import (
     Change,

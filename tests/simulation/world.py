@@ -15,7 +15,7 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
 from activator.data_plane.ownership.view import MemberName, View
-from activator.data_plane.rebuild import Rebuild, highest_generation
+from activator.data_plane.tables.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler

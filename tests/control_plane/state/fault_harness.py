@@ -38,8 +38,8 @@ from activator.control_plane.state import (
     worker,
 )
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S
-from activator.data_plane import apply, audit, drains, empty_tables, rebuild
-from activator.data_plane.audit import AUDIT_INTERVAL_S
+from activator.data_plane.tables import apply, audit, drains, empty_tables, rebuild, suspicions
+from activator.data_plane.tables.audit import AUDIT_INTERVAL_S
 from activator.messages import (
     Change,
     Listed,
@@ -60,7 +60,7 @@ from tests.data_plane.throttle.throttle_fakes import Request
 MODULES = (
     *(address_index, addresses, difference, health, lifecycle, model, parked, queue, records, reduce, repair, resync),
     *(supervision, tally, worker),
-    *(apply, audit, drains, empty_tables, rebuild),
+    *(apply, audit, drains, empty_tables, rebuild, suspicions),
 )
 FILES = {module.__file__ for module in MODULES}
 OTHER = "ns/other"

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import Reduce, StateWorker
-from activator.data_plane.apply import RevisionTables, TableHooks
-from activator.data_plane.audit import Auditor
+from activator.data_plane.tables.apply import RevisionTables
+from activator.data_plane.tables.audit import Auditor
+from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import (
@@ -115,9 +116,9 @@ class Joined:
         self.probes: list[ProbeOrder] = []
         self.applied: Callable[[list[Effect]], None] = lambda _effects: None  # what the sources are told
         self.dirty: list[tuple[str, str]] = []  # sources that were asked to say a revision anew
-        wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
-        self.tables = RevisionTables(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
-        self.auditor = Auditor(self.tables, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
+        self.wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
+        self.tables = RevisionTables(self.clock.now, self.wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
+        self.auditor = Auditor(self.tables, self.wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
         if reduce_change is None:
             self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty)
         else:

@@ -13,8 +13,8 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.repair import COMPARED_AT_ONCE, LOST
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S, StateWorker
-from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, CHECK_STEPS
 from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
+from activator.data_plane.tables.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, CHECK_STEPS
 from activator.data_plane.throttle.leases import Lease
 from activator.messages import (
     Change,
@@ -523,7 +523,7 @@ def test_loads_that_cannot_be_sent_are_sent_the_next_time() -> None:
             raise failures.pop()
         sent.append(message)
 
-    data = SimpleNamespace(wheel=joined.tables._wheel, tables=joined.tables)
+    data = SimpleNamespace(wheel=joined.wheel, tables=joined.tables)
     _LoadReport(data, joined.clock.now, send).arm()  # type: ignore[arg-type]
     request = joined.ask()
     joined.clock.pass_time(LOAD_REPORT_INTERVAL_S + 0.05)

@@ -17,8 +17,8 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.repair import LOST
 from activator.control_plane.state.tally import Tally
 from activator.control_plane.state.worker import CONFIRM_WITHIN_S
-from activator.data_plane.audit import AUDIT_INTERVAL_S
-from activator.data_plane.empty_tables import GIVE_BACK_AFTER_S
+from activator.data_plane.tables.audit import AUDIT_INTERVAL_S
+from activator.data_plane.tables.empty_tables import GIVE_BACK_AFTER_S
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (

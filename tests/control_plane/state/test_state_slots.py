@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
 from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
-from activator.data_plane.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.plane import _Hooks
+from activator.data_plane.tables.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.verdict import SUSPECT_S

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
-from activator.data_plane.apply import load_of
 from activator.data_plane.filters.activity import DORMANT_CHECK_S, FrameScanner, is_comment
 from activator.data_plane.proxy.exchange import ProxiedExchange
+from activator.data_plane.tables.apply import load_of
 from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, at_pod, request_head, response_head
 
 QUIET_S = 10.0

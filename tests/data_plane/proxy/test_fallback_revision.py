@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from activator.config.specs import FallbackSpec, RevisionSpec
-from activator.data_plane.apply import load_of
 from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.retry_policy import FALLBACKS_MAX, may_fall_back
 from activator.data_plane.request import RequestRecord
+from activator.data_plane.tables.apply import load_of
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from activator.config.specs import FallbackSpec, QuietSpec, WaitingPageSpec
-from activator.data_plane.apply import load_of
 from activator.data_plane.filters.waiting_page import CLOSED_AFTER_S, MISSED_REFRESHES
+from activator.data_plane.tables.apply import load_of
 from activator.runtime.distribution import Distribution
 from activator.runtime.reasons import Reason
 from lb.tracker import QUARANTINED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.apply import GRANTS_PER_TURN_MAX
+from activator.data_plane.tables.apply import GRANTS_PER_TURN_MAX
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S
-from activator.data_plane.empty_tables import GIVE_BACK_AFTER_S
+from activator.data_plane.tables.empty_tables import GIVE_BACK_AFTER_S
 from activator.messages import PodGone, RevisionGone, RevisionSet, SlotDrained
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 

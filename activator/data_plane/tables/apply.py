@@ -17,13 +17,13 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 from activator.config.specs import RevisionSpec
-from activator.data_plane.drains import Drains
-from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
-from activator.data_plane.rebuild import Rebuild, highest_generation
+from activator.data_plane.tables.drains import Drains
+from activator.data_plane.tables.empty_tables import EmptyTables
+from activator.data_plane.tables.hooks import TableHooks
+from activator.data_plane.tables.rebuild import Rebuild, highest_generation
+from activator.data_plane.tables.suspicions import Suspicions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -43,68 +43,13 @@ from activator.messages import (
     SetRevision,
     WithdrawPod,
 )
-from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
-from lb.policy import Policy
-from lb.slots import Trim
+from activator.runtime.clock import Defer, Now, TimingWheel
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, FOREVER, READY, RECOVERING, PodTracker
 
 GRANTS_PER_TURN_MAX: Final = 256  # handovers in one turn of the loop
 DISPOSED_PER_TURN: Final = 1_000  # slots of an abandoned table, 0.1 ms
 ENDED_PER_TURN_MAX: Final = 100  # removed revisions whose final figures are sent, some 20 us each
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class TableHooks:
-    """The calls of `RevisionTables` to the layers above; implemented by `plane.py`."""
-
-    def make_policy(self, name: str) -> Policy:
-        raise NotImplementedError
-
-    def revision_set(self, throttler: RevisionThrottler) -> None:
-        """Route the hosts of the revision."""
-        raise NotImplementedError
-
-    def revision_dropped(self, throttler: RevisionThrottler) -> None:
-        raise NotImplementedError
-
-    def revision_ended(self, throttler: RevisionThrottler) -> None:
-        """Handle the end of the last request of a removed revision."""
-        raise NotImplementedError
-
-    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
-        """Attach a connection pool to the slot."""
-        raise NotImplementedError
-
-    def pod_withdrawn(self, attachment: object) -> None:
-        """Close the pool."""
-        raise NotImplementedError
-
-    def address_taken(self, attachment: object) -> None:
-        """Handle a draining pod whose address another pod has; the draining one may have ended."""
-        raise NotImplementedError
-
-    def pod_drained(self, key: str, identity: str) -> None:
-        """Handle the end of the last request of a withdrawn pod."""
-        raise NotImplementedError
-
-    def pod_unplaced(self, key: str, identity: str) -> None:
-        raise NotImplementedError
-
-    def drain_expired(self, key: str, slot: int, generation: int) -> None:
-        raise NotImplementedError
-
-    def trimmed(self, key: str, trim: Trim) -> None:
-        """Log that a table has released trailing empty slots."""
-        raise NotImplementedError
-
-    def failed(self, effect: object, error: Exception) -> None:
-        """Handle an effect that could not be applied."""
-        raise NotImplementedError
-
-    def broken(self, key: str, cause: str, kind: str) -> None:
-        """Handle a revision whose state cannot be trusted."""
-        raise NotImplementedError
 
 
 class RevisionTables:
@@ -120,7 +65,6 @@ class RevisionTables:
         held: HeldBudget,
     ) -> None:
         self._now = now
-        self._wheel = wheel
         self._defer = defer
         self._events = events
         self._hooks = hooks
@@ -132,6 +76,7 @@ class RevisionTables:
         self._drains = Drains(wheel, now, defer, self._drain_expired)
         self._empty = EmptyTables(wheel, now)
         self.distrusted: dict[str, str] = {}  # revisions that cannot be trusted, with the cause
+        self._suspicions = Suspicions(wheel, self.distrusted)
         self._rebuilds: dict[str, Rebuild] = {}  # new tables that are being built
         self._abandoned: deque[TrackerTable] = deque()  # tables whose slots are to be dropped
         self._disposing: bool = False  # the next turn continues with them
@@ -228,14 +173,7 @@ class RevisionTables:
         throttler = self.throttlers.get(key)
         tracker = None if throttler is None else throttler.table.find_identity(identity)
         if throttler is not None and tracker is not None and tracker.suspect_until_s > 0.0:
-            self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
-
-    def suspicion_ended(self, throttler: RevisionThrottler, tracker: PodTracker, generation: int, now_s: float) -> None:
-        """Lift a suspicion whose time has expired."""
-        if throttler.queue.removed or throttler.key in self.distrusted:
-            return
-        if throttler.table.end_suspicion(tracker, generation, now_s):
-            throttler.pump()
+            self._suspicions.begin(throttler, tracker)
 
     def end_dropped(self) -> None:
         """Remove up to ENDED_PER_TURN_MAX removed revisions whose requests have all ended; called periodically."""
@@ -389,7 +327,7 @@ class RevisionTables:
                     throttler.table.suspect(tracker, FOREVER)
                     continue
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
-                self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
+                self._suspicions.begin(throttler, tracker)
         self.distrusted.pop(throttler.key, None)
         throttler.queue.take_over_failure(rebuild.failure, rebuild.retry_s)
         self._abandoned.append(removal.table)
@@ -527,20 +465,6 @@ class RevisionTables:
         """Report a slot to be freed, whose drain timed out and whose requests have been ended."""
         if not throttler.queue.removed:  # otherwise the slot is dropped with its table
             self._hooks.drain_expired(throttler.key, tracker.slot, tracker.generation)
-
-
-class _Suspicion(Deadline):
-    """The deadline of the suspicion of one pod; a later pod in the slot has another generation."""
-
-    def __init__(self, tables: RevisionTables, throttler: RevisionThrottler, tracker: PodTracker) -> None:
-        super().__init__()
-        self._tables = tables
-        self._throttler = throttler
-        self._tracker = tracker
-        self._generation = tracker.generation
-
-    def expired(self, now_s: float) -> None:
-        self._tables.suspicion_ended(self._throttler, self._tracker, self._generation, now_s)
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:

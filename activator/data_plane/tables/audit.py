@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from activator.data_plane.apply import RevisionTables
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.leases import newest_of, next_older
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.verdict import SUSPECT_S

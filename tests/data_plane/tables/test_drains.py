@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
-from activator.data_plane.drains import REVOKED_PER_TURN_MAX
+from activator.data_plane.tables.drains import REVOKED_PER_TURN_MAX
 from activator.messages import PodGone, RevisionSet, SlotDrained
 from activator.runtime.reasons import Reason
 from tests.control_plane.state.state_fakes import KEY, Joined, seen
