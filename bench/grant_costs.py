@@ -21,7 +21,8 @@ from typing import NamedTuple
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 
+from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.members.handshake import SessionKeys
 from activator.members.lives import Lives
-from activator.members.messages import DataPlaneName
 
 
 class GroupSide(ABC):
@@ -18,7 +18,7 @@ class GroupSide(ABC):
     lives: Lives
 
     @abstractmethod
-    def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
+    def set_data_planes(self, names: tuple[MemberName, ...]) -> None:
         """Set the data planes of this replica. A data plane that is no longer named has ended."""
 
     @abstractmethod

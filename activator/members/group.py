@@ -32,12 +32,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from activator.data_plane.ownership.names import MemberName
 from activator.members.contacts import Contact, Contacts, GroupRules
 from activator.members.messages import (
     Accept,
     Beat,
     Commit,
-    DataPlaneName,
     Ended,
     GroupMessage,
     GroupView,
@@ -124,7 +124,7 @@ class Group:
         self.contacts.set_roster(seats)
         self._reconsider()
 
-    def set_data_planes(self, data_planes: tuple[DataPlaneName, ...]) -> None:
+    def set_data_planes(self, data_planes: tuple[MemberName, ...]) -> None:
         """Set the data planes of this replica. A data plane that is no longer named has ended."""
         self._set_replica(replace(self.replica, data_planes=data_planes))
 

@@ -22,7 +22,8 @@ import msgspec
 from msgspec.structs import replace
 
 from activator.config.model.members import Members
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
 from activator.members.contacts import GroupRules
 from activator.members.data_planes import GroupDataPlanes, GroupSide
 from activator.members.group import Group
@@ -32,7 +33,6 @@ from activator.members.local_proofs import LocalProofs
 from activator.members.mesh import Connection, Mesh, VacantError
 from activator.members.messages import (
     LOADS_PROTOCOL,
-    DataPlaneName,
     GroupMessage,
     GroupView,
     Loads,
@@ -129,7 +129,7 @@ class Membership(GroupSide):
         self._is_closing = False
         self._running: list[asyncio.Task[None]] = []
         self._is_draining = False
-        self._names: tuple[DataPlaneName, ...] = ()
+        self._names: tuple[MemberName, ...] = ()
         self._formed = asyncio.Event()
         self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
         self._plane_links = PlaneLinks(
@@ -178,7 +178,7 @@ class Membership(GroupSide):
 
     # --- reports of the data planes ---
 
-    def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
+    def set_data_planes(self, names: tuple[MemberName, ...]) -> None:
         """Set the data planes of this replica. A data plane that is no longer named has ended."""
         self._plane_links.own = {name.number for name in names}
         self._names = names
@@ -354,11 +354,7 @@ class Membership(GroupSide):
         unproven = sorted({seat_of(number) for number in view.unproven})
         shown = f"; not known to have ended: {unproven}" if unproven else ""
         log.info("view %d of the group: members %s%s", epoch_count(view.epoch), seats, shown)
-        names = [
-            MemberName(one.number, one.place, not one.drains)
-            for replica in view.replicas
-            for one in replica.data_planes
-        ]
+        names = [name for replica in view.replicas for name in replica.data_planes]
         follows = follows_on(self._epoch, view.epoch) or self._config.on_silence != "prompt"
         self._epoch = view.epoch
         self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven), follows))

@@ -11,21 +11,10 @@ from typing import Annotated, Final
 
 import msgspec
 
+from activator.data_plane.ownership.names import MemberName
+
 LOADS_MAX: Final = 500  # revisions in one message, each some 60 bytes in addition to the name
 LOADS_PROTOCOL: Final = 2  # the first version of the protocol with `Loads`
-
-
-class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
-    """The name of a data plane (`data_plane.ownership.view.MemberName`), and its process (proof.py).
-
-    `drains`: it takes no new clients, and must own nothing.
-    """
-
-    number: int
-    place: int
-    process: int = 0
-    started: int = 0
-    drains: bool = False
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
@@ -36,7 +25,7 @@ class Replica(msgspec.Struct, frozen=True, array_like=True):
     """
 
     number: int
-    data_planes: tuple[DataPlaneName, ...] = ()
+    data_planes: tuple[MemberName, ...] = ()
     writes: bool = False
     machine: str = ""
     process: int = 0

@@ -12,12 +12,12 @@ from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.listeners import Listener
 from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listeners import ListenerChange, Listeners
 from activator.members.data_planes import GroupSide
 from activator.members.handshake import Seal, SessionKeys
-from activator.members.messages import DataPlaneName
 from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.clock import Now
@@ -76,7 +76,7 @@ class OneWorker(Workers):
         peers.answers = self._data.answer_links
         self._group = group
         self._tasks.repeat("lent slots", MEMBER_TICK_S, member.tick)
-        group.set_data_planes((DataPlaneName(number, worker_place(seat_of(group.replica), 0)),))
+        group.set_data_planes((MemberName(number, worker_place(seat_of(group.replica), 0)),))
 
     def adopt_view(self, view: View) -> None:
         assert self._member is not None and self._peers is not None, "it has joined"

@@ -15,7 +15,7 @@ from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.kinds import Secret
 from activator.config.model.listeners import Listener
-from activator.data_plane.ownership.view import MemberName
+from activator.data_plane.ownership.names import MemberName
 from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
 from activator.telemetry.metrics.request_counts import RequestCounts

@@ -10,9 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from activator.data_plane.ownership.view import MemberName
+from activator.data_plane.ownership.names import MemberName
 from activator.members.data_planes import GroupSide
-from activator.members.messages import DataPlaneName
 from activator.members.numbers import seat_of, worker_place
 from activator.members.proof import started_at
 from activator.runtime.wire import pair
@@ -68,10 +67,10 @@ class WorkerMembers:
         self._send_all(Members(self._epoch, members))
 
 
-def _name_of(worker: WorkerProcess, replica: int) -> DataPlaneName:
+def _name_of(worker: WorkerProcess, replica: int) -> MemberName:
     place = worker_place(seat_of(replica), worker.place)
     try:
         started = started_at(worker.process)
     except OSError:  # it has just ended, or the kernel hides its start: other replicas cannot prove its end
         started = 0
-    return DataPlaneName(worker.member, place, worker.process, started)
+    return MemberName(worker.member, place, worker.process, started)

@@ -12,9 +12,10 @@ import itertools
 import random
 from collections.abc import Callable
 
+from activator.data_plane.ownership.names import MemberName
 from activator.members.contacts import GroupRules
 from activator.members.group import Group
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, decode, encode
+from activator.members.messages import GroupMessage, GroupView, Replica, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 
 TICK_S = 0.05
@@ -49,7 +50,7 @@ class Process:
 
     def begin(self) -> None:
         self.group.set_roster(set(range(self.world.seats)))
-        name = DataPlaneName(worker_number(self.number, 1), worker_place(self.seat, 0))
+        name = MemberName(worker_number(self.number, 1), worker_place(self.seat, 0))
         self.group.set_process(f"machine {self.seat}", self.number, 1, "")
         self.group.set_data_planes((name,))
         self.tick()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from activator.config.model.members import Members
+from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
 from activator.members.handshake import Process, SessionKeys
 from activator.members.membership import Membership
-from activator.members.messages import DataPlaneName
 from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.members.roster import StaticRoster
 from activator.runtime.tasks import TaskGroupOwner
@@ -36,7 +36,7 @@ class Planes(GroupDataPlanes):
         self.socks: dict[int, socket.socket] = {}
 
     def join(self, group: GroupSide) -> None:
-        name = DataPlaneName(worker_number(group.replica, 1), worker_place(seat_of(group.replica), 0))
+        name = MemberName(worker_number(group.replica, 1), worker_place(seat_of(group.replica), 0))
         group.set_data_planes((name,))
 
     def adopt_view(self, view: View) -> None:

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Final
 
 from activator.data_plane.ownership.messages import MemberMessage
-from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import WORKER_BITS, View
 from activator.members.contacts import GroupRules
 from activator.members.group import Group
 from activator.members.lives import Lives
@@ -27,7 +28,7 @@ from activator.members.membership import (
     TICK_S,
 )
 from activator.members.mesh import HANDSHAKE_S
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, RevisionLives, decode, encode
+from activator.members.messages import GroupMessage, GroupView, Replica, RevisionLives, decode, encode
 from activator.members.numbers import follows_on, seat_of, unmet, worker_number, worker_place
 from activator.members.plane_links import RELINK_INITIAL_S, RELINK_MAX_S
 from activator.messages import DropRevision, SetRevision
@@ -103,7 +104,7 @@ class WholeNode(Node):
         self.group.set_roster(set(range(self.world.seats)))
         self.group.set_lives(self.lives.announced())
         self.group.set_process(f"machine {self.seat}", self.number, 1, "")
-        self.group.set_data_planes((DataPlaneName(self.plane, self.name.place),))
+        self.group.set_data_planes((MemberName(self.plane, self.name.place),))
         self._tick_group()
         self.tick()
         self.later(2.0 * self.world.rules.silence_s + FORM_SLACK_S, self.load)
@@ -251,11 +252,7 @@ class WholeNode(Node):
     def _adopt_view(self, view: GroupView) -> None:
         former, self.epoch = self.epoch, view.epoch
         self.world.views_total += 1
-        names = [
-            MemberName(one.number, one.place, not one.drains)
-            for replica in view.replicas
-            for one in replica.data_planes
-        ]
+        names = [name for replica in view.replicas for name in replica.data_planes]
         planes = {
             one.number: seat_of(replica.number)
             for replica in view.replicas
@@ -456,7 +453,7 @@ class WholeWorld(World):
         """In order: it owns nothing any more and gets no more requests, and goes when its last one has ended."""
         node = self.at[seat]
         node.leaves = True
-        node.group.set_data_planes((DataPlaneName(node.plane, node.name.place, drains=True),))
+        node.group.set_data_planes((MemberName(node.plane, node.name.place, drains=True),))
 
         def gone() -> None:
             if any(request.node is node for request in self.open):

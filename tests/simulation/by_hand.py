@@ -25,7 +25,7 @@ BY_HAND: Final = (
         "score(hashed, member.place)",
         "score(hashed, member.number)",
     ),
-    ByHand("who drains goes on owning", "view.View.owner_of", "if member.owns", "if member.owns or True"),
+    ByHand("who drains goes on owning", "view.View.owner_of", "if not member.drains", "if True"),
     ByHand("unproven members are not waited for", "member.Member._complete", " | self.view.unproven", ""),
     ByHand(
         "a registration of any epoch is one",

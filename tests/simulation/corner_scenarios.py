@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.ownership.borrowing import UNKNOWN_POD_RETRY_S
 from activator.data_plane.ownership.lending import NOTHING_YET
@@ -28,7 +30,8 @@ from activator.data_plane.ownership.messages import (
     WaitingRequest,
     Want,
 )
-from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import WORKER_BITS, View
 from activator.data_plane.snapshot import waits_for
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -591,14 +594,14 @@ def who_never_granted_has_no_numbers_of_places(seed: int) -> None:
     hand.world.ask(hand.node, KEY, 1.0)
     hand.member.linked(2)
     hand.taken()
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     (register, _) = hand.taken()
     assert isinstance(register, Register)
     expect(register.waiting[0].number == 0, f"{register} was said")
     hand = owning(seed)
     holder = hand.world.ask(hand.node, KEY, 9.0)
     waits = hand.world.ask(hand.node, KEY, 1.0)
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     (register, _) = hand.taken()
     assert isinstance(register, Register)
     expect(holder.pod is not None, "one is at the pod")
@@ -658,7 +661,7 @@ def who_leaves_takes_its_requests_along(seed: int) -> None:
     ways: list[Callable[[Hand], None]] = [
         lambda hand: hand.member.unlinked(2),
         lambda hand: hand.view(2),
-        lambda hand: hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(3, OTHERS[1])))),
+        lambda hand: hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(3, OTHERS[1])))),
     ]
     for leave in ways:
         hand = owning(seed)
@@ -905,7 +908,7 @@ def what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner(seed:
     hand.view(2, MemberName(2, OTHERS[0]))
     expect(hand.member._retired == [lending] and NAME not in hand.member.borrowed, "it is still the owner")
     hand.taken()
-    hand.member.adopt(View(3, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(3, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     (register, _) = hand.taken()
     assert isinstance(register, Register)
     expect(len(register.slots) == 1 and not register.waiting, f"{register} was said")
@@ -929,7 +932,7 @@ def what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after
         for pod in hand.world.here[KEY]:
             hand.node.add_pod(KEY, pod)
         if owns:  # both of them move
-            hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+            hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
             expect(hand.member.borrowed[NAME].borrowing.throttler is hand.throttler, "it is the old one's")
         else:  # neither does
             hand.view(2, MemberName(2, OTHERS[0]))
@@ -938,7 +941,7 @@ def what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after
     hand = owning(seed, 2)
     hand.world.ask(hand.node, KEY, 0.5)
     hand.member.revision_dropped(NAME)
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     dropped = hand.member.borrowed[NAME]
     hand.member.adopt(View(3, (hand.me, MemberName(2, OTHERS[0]))))
     expect(NAME not in hand.member.owned and NAME not in hand.member.borrowed, "what was dropped is owned again")
@@ -947,7 +950,7 @@ def what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after
     hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
     hand.member.revision_dropped(NAME)
     hand.taken()
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     expect(NAME not in hand.member.borrowed, "only others had slots of it: they register themselves")
     hand = owning(seed, 2)
     hand.member.receive(2, Register(1, NAME, (HeldSlot(71, "not-here-yet", "10.0.0.9:80"),), ()))
@@ -1026,7 +1029,7 @@ def what_was_said_before_another_one_owned_it_is_forgotten(seed: int) -> None:
     hand.view(1, MemberName(2, OTHERS[0]))
     hand.member.linked(2)
     hand.member.receive(2, Want(1, NAME, WaitingRequest(4)))
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     hand.member.revision_set(hand.throttler)
     expect(NAME in hand.member.borrowed and not hand.member._unknown, "it is kept")
     hand.view(3, MemberName(2, OTHERS[0]))
@@ -1135,7 +1138,7 @@ def a_link_that_ends_takes_what_was_said_along(seed: int) -> None:
 def what_was_said_in_a_view_before_the_owner_began_is_void(seed: int) -> None:
     """Member 1 owns since view 3, and member 2 still speaks of view 2."""
     hand = Hand(seed, True)
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     hand.member.revision_set(hand.throttler)
     hand.member.linked(2)
     hand.view(3, MemberName(2, OTHERS[0]))
@@ -1381,7 +1384,7 @@ def who_hands_over_grants_no_more(seed: int) -> None:
     hand = owning(seed)
     hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
     asked = hand.world.ask(hand.node, KEY, 1.0)
-    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    hand.member.adopt(View(2, (replace(hand.me, drains=True), MemberName(2, OTHERS[0]))))
     expect(asked.pod is None and hand.throttler.sharing.lending is None, "it grants")
     hand.view(3, MemberName(2, OTHERS[0]))
     expect(NAME not in hand.member.borrowed and hand.throttler.sharing.source is NOTHING_YET, "it borrows, and owns")

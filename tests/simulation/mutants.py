@@ -45,7 +45,14 @@ SOURCES: Final = ("borrowing", "lending", "member", "view")
 MUTANT_CPU_S: Final = 30.0  # several times what the battery takes
 MUTANT_BYTES: Final = 2 << 30  # a mutant that goes on for ever may collect things for as long
 # Imported once, before the processes of the mutants are forked: what the sources use, and nothing that uses them.
-SHARED: Final = ("lb", "activator.data_plane.tables.rebuild", f"{PACKAGE}.messages", "lb.registry", "hashlib")
+SHARED: Final = (
+    "lb",
+    "activator.data_plane.tables.rebuild",
+    f"{PACKAGE}.messages",
+    f"{PACKAGE}.names",
+    "lb.registry",
+    "hashlib",
+)
 
 
 class OutOfTimeError(BaseException):

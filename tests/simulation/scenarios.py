@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 from activator.data_plane.ownership.member import EARLY_MAX, Member
 from activator.data_plane.ownership.messages import Cancel, WaitingRequest, Want
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
 from activator.runtime.reasons import Reason
 from lb.tracker import RECOVERING
 from tests.simulation.rules import expect

@@ -140,7 +140,7 @@ class _Fault:
             world.join()
         elif kind == "leave" and len(world.serving()) > 1 and not node.leaves:
             world.leave(node)
-        elif kind == "drain" and node.name.owns and not node.leaves:
+        elif kind == "drain" and not node.name.drains and not node.leaves:
             world.drain(node, chance.random())
         elif kind == "pod":
             world.add_pod(key)

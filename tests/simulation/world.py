@@ -11,10 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
 from activator.data_plane.tables.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
@@ -567,7 +570,7 @@ class World:
     def drain(self, node: Node, seconds: float) -> None:
         """It owns nothing from now on, and leaves after so long; until then clients come to it as before."""
         place = self._names.index(node.name)
-        node.name = self._names[place] = node.name._replace(owns=False)
+        node.name = self._names[place] = replace(node.name, drains=True)
         self._publish()
         self.timeline.later(seconds, lambda: self._drained(node))
 
@@ -759,7 +762,7 @@ class World:
     def _publish(self) -> None:
         """Tell all members of the present view; each is told in order, and at a time of its own."""
         self._epoch += 1
-        view = View(self._epoch, tuple(sorted(self._names)), frozenset(self._leaving))
+        view = View(self._epoch, tuple(sorted(self._names, key=lambda one: one.number)), frozenset(self._leaving))
         for node in self.live():
             heard_s = max(self._heard_s.get(node.name.number, 0.0), self.now() + self.lag_s())
             self._heard_s[node.name.number] = heard_s

@@ -14,20 +14,13 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from activator.data_plane.ownership.names import MemberName
 from activator.runtime.rendezvous import hash_of, score
 
 NO_MEMBER: Final = 0  # no member has this number
 WORKER_BITS: Final = 12  # bits of a group member's number; above them stands the number of its replica
-
-
-class MemberName(NamedTuple):
-    """A member in a view. `number`: unique per process life; `place`: its index, 0 … n - 1; `owns`: not draining."""
-
-    number: int
-    place: int
-    owns: bool = True
 
 
 @final
@@ -60,7 +53,7 @@ class View:
     def owner_of(self, key: str) -> int:
         """Return the number of the member that owns this revision, or NO_MEMBER."""
         hashed = hash_of(key)
-        owners = [member for member in self.members if member.owns] or self.members
+        owners = [member for member in self.members if not member.drains] or self.members
         scores = [(score(hashed, member.place), member.number) for member in owners]
         return max(scores)[1] if scores else NO_MEMBER
 
