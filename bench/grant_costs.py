@@ -50,7 +50,7 @@ class _Deaf(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         pass
 
 

@@ -16,7 +16,7 @@ from activator.control_plane.sources.knative.environment import KnativeEnvironme
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.state.queue import ChangeQueue
-from activator.data_plane.throttle.disciplines import FifoLine
+from activator.data_plane.throttle.disciplines import FifoQueue
 from activator.data_plane.throttle.waiters import Waiter
 from activator.kubernetes.objects import EndpointSlice, Revision
 from activator.messages import PodGone, PodRefused, PodStatus, Probed, RevisionSet, SlotDrained
@@ -117,14 +117,14 @@ def requeue_in_random_order(size: int) -> Measure:
     for number, waiter in enumerate(waiters, start=1):
         waiter.arrival = number
     order = shuffled(waiters)
-    line = FifoLine()
+    queue = FifoQueue()
 
     def operation() -> None:
         for waiter in order:
-            line.rejoin(waiter)
+            queue.rejoin(waiter)
         for waiter in waiters:
-            assert line.first() is waiter
-            line.take(waiter)
+            assert queue.first() is waiter
+            queue.take(waiter)
 
     return each(operation, size)
 

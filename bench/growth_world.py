@@ -58,7 +58,7 @@ class Events(SlotEvents):
     def activated(self, key: str) -> None:
         self._world.tables.activated(key)
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         pass
 
     def drained(self, key: str, slot: int, generation: int) -> None:

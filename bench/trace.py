@@ -21,9 +21,9 @@ LIFE_EVENTS = 20_000  # then everything ends, nothing may remain, and a new worl
 
 INVARIANTS = (
     "1  no grant beyond a pod's limit, to a pod that may not be picked, or to a suspected one",
-    "2  no request waits while a pod has room (except for hand-overs left to the next turn); the first in line is next",
+    "2  no request waits while a pod has room (but for hand-overs left to the next turn); the first one is next",
     "3  every lease is released once, every waiter ends once, nothing remains at the end",
-    "4  no request joins a full line or a full process; the held requests are those that wait",
+    "4  no request joins a full queue or a full process; the held requests are those that wait",
 )
 
 

@@ -2,7 +2,7 @@
 
 Rules
   1. The checks cover the guarantees of the throttler (data_plane/throttle/revision.py), not its implementation: each
-     grant is compared with the simplest form of the discipline (bench/line_models.py), each slot with the open leases.
+     grant is compared with the simplest form of the discipline (bench/queue_models.py), each slot with the open leases.
   2. Waiters misbehave: some release at once, some raise, some make another one leave while they are granted.
   3. A violated guarantee raises ViolationError, also within a callback, where the throttler's guard would hide it.
 """
@@ -21,7 +21,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
-from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
+from bench.queue_models import FairModel, FifoModel, PriorityModel, QueueModel
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -103,7 +103,7 @@ class TraceEvents(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         pass
 
     def drained(self, key: str, slot: int, generation: int) -> None:
@@ -213,14 +213,14 @@ class TraceWorld:
             self.granted(guest, lease, direct=True)
             self._asking = None
             return guest
-        before = throttler.queue.line.length
+        before = throttler.queue.waiters.length
         reason = throttler.queue.enqueue(guest)
         self._asking = None
         if reason is not None:
             self._judge_refusal(reason, before)
             self._over(guest, reason.value)
             return guest
-        self._must(before < throttler.spec.queue_depth, "a full line accepted another request")
+        self._must(before < throttler.spec.queue_depth, "a full queue accepted another request")
         self._must(
             self.process.held_requests <= PROCESS_MAX + sum(throttler.counters.retries.values()),
             "the process holds too many requests",
@@ -244,7 +244,7 @@ class TraceWorld:
         if guest.lease is not None:
             self.end(guest, False)
             return
-        if guest.in_line:
+        if guest.is_queued:
             if guest in self.refused_later:
                 del self.refused_later[guest]
             else:
@@ -252,7 +252,7 @@ class TraceWorld:
         self._over(guest, "left")
         self.wheel.cancel(guest)
         self.throttler.queue.cancel(guest)
-        self._must(not guest.in_line, "a request that has left is still in line")
+        self._must(not guest.is_queued, "a request that has left is still queued")
 
     def try_again(self, guest: Guest) -> None:
         """Ask for another pod with the former position, as the pod did not accept the connection."""
@@ -269,7 +269,7 @@ class TraceWorld:
         if refusal is not None:
             self._must(refusal is Reason.REVISION_FAILED, f"a retry was refused: {refusal}")
             self._over(guest, refusal.value)
-        elif guest.in_line:
+        elif guest.is_queued:
             self.wheel.arm(guest, guest.asked_s + self.throttler.queue.wait_limit_s(guest))
 
     def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
@@ -292,7 +292,7 @@ class TraceWorld:
     def _passes(self, guest: Guest) -> bool:
         """Return True if some pod will accept an exempted request at once."""
         ready = [pod for pod in self.pods() if pod.state == READY and pod.suspect_until_s == 0.0 and pod.limit]
-        return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.queue.line.length == 0))
+        return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.queue.waiters.length == 0))
 
     # --- calls of the throttler ---
 
@@ -310,7 +310,7 @@ class TraceWorld:
             else:
                 self.counts["hand-overs"] += 1
                 expected = self.model.first()
-                self._must(guest is expected, "a slot went to a request that was not first in line")
+                self._must(guest is expected, "a slot went to a request that was not first in the queue")
                 if guest in self.model.waiting:
                     self.model.take(guest)
         guest.lease = lease
@@ -442,17 +442,17 @@ class TraceWorld:
         """Check everything that must be true between two events."""
         throttler, table = self.throttler, self.table
         self.counts["checks"] += 1
-        line = throttler.queue.line
+        waiters = throttler.queue.waiters
         if self._raised:
             self._must(all(guest.ends for guest in self._raised), "a request that raised in its grant keeps its slot")
             self._raised = []
-        self._must(line.length == len(self.model.waiting), "the line and the waiting requests differ")
-        self._must(line.first() is self.model.first(), "another request is first in line")
-        if line.length and table.room:
+        self._must(waiters.length == len(self.model.waiting), "the queue and the waiting requests differ")
+        self._must(waiters.first() is self.model.first(), "another request is first in the queue")
+        if waiters.length and table.room:
             self._must(throttler._pump_deferred, "a request waits while a pod has room")
         self._must(table.in_flight == len(throttler.leases) - self._late(), "slots and leases differ")
         self._must(len(throttler.leases) == len(self.leased), "leases and their holders differ")
-        waiting = line.length + len(self.refused_later)
+        waiting = waiters.length + len(self.refused_later)
         self._must(self.process.held_requests == waiting, "held requests are miscounted")
         self._must(len(self.live) == waiting + len(self.leased), "a request is neither waiting nor served nor ended")
         if self.broken:
@@ -463,7 +463,8 @@ class TraceWorld:
         self.check()
         self.table.check_invariants()
         self._must(
-            self.throttler.queue.line.waiters() == sorted(self.model.waiting, key=lambda one: one.arrival), "order"
+            self.throttler.queue.waiters.by_arrival() == sorted(self.model.waiting, key=lambda one: one.arrival),
+            "order",
         )
         held: Counter[tuple[str, int]] = Counter()
         for lease in self.throttler.leases:
@@ -495,7 +496,7 @@ class TraceWorld:
 
     # --- within ---
 
-    def _make_model(self) -> LineModel:
+    def _make_model(self) -> QueueModel:
         discipline = self.spec.discipline
         if discipline.name == "priority":
             return PriorityModel(discipline.ageing_s)

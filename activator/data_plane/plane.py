@@ -372,9 +372,9 @@ class _Events(SlotEvents):
         throttler = self._data.tables.throttlers.get(key)
         if self._data.loads is not None and throttler is not None:
             self._data.loads.activated(throttler)
-        self.wanted(key)  # the autoscaler is sent the first request at once, whether it waits or not
+        self.queue_formed(key)  # the autoscaler is sent the first request at once, whether it waits or not
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         throttler = self._data.tables.throttlers.get(key)
         if throttler is not None:
             self._send(load_of(throttler, self._now()))

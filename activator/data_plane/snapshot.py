@@ -67,7 +67,7 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     return {
         "discipline": throttler.spec.discipline.name,
         "waiting": throttler.queue.waiting(),
-        **throttler.queue.line.shares(),
+        **throttler.queue.waiters.shares(),
         "held_bytes": throttler.held.held_bytes,
         "granted": throttler.counters.granted_total,
         "queued": throttler.counters.queued_total,
@@ -98,7 +98,7 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
 
 def waits_for(throttler: RevisionThrottler) -> str:
     """Return why requests wait, in a few words; "" if none does."""
-    if throttler.queue.line.length == 0:
+    if throttler.queue.waiters.length == 0:
         return ""
     if throttler.table.capacity == 0:
         return "a pod to become ready"

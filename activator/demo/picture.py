@@ -60,7 +60,7 @@ class Snapshot:
 
     def queued(self) -> int:
         throttler = self._throttler()
-        queued = 0 if throttler is None else throttler.queue.line.length
+        queued = 0 if throttler is None else throttler.queue.waiters.length
         self.most_queued = max(self.most_queued, queued)
         return queued
 

@@ -151,13 +151,13 @@ class RevisionBroken(Message, frozen=True, tag=True):
     kind: str = ""  # kind of the mismatch, if the auditor found it
 
 
-class LineStuck(Message, frozen=True, tag=True):
+class QueueStalled(Message, frozen=True, tag=True):
     """Requests wait although a pod that may be picked has a free slot."""
 
     key: str
 
 
-class LeasesForsaken(Message, frozen=True, tag=True):
+class LeasesOrphaned(Message, frozen=True, tag=True):
     """Slots are held for requests that are at no pod; `found` describes them in one line."""
 
     key: str
@@ -214,8 +214,8 @@ Change = (
     | PodUnplaced
     | Sweep
     | RevisionBroken
-    | LineStuck
-    | LeasesForsaken
+    | QueueStalled
+    | LeasesOrphaned
     | SlotForgotten
     | TableSeen
 )

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 from mypy_extensions import i64
 
-from activator.data_plane.answers.messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,
@@ -230,7 +230,7 @@ def made(parts: list[Any]) -> Any:
     name: str = parts[0] if parts and isinstance(parts[0], str) else ""
     shape = _SHAPES.get(name)
     if shape is None:
-        return msgspec.convert(parts, PodLoads | AskAnswer | TellAnswer)
+        return msgspec.convert(parts, PodLoads | AnswerQuery | AnswerPart)
     fields = msgspec.convert(parts[1:], shape)
     if name == "Want":
         return Want(fields[0], fields[1], WaitingRequest(*fields[2]))

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from activator.data_plane.answers.links import AnswerLinks
-from activator.data_plane.answers.messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
@@ -141,7 +141,7 @@ class Peers:
         elif isinstance(message, PodLoads):
             if self.loads is not None:
                 self.loads.receive(worker, message)
-        elif isinstance(message, AskAnswer | TellAnswer) and self.answers is not None:
+        elif isinstance(message, AnswerQuery | AnswerPart) and self.answers is not None:
             self.answers.receive(worker, message)
 
     def _lost(self, link: _Link) -> None:

@@ -87,7 +87,7 @@ def full(discipline: str) -> tuple[Drill, list[DrilledWaiter]]:
     lease = drill.throttler.try_acquire(holder, 1.0)
     assert lease is not None
     holder.granted(lease)
-    return drill, drill.line_up(heads(), WAITERS)
+    return drill, drill.fill_queue(heads(), WAITERS)
 
 
 @pytest.mark.benchmark(group="throttle")
@@ -111,7 +111,7 @@ def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discip
         return int(drills[-1].hand_over(times))
 
     assert rounds_of(benchmark)(hand_over, setup=setup, rounds=20) == WAITERS
-    assert drills[-1].throttler.queue.line.length == 0
+    assert drills[-1].throttler.queue.waiters.length == 0
     note(benchmark)
 
 
@@ -129,11 +129,11 @@ def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
         drills.append(drill)
         return (asked, WAITERS), {}
 
-    def line_up(asked: list[RequestHead], count: int) -> None:
-        drills[-1].line_up(asked, count)
+    def fill_queue(asked: list[RequestHead], count: int) -> None:
+        drills[-1].fill_queue(asked, count)
 
-    rounds_of(benchmark)(line_up, setup=setup, rounds=10)
-    assert drills[-1].throttler.queue.line.length == WAITERS
+    rounds_of(benchmark)(fill_queue, setup=setup, rounds=10)
+    assert drills[-1].throttler.queue.waiters.length == WAITERS
     note(benchmark)
 
 
@@ -151,7 +151,7 @@ def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> No
         lines[-1][0].cancel_all(waiters)
 
     rounds_of(benchmark)(cancel_all, setup=setup, rounds=10)
-    assert lines[-1][0].throttler.queue.line.length == 0
+    assert lines[-1][0].throttler.queue.waiters.length == 0
     note(benchmark, WAITERS)
     if benchmark.stats is not None:
         benchmark.extra_info["all_ms"] = round(benchmark.stats.stats.min * 1e3, 2)
@@ -175,7 +175,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
             wheel.advance()
 
     rounds_of(benchmark)(rotation, rounds=5)
-    assert wheel.armed == drill.throttler.queue.line.length == WAITERS
+    assert wheel.armed == drill.throttler.queue.waiters.length == WAITERS
     note(benchmark, WAITERS)
     if benchmark.stats is not None:
         benchmark.extra_info["share_of_a_core"] = round(benchmark.stats.stats.min / (WHEEL_SLOTS * TICK_S), 6)
@@ -195,7 +195,7 @@ def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None
         gc.collect()
         tracemalloc.start()
         try:
-            waiters = drill.line_up(asked, WAITERS)
+            waiters = drill.fill_queue(asked, WAITERS)
             size_bytes = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()

@@ -194,7 +194,7 @@ def test_a_thousand_panics_cost_no_request_but_of_condemned_revisions() -> None:
         await asyncio.gather(*clients)
         for throttler in running.data.tables.throttlers.values():
             throttler.table.check_invariants()
-            assert throttler.table.in_flight == len(throttler.leases) == throttler.queue.line.length == 0
+            assert throttler.table.in_flight == len(throttler.leases) == throttler.queue.waiters.length == 0
         await running.end()
         return running
 

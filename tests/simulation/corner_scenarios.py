@@ -341,7 +341,7 @@ def requests_that_wait_are_served_when_the_limit_goes(seed: int) -> None:
     hand.member.receive(2, Want(1, NAME, WaitingRequest(5)))
     hand.member.limit_removed(NAME)
     expect(hand.throttler.sharing.lending is None and hand.throttler.sharing.source is None, "it lends without a limit")
-    expect(hand.throttler.queue.line.length == 0, "the other member's request waits here for ever")
+    expect(hand.throttler.queue.waiters.length == 0, "the other member's request waits here for ever")
 
 
 def a_limit_that_went_at_the_owner_alone(seed: int) -> None:
@@ -441,7 +441,7 @@ def who_waits_alone_asks_for_pods(seed: int) -> None:
     first, second = [hand.world.ask(hand.node, KEY, 1.0) for _ in range(2)]
     wants = [message.waiting.request for message in hand.taken() if isinstance(message, Want)]
     hand.member.receive(2, Queued(1, NAME, wants[0], 7))
-    expect((first.line_number, second.line_number) == (7, 0), "they know their places")
+    expect((first.arrival_at_owner, second.arrival_at_owner) == (7, 0), "they know their places")
     expect(hand.node.wanted == 0, "two wait: it was asked for when the first one was alone")
     first.leave()
     hand.member.receive(2, Queued(1, NAME, wants[1], 8))
@@ -458,7 +458,7 @@ def the_place_in_the_line_is_known_from_the_grant(seed: int) -> None:
         if not known:
             hand.throttler.table.drain(tracker_of(hand.node, hand.pod()))
         hand.granted(want.waiting.request, 71, number=41)
-        expect(asked.line_number == 41, f"its place is {asked.line_number}")
+        expect(asked.arrival_at_owner == 41, f"its place is {asked.arrival_at_owner}")
 
 
 def what_a_borrower_finds_out_while_nobody_hears_it_is_not_said(seed: int) -> None:
@@ -633,7 +633,7 @@ def while_one_registers_nothing_is_granted(seed: int) -> None:
     assert isinstance(queued, Queued)
     later = hand.world.ask(hand.node, KEY, 1.0)
     hand.member.unlinked(2)
-    expect(hand.throttler.queue.line.length == 1, "what waits there has no place until it registers")
+    expect(hand.throttler.queue.waiters.length == 1, "what waits there has no place until it registers")
     hand.member.linked(2)
     hand.taken()
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(2, queued.number, 0.1),)))
@@ -647,13 +647,13 @@ def what_is_asked_twice_is_one_request(seed: int) -> None:
     hand.world.ask(hand.node, KEY, 9.0)
     for _ in range(3):
         hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
-    expect(hand.throttler.queue.line.length == 1, f"{hand.throttler.queue.line.length} wait")
+    expect(hand.throttler.queue.waiters.length == 1, f"{hand.throttler.queue.waiters.length} wait")
     total = hand.throttler.counters.queued_total
     expect(total == 0, f"{total} have waited here")
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(2),)))
-    expect(hand.throttler.queue.line.length == 1, f"{hand.throttler.queue.line.length} wait")
+    expect(hand.throttler.queue.waiters.length == 1, f"{hand.throttler.queue.waiters.length} wait")
     hand.member.receive(2, Register(1, NAME, (), ()))
-    expect(hand.throttler.queue.line.length == 0, "what it did not register waits")
+    expect(hand.throttler.queue.waiters.length == 0, "what it did not register waits")
 
 
 def who_leaves_takes_its_requests_along(seed: int) -> None:
@@ -669,7 +669,7 @@ def who_leaves_takes_its_requests_along(seed: int) -> None:
         hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
         lending = hand.member.owned[NAME].lending
         leave(hand)
-        expect(hand.throttler.queue.line.length == 0, "its request is in the line")
+        expect(hand.throttler.queue.waiters.length == 0, "its request is in the line")
         expect(not any(one.waiters for one in lending.borrowers.values()), "its request is known")
 
 
@@ -682,11 +682,11 @@ def who_is_lent_slots_is_told_once_that_they_are_recalled(seed: int) -> None:
         hand.world.ask(hand.node, KEY, 9.0)
     recalls = [one for one in hand.taken() if isinstance(one, Recall)]
     expect(len(recalls) == 1, f"{len(recalls)} recalls")
-    for waiter in hand.throttler.queue.line.waiters():
+    for waiter in hand.throttler.queue.waiters.by_arrival():
         assert isinstance(waiter, Request)
         waiter.leave()
     hand.world.ask(hand.node, KEY, 9.0)
-    expect(hand.throttler.queue.line.length == 1, "another line has formed")
+    expect(hand.throttler.queue.waiters.length == 1, "another line has formed")
     expect(not [one for one in hand.taken() if isinstance(one, Recall)], "it is told again")
 
 
@@ -719,7 +719,7 @@ def places_stand_between_those_that_were_given(seed: int) -> None:
     hand.taken()
     hand.member.receive(2, Registered(1, ""))
     expect(hand.grants(), "it grants")
-    numbers = [one.arrival for one in hand.throttler.queue.line.waiters()]
+    numbers = [one.arrival for one in hand.throttler.queue.waiters.by_arrival()]
     expect(numbers == sorted(set(numbers)) and len(numbers) == 5, f"the places are {numbers}")
     expect(numbers[1::2] == [8_000, 9_000] and 0 < asked.arrival < 8_000, f"the places are {numbers}")
     told = [(one.request, one.number) for one in hand.taken() if isinstance(one, Queued)]
@@ -735,12 +735,12 @@ def what_a_request_wants_is_in_its_place_at_the_owner(seed: int) -> None:
         hand.world.ask(hand.node, KEY, 9.0)
     waiting = WaitingRequest(5, 7_777, 1.0, exempt=True, failed_at=pods[1].identity)
     hand.member.receive(2, Want(1, NAME, waiting))
-    (waiter,) = hand.throttler.queue.line.waiters()
+    (waiter,) = hand.throttler.queue.waiters.by_arrival()
     expect(waiter.exempt and waiter.sorted, "it is an exempt one")
-    expect(waiter.line_number == waiter.arrival == 7_777, "it has its place")
+    expect(waiter.arrival_at_owner == waiter.arrival == 7_777, "it has its place")
     expect(waiter.avoided is not None and waiter.avoided.identity == pods[1].identity, "it avoids the pod")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(6, 7_778, 1.0)))
-    expect(hand.throttler.queue.line.waiters()[1].avoided is None, "and the next one none")
+    expect(hand.throttler.queue.waiters.by_arrival()[1].avoided is None, "and the next one none")
 
 
 def a_request_that_is_told_its_place_at_once_is_not_told_again(seed: int) -> None:
@@ -1018,7 +1018,7 @@ def what_a_member_has_said_of_it_goes_with_the_member(seed: int) -> None:
         hand.member.revision_set(hand.throttler)
         expect(hand.member._unknown_count == 0, f"{hand.member._unknown_count} are counted")
         is_of_this_view = leave is ways[0]
-        expect(hand.throttler.queue.line.length == is_of_this_view, "what is left of it is not heard")
+        expect(hand.throttler.queue.waiters.length == is_of_this_view, "what is left of it is not heard")
         hand.member.revision_dropped(other)
         expect(not hand.member._unknown_since_s, "nothing is kept")
 
@@ -1126,7 +1126,7 @@ def a_link_that_ends_takes_what_was_said_along(seed: int) -> None:
     peer = hand.member.peers[2]
     expect((peer.begun, peer.registered, len(peer.early)) == (0, 0, 0), "it has said something")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(9)))
-    expect(hand.throttler.queue.line.length == 0 and not hand.said, "what comes over no link is heard")
+    expect(hand.throttler.queue.waiters.length == 0 and not hand.said, "what comes over no link is heard")
     hand.member.linked(2)
     hand.member.receive(2, Register(1, NAME, (), (WaitingRequest(1),)))
     granted = [one for one in hand.taken() if isinstance(one, Granted)]
@@ -1143,12 +1143,12 @@ def what_was_said_in_a_view_before_the_owner_began_is_void(seed: int) -> None:
     hand.member.linked(2)
     hand.view(3, MemberName(2, OTHERS[0]))
     hand.member.receive(2, Want(2, NAME, WaitingRequest(8)))
-    expect(hand.throttler.queue.line.length == 0, "it is asked for again in the next registration")
+    expect(hand.throttler.queue.waiters.length == 0, "it is asked for again in the next registration")
     hand.member.receive(2, Register(3, NAME, (), ()))
     hand.member.receive(2, Registered(2, ""))
     expect(not hand.grants(), "a registration of before counts")
     hand.member.receive(2, Want(2, NAME, WaitingRequest(8)))
-    expect(hand.throttler.queue.line.length == 0, "what is older than its registration is heard")
+    expect(hand.throttler.queue.waiters.length == 0, "what is older than its registration is heard")
     hand.member.receive(2, Registered(3, ""))
     expect(hand.grants(), "all have registered")
 
@@ -1158,7 +1158,7 @@ def what_is_older_than_what_a_member_said_last_is_void(seed: int) -> None:
     hand.view(2, MemberName(2, OTHERS[0]))
     hand.member.receive(2, Want(2, NAME, WaitingRequest(1)))
     hand.member.receive(2, Want(1, NAME, WaitingRequest(2)))
-    expect(hand.throttler.queue.line.length == 0, "it is heard")
+    expect(hand.throttler.queue.waiters.length == 0, "it is heard")
 
 
 def of_a_revision_that_is_gone_slots_come_back_with_the_link(seed: int) -> None:

@@ -145,11 +145,11 @@ def a_client_that_goes_frees_its_place(seed: int) -> None:
     world.run(0.05)
     gone = [world.ask(borrower, KEY) for _ in range(5)]
     world.run(0.1)
-    expect(owner.throttlers[KEY].queue.line.length == 5, "they stand in the owner's line")
+    expect(owner.throttlers[KEY].queue.waiters.length == 5, "they stand in the owner's line")
     for one in gone:
         one.leave()
     world.run(0.1)
-    expect(owner.throttlers[KEY].queue.line.length == 0, "they stand there no more")
+    expect(owner.throttlers[KEY].queue.waiters.length == 0, "they stand there no more")
     expect(owner.throttlers[KEY].queue.waiting() == 0 and owner.throttlers[KEY].in_flight() == 1, "what is its own")
     calm(world)
 
@@ -227,11 +227,11 @@ def what_a_request_wants_is_known_to_the_owner(seed: int) -> None:
     wants = Wants(borrower, KEY)
     wants.stand_in_line()
     world.run(0.1)
-    (waiter,) = owner.throttlers[KEY].queue.line.waiters()
+    (waiter,) = owner.throttlers[KEY].queue.waiters.by_arrival()
     for name in ("pick_key", "level", "share", "charge", "own_timeout_s", "own_deadline_s", "sorted"):
         expect(getattr(waiter, name) == getattr(wants, name), f"{name} is {getattr(waiter, name)} at the owner")
     expect(abs(waiter.asked_s - owner.now() + borrower.now() - wants.asked_s) < 0.05, "it has waited for as long")
-    expect(wants.line_number == waiter.arrival, "it knows its place")
+    expect(wants.arrival_at_owner == waiter.arrival, "it knows its place")
     borrower.throttlers[KEY].queue.cancel(wants)
     calm(world)
 

@@ -214,7 +214,7 @@ class Events(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         self._node.wanted += 1
 
     def drained(self, key: str, slot: int, generation: int) -> None:
@@ -726,13 +726,13 @@ class World:
             for node in self.live():
                 throttler = node.throttlers[key]
                 throttler.table.check_invariants()
-                left = (throttler.queue.line.length, len(throttler.leases), int(throttler.table.in_flight))
+                left = (throttler.queue.waiters.length, len(throttler.leases), int(throttler.table.in_flight))
                 if left != (0, 0, 0):
                     raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
         for node in self.live():
             check_left(node.member, node.throttlers)
             for throttler in node.dropped:
-                if throttler.has_requests() or throttler.queue.line.length:
+                if throttler.has_requests() or throttler.queue.waiters.length:
                     raise RuleError(
                         f"{throttler.key} was dropped at {node.name}, and has {len(throttler.leases)} leases"
                     )

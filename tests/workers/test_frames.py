@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.answers.messages import AskAnswer, TellAnswer
+from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoad, PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,
@@ -56,8 +56,8 @@ said = st.one_of(
     st.builds(Recall, *common),
     st.builds(Revoked, *common, numbers, names, names),
     st.just(PodLoads("ns/a#0", True, (PodLoad("pod", 3),))),
-    st.just(AskAnswer(1, "place", "GET", 0)),
-    st.just(TellAnswer(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")])),
+    st.just(AnswerQuery(1, "place", "GET", 0)),
+    st.just(AnswerPart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")])),
 )
 
 
@@ -68,10 +68,10 @@ def test_what_is_said_comes_back_in_its_order(batch: list[Any]) -> None:
 
 
 def test_replicas_of_former_versions_are_understood() -> None:
-    """Frames as versions 1 and 2 of the protocol write them."""
+    """Frames as the former versions of the program write them."""
     infinite = float("inf")
     waits = [5, 0, 0.5, 0, False, 0, b"", 1, infinite, infinite, ""]
-    frames = {
+    frames: dict[str, tuple[list[Any], Any]] = {
         "Want": (["Want", 3, "ns/a", waits], Want(3, "ns/a", WaitingRequest(5, 0, 0.5))),
         "Granted": (
             ["Granted", 3, "ns/a", 5, 9, 7, "pod", "10.0.0.1:80", True, False],
@@ -80,6 +80,11 @@ def test_replicas_of_former_versions_are_understood() -> None:
         "Register": (
             ["Register", 3, "ns/a", [[7, "pod", "10.0.0.1:80"]], [waits]],
             Register(3, "ns/a", (HeldSlot(7, "pod", "10.0.0.1:80"),), (WaitingRequest(5, 0, 0.5),)),
+        ),
+        "AskAnswer": (["AskAnswer", 1, "place", "GET", 0], AnswerQuery(1, "place", "GET", 0)),
+        "TellAnswer": (
+            ["TellAnswer", 1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")], True],
+            AnswerPart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")], True),
         ),
     }
     for written, meant in frames.values():

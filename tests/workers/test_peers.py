@@ -8,7 +8,7 @@ import time
 import pytest
 
 from activator.data_plane.answers.links import PartReceiver
-from activator.data_plane.answers.messages import TellAnswer
+from activator.data_plane.answers.messages import AnswerPart
 from activator.data_plane.ownership.member import Member
 from activator.members.handshake import Seal, SessionKeys
 from activator.runtime.wire import pair
@@ -41,10 +41,10 @@ class Heard(PartReceiver):
     """What came of a question."""
 
     def __init__(self) -> None:
-        self.parts: list[TellAnswer] = []
+        self.parts: list[AnswerPart] = []
         self.ended = asyncio.Event()
 
-    def part_received(self, part: TellAnswer) -> None:
+    def part_received(self, part: AnswerPart) -> None:
         self.parts.append(part)
         self.ended.set()
 

@@ -16,10 +16,10 @@ from activator.control_plane.state.model import Model, Reduction, Renewal
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.control_plane.state.tally import Tally
 from activator.messages import (
-    LeasesForsaken,
-    LineStuck,
+    LeasesOrphaned,
     PlacePod,
-    PumpLine,
+    PumpQueue,
+    QueueStalled,
     RebuildPods,
     RebuildRevision,
     ReclaimLeases,
@@ -136,12 +136,12 @@ def whole(revision: RevisionRecord) -> RebuildRevision:
     return RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s)
 
 
-def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
+def queue_stalled(revision: RevisionRecord, change: QueueStalled, now_s: float, reduction: Reduction) -> None:
     reduction.mismatches.append(("line", "requests wait although a pod has a free slot"))
-    reduction.effects.append(PumpLine(change.key))
+    reduction.effects.append(PumpQueue(change.key))
 
 
-def leases_forsaken(revision: RevisionRecord, change: LeasesForsaken, now_s: float, reduction: Reduction) -> None:
+def leases_orphaned(revision: RevisionRecord, change: LeasesOrphaned, now_s: float, reduction: Reduction) -> None:
     reduction.mismatches.append(("upstream", change.found))
     reduction.effects.append(ReclaimLeases(change.key))
 

@@ -150,7 +150,7 @@ class AnswerStore(AnswerKeeper):
             (b"Cache-Control", b"no-store"),
         ]
         retry_after_s = 1
-        if exchange.in_line:
+        if exchange.is_queued:
             position = throttler.queue.position_of(exchange)
             retry_after_s = throttler.queue.expected_s(position)
             starting = throttler.table.capacity == 0

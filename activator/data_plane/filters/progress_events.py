@@ -173,7 +173,7 @@ def _head() -> ResponseHead:
 
 def _comment(exchange: RequestRecord, waited_s: float) -> bytes:
     throttler = exchange.throttler
-    if throttler is None or not exchange.in_line:
+    if throttler is None or not exchange.is_queued:
         return b": running waited_s=%d\n\n" % int(waited_s)
     position = throttler.queue.position_of(exchange)
     state = b"starting" if throttler.table.capacity == 0 else b"queued"

@@ -98,9 +98,9 @@ class Borrowing(SlotSource):
         """
         for lease in self.throttler.leases:
             self.in_use[lease] = self._lent.number()
-        for waiter in self.throttler.queue.line.waiters():
+        for waiter in self.throttler.queue.waiters.by_arrival():
             if numbered:
-                waiter.line_number = waiter.arrival
+                waiter.arrival_at_owner = waiter.arrival
             self.wanted[waiter.arrival] = waiter
 
     def register(self, epoch: int, even_nothing: bool = False) -> None:
@@ -142,7 +142,7 @@ class Borrowing(SlotSource):
     def queued(self, message: Queued) -> None:
         waiter = self.wanted.get(message.request)
         if waiter is not None:
-            waiter.line_number = message.number
+            waiter.arrival_at_owner = message.number
             if len(self.wanted) == 1:
                 self.throttler.queue.must_wait()
 
@@ -153,14 +153,14 @@ class Borrowing(SlotSource):
         if tracker is None or tracker.address != message.address or tracker.state not in {READY, RECOVERING}:
             self._give_back(message.slot)
             if waiter is not None:
-                waiter.line_number = message.number
+                waiter.arrival_at_owner = message.number
                 again = waiter
                 self._later(UNKNOWN_POD_RETRY_S, lambda: self._want_again(message.request, again, message.identity))
             return
         if waiter is None:
             self._keep(message.slot, tracker)
             return
-        waiter.line_number = message.number
+        waiter.arrival_at_owner = message.number
         del self.wanted[message.request]
         self._slot = message.slot
         self.throttler.grant_lent(self, waiter, tracker)
@@ -273,7 +273,7 @@ class Borrowing(SlotSource):
         avoided = waiter.avoided
         return WaitingRequest(
             waiter.arrival,
-            waiter.line_number,
+            waiter.arrival_at_owner,
             max(self._now() - waiter.asked_s, 0.0),
             int(waiter.pick_key),
             waiter.exempt,

@@ -46,7 +46,7 @@ SendTo = Callable[[int, MemberMessage], None]
 def _number_between(waiters: list[Waiter], low: int, high: int) -> None:
     """Assign `waiters` evenly spaced positions between two others."""
     for position, waiter in enumerate(waiters, 1):
-        waiter.line_number = low + (high - low) * position // (len(waiters) + 1)
+        waiter.arrival_at_owner = low + (high - low) * position // (len(waiters) + 1)
 
 
 class LentSlots:
@@ -213,22 +213,22 @@ class Lending(SlotLender):
         repeatedly; they precede all requests that asked after them.
         """
         throttler = self.throttler
-        waiters = throttler.queue.line.waiters()
-        numbered = sorted([one for one in waiters if one.line_number], key=lambda one: one.line_number)
-        others = deque(sorted([one for one in waiters if not one.line_number], key=lambda one: one.asked_s))
+        waiters = throttler.queue.waiters.by_arrival()
+        numbered = sorted([one for one in waiters if one.arrival_at_owner], key=lambda one: one.arrival_at_owner)
+        others = deque(sorted([one for one in waiters if not one.arrival_at_owner], key=lambda one: one.asked_s))
         order: list[Waiter] = []
         last = 0
         for one in numbered:
             before: list[Waiter] = []
             while others and others[0].asked_s < one.asked_s:
                 before.append(others.popleft())
-            _number_between(before, last, one.line_number)
-            last = one.line_number
+            _number_between(before, last, one.arrival_at_owner)
+            last = one.arrival_at_owner
             order.extend([*before, one])
         _number_between(list(others), last, max(last, throttler.queue.arrivals) + ARRIVAL_STEP * (len(others) + 1))
         order.extend(others)
         self._begun = True
-        throttler.queue.line_up(order)
+        throttler.queue.reorder(order)
         for one in order:
             if isinstance(one, RemoteWaiter) and not one.is_numbered:
                 self._send_queued(one)
@@ -260,7 +260,7 @@ class Lending(SlotLender):
             refusal = throttler.rejoin(waiter)
         if refusal is not None:
             self.refused(waiter, refusal, throttler.queue.refusal_detail())
-        elif waiter.in_line and self._begun:
+        elif waiter.is_queued and self._begun:
             self._send_queued(waiter)
 
     def cancel(self, member: int, request: int) -> None:
@@ -416,7 +416,7 @@ class Lending(SlotLender):
         waiter.asked_s = self._now() - waiting.waited_s
         failed = self.throttler.table.find_identity(waiting.failed_at) if waiting.failed_at else None
         waiter.avoided = None if failed is None else Lease(failed, 0.0)
-        waiter.line_number = waiting.number
+        waiter.arrival_at_owner = waiting.number
         waiter.is_numbered = waiting.number != 0
         waiter.sorted = True
         return waiter
@@ -469,7 +469,7 @@ class Lending(SlotLender):
     def _may_lend(self) -> bool:
         throttler = self.throttler
         table = throttler.table
-        if throttler.queue.line.length != 0 or table.policy.wants_key:
+        if throttler.queue.waiters.length != 0 or table.policy.wants_key:
             return False
         if throttler.spec.is_once:  # a used slot cannot be used again
             return False

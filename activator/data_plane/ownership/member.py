@@ -431,8 +431,8 @@ class Member:
         throttler.sharing.source = NOTHING_YET  # first, so that slots that come back now are granted to no request
         owned.lending.hand_over()
         if owned.complete:
-            for waiter in throttler.queue.line.waiters():
-                waiter.line_number = waiter.arrival
+            for waiter in throttler.queue.waiters.by_arrival():
+                waiter.arrival_at_owner = waiter.arrival
         self._own(throttler)
 
     def _forget_returned(self, key: str, one: BorrowedRevision) -> None:

@@ -272,7 +272,7 @@ class ProxiedExchange(RequestRecord):
         if self.upload is not None:
             self.upload.pod_failed()
         refusal = throttler.requeue(self, lease, reason)
-        if refusal is None and self.in_line:
+        if refusal is None and self.is_queued:
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
@@ -491,7 +491,7 @@ class ProxiedExchange(RequestRecord):
             self.fail(Reason.REQUEST_TIMEOUT if self.phase == SCANNING else Reason.FILTER_TIMEOUT, "")
             return
         assert throttler is not None
-        if self.in_line:
+        if self.is_queued:
             throttler.queue.overdue(self)
             return
         if self.blocked_s > 0.0 and self.has_client_taken():

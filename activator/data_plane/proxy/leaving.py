@@ -54,7 +54,7 @@ def give_up(exchange: ProxiedExchange, throttler: RevisionThrottler, phase: i64,
     pod, exchange.pod = exchange.pod, None
     attempt, exchange.attempt = exchange.attempt, None
     lease = exchange.lease
-    if exchange.in_line:
+    if exchange.is_queued:
         throttler.queue.cancel(exchange)
     elif exchange.is_gathering:
         exchange.is_gathering = False

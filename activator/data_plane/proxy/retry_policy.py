@@ -87,7 +87,7 @@ def forget_revision(request: RequestRecord) -> None:
     """Reset the fields that the queue and the pods of its revision have set on the request."""
     request.attempts = 0
     request.arrival = 0
-    request.line_number = 0
+    request.arrival_at_owner = 0
     request.avoided = None
     request.sorted = False
     request.exempt = False

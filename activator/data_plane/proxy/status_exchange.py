@@ -15,7 +15,7 @@ from typing import Final, final
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
 from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, PartReceiver, fields_of
-from activator.data_plane.answers.messages import TellAnswer
+from activator.data_plane.answers.messages import AnswerPart
 from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.phases import OVER, ROUTING
@@ -51,7 +51,7 @@ class _PendingPart(PartReceiver):
     def __init__(self, exchange: StatusExchange) -> None:
         self.exchange: StatusExchange | None = exchange
 
-    def part_received(self, part: TellAnswer) -> None:
+    def part_received(self, part: AnswerPart) -> None:
         if self.exchange is not None:
             self.exchange.part_received(part)
 
@@ -218,7 +218,7 @@ class StatusExchange(RequestRecord):
         else:
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
-    def part_received(self, part: TellAnswer) -> None:
+    def part_received(self, part: AnswerPart) -> None:
         """Handle the part that was requested."""
         if self.over:
             return

@@ -35,7 +35,7 @@ from activator.messages import (
     FreeSlot,
     Load,
     PlacePod,
-    PumpLine,
+    PumpQueue,
     RebuildPods,
     RebuildRevision,
     ReclaimLeases,
@@ -218,7 +218,7 @@ class RevisionTables:
             self._withdraw_pod(throttler, effect)
         elif type(effect) is FreeSlot:
             self._free_slot(throttler, effect)
-        elif type(effect) is PumpLine:
+        elif type(effect) is PumpQueue:
             return throttler
         elif type(effect) is ReclaimLeases:
             throttler.reclaim()
@@ -475,7 +475,7 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
         traffic = throttler.counters.traffic
         seconds = traffic.request_seconds_at(now_s)
         concurrency = traffic.concurrency
-    first = throttler.queue.line.first() if throttler.queue.line.length != 0 else None
+    first = throttler.queue.waiters.first() if throttler.queue.waiters.length != 0 else None
     return Load(
         throttler.key,
         max(throttler.in_flight() - throttler.counters.quiet, 0),

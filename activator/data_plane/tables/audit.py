@@ -26,8 +26,8 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Change,
-    LeasesForsaken,
-    LineStuck,
+    LeasesOrphaned,
+    QueueStalled,
     RevisionBroken,
     SlotDrained,
     SlotForgotten,
@@ -42,7 +42,7 @@ AUDIT_INTERVAL_S: Final = 3.0  # interval of the audits
 AUDIT_STEPS_PER_TURN: Final = 128  # slots and leases: 0.1 ms with a request at each pod
 CHECK_STEPS: Final = 4  # cost of a revision besides its slots
 
-FORSAKEN_NAMED_MAX: Final = 5  # pods named in one log line
+ORPHANED_NAMED_MAX: Final = 5  # pods named in one log line
 
 
 @final
@@ -59,8 +59,8 @@ class RevisionCheck:
         self.held: int = 0
         self.capacity: int = 0
         self.draining: int = 0
-        self.forsaken: int = 0  # leases without a request
-        self.forsaken_at: list[str] = []  # some of their pods
+        self.orphaned: int = 0  # leases without a request
+        self.orphaned_at: list[str] = []  # some of their pods
         self.seen: list[SlotView] = []
 
 
@@ -133,8 +133,8 @@ class Auditor(Periodic):
             if wrong:
                 self._send(RevisionBroken(throttler.key, wrong, "ledger"))
                 return None
-            if throttler.is_stuck():
-                self._send(LineStuck(throttler.key))
+            if throttler.is_stalled():
+                self._send(QueueStalled(throttler.key))
             shows = self._tables.restructured(throttler.key)
             return RevisionCheck(throttler, self._tables.applied.get(throttler.key, 0), shows)
         except Exception as error:
@@ -170,9 +170,9 @@ class Auditor(Periodic):
             leases += 1
             assert lease.generation == tracker.generation, f"the lease of {lease.identity} is at another pod"
             if not lease.holder.is_served(lease):
-                check.forsaken += 1
-                if lease.identity not in check.forsaken_at and len(check.forsaken_at) < FORSAKEN_NAMED_MAX:
-                    check.forsaken_at.append(lease.identity)
+                check.orphaned += 1
+                if lease.identity not in check.orphaned_at and len(check.orphaned_at) < ORPHANED_NAMED_MAX:
+                    check.orphaned_at.append(lease.identity)
             lease = next_older(lease)
         self._left -= 1 + leases
         if leases != tracker.in_flight:
@@ -205,9 +205,9 @@ class Auditor(Periodic):
 
     def _end(self, check: RevisionCheck) -> None:
         key = check.throttler.key
-        if check.forsaken:
-            pods = ", ".join(sorted(check.forsaken_at))
-            self._send(LeasesForsaken(key, f"{check.forsaken} leases without a request at {pods}"))
+        if check.orphaned:
+            pods = ", ".join(sorted(check.orphaned_at))
+            self._send(LeasesOrphaned(key, f"{check.orphaned} leases without a request at {pods}"))
         if self._tables.applied.get(key, 0) != check.applied:
             if check.shows:  # confirms earlier effects; the next check shows the table
                 self._send(TableSeen(key, check.applied, ()))

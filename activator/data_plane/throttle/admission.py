@@ -16,7 +16,7 @@ from activator.codec.message import RequestHead
 from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.forecast import Forecast
-from activator.data_plane.throttle.waiters import Waiter, WaitingLine
+from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import NEVER
 from activator.runtime.durations import parse_seconds
 from activator.runtime.reasons import Reason
@@ -163,13 +163,15 @@ class Admission:
             return min(usual_s, waiter.own_deadline_s)
         return self._classifier.timeout_s(waiter, usual_s)
 
-    def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
+    def predict(
+        self, waiter: Waiter, waiters: WaiterQueue, capacity: int, limit_s: float, now_s: float
+    ) -> Reason | None:
         """Return DEADLINE_TOO_SHORT if the waiter cannot be granted a slot in time even in the best case.
 
         The largest possible number of slots follows from max_scale. If that is unlimited, no request is rejected.
         """
         slots = max(self._slots_max, capacity) if self._slots_max else 0
-        best_s = self._forecast.best_case_s(line.ahead_of(waiter), slots, now_s)
+        best_s = self._forecast.best_case_s(waiters.ahead_of(waiter), slots, now_s)
         if best_s <= limit_s - (now_s - waiter.asked_s):
             return None
         self.detail = f"a slot in {best_s:.1f} s at best, required within {limit_s:g} s"

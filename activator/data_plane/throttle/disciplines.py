@@ -22,45 +22,45 @@ from typing import Final
 
 from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
-from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
+from activator.data_plane.throttle.waiters import SubQueue, Waiter, WaiterQueue
 
 FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; further keys share one
 
 
-class FifoLine(WaitingLine):
+class FifoQueue(WaiterQueue):
     """The discipline `fifo`: waiters in order of arrival."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._lane: Lane = Lane(self)
+        self._sub_queue: SubQueue = SubQueue(self)
 
     def first(self) -> Waiter | None:
-        return self._lane.first()
+        return self._sub_queue.first()
 
     def join(self, waiter: Waiter) -> None:
-        self._lane.add(waiter)
+        self._sub_queue.add(waiter)
         self.length += 1
 
     def rejoin(self, waiter: Waiter) -> None:
-        self._lane.add_again(waiter)
+        self._sub_queue.add_again(waiter)
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:
-        self._lane.remove(waiter)
+        self._sub_queue.remove(waiter)
         self.length -= 1
 
     def take(self, waiter: Waiter) -> None:
-        self._lane.remove(waiter)
+        self._sub_queue.remove(waiter)
         self.length -= 1
 
     def ahead_of(self, waiter: Waiter) -> int:
         return self.length
 
-    def waiters(self) -> list[Waiter]:
-        return by_arrival(self._lane.waiters())
+    def by_arrival(self) -> list[Waiter]:
+        return sorted_by_arrival(self._sub_queue.waiters())
 
 
-def by_arrival(waiters: list[Waiter]) -> list[Waiter]:
+def sorted_by_arrival(waiters: list[Waiter]) -> list[Waiter]:
     """Return the waiters in order of arrival."""
     return sorted(waiters, key=arrival_of)
 
@@ -69,47 +69,47 @@ def arrival_of(waiter: Waiter) -> int:
     return waiter.arrival
 
 
-class Level(Lane):
+class LevelQueue(SubQueue):
     """The requests of one level, and their advantage over level 0 in seconds."""
 
-    def __init__(self, line: WaitingLine, ahead_s: float) -> None:
-        super().__init__(line)
+    def __init__(self, queue: WaiterQueue, ahead_s: float) -> None:
+        super().__init__(queue)
         self.ahead_s = ahead_s
 
 
-class PriorityLine(WaitingLine):
+class PriorityQueue(WaiterQueue):
     """The discipline `priority`, for levels from 0 to `levels` - 1. Each step inspects at most one waiter per level."""
 
     def __init__(self, levels: int, ageing_s: float) -> None:
         super().__init__()
-        self._lanes: list[Level] = [Level(self, level * ageing_s) for level in range(levels)]
+        self._sub_queues: list[LevelQueue] = [LevelQueue(self, level * ageing_s) for level in range(levels)]
 
     def first(self) -> Waiter | None:
         chosen: Waiter | None = None
         chosen_at_s = 0.0
-        for lane in self._lanes:
-            if lane.length == 0:
+        for sub_queue in self._sub_queues:
+            if sub_queue.length == 0:
                 continue
-            waiter = lane.first()
+            waiter = sub_queue.first()
             assert waiter is not None
-            at_s = waiter.asked_s - lane.ahead_s
+            at_s = waiter.asked_s - sub_queue.ahead_s
             if chosen is None or at_s <= chosen_at_s:  # at equal times the higher level goes first
                 chosen = waiter
                 chosen_at_s = at_s
         return chosen
 
     def join(self, waiter: Waiter) -> None:
-        self._lanes[waiter.level].add(waiter)
+        self._sub_queues[waiter.level].add(waiter)
         self.length += 1
 
     def rejoin(self, waiter: Waiter) -> None:
-        self._lanes[waiter.level].add_again(waiter)
+        self._sub_queues[waiter.level].add_again(waiter)
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:
-        lane = waiter.lane
-        assert lane is not None
-        lane.remove(waiter)
+        sub_queue = waiter.sub_queue
+        assert sub_queue is not None
+        sub_queue.remove(waiter)
         self.length -= 1
 
     def take(self, waiter: Waiter) -> None:
@@ -117,35 +117,35 @@ class PriorityLine(WaitingLine):
 
     def ahead_of(self, waiter: Waiter) -> int:
         count = 0
-        for lane in self._lanes[waiter.level :]:
-            count += lane.length
+        for sub_queue in self._sub_queues[waiter.level :]:
+            count += sub_queue.length
         return count
 
     def shares(self) -> dict[str, object]:
-        return {"waiting_by_level": [lane.length for lane in self._lanes]}
+        return {"waiting_by_level": [sub_queue.length for sub_queue in self._sub_queues]}
 
-    def waiters(self) -> list[Waiter]:
+    def by_arrival(self) -> list[Waiter]:
         found: list[Waiter] = []
-        for lane in self._lanes:
-            found.extend(lane.waiters())
-        return by_arrival(found)
+        for sub_queue in self._sub_queues:
+            found.extend(sub_queue.waiters())
+        return sorted_by_arrival(found)
 
 
-class KeyLane(Lane):
+class KeyQueue(SubQueue):
     """The requests of one key, and the position of the key in the round."""
 
-    def __init__(self, line: WaitingLine, key: bytes, weight: int, shared: bool) -> None:
-        super().__init__(line)
+    def __init__(self, queue: WaiterQueue, key: bytes, weight: int, shared: bool) -> None:
+        super().__init__(queue)
         self.key = key
         self.weight = weight
         self.shared = shared
         self.deficit: int = 0
         self.in_turn: bool = False  # it has received its quantum for this turn
-        self.round_next: KeyLane | None = None
-        self.round_prev: KeyLane | None = None
+        self.round_next: KeyQueue | None = None
+        self.round_prev: KeyQueue | None = None
 
 
-class FairLine(WaitingLine):
+class FairQueue(WaiterQueue):
     """The discipline `fair`. `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge."""
 
     def __init__(self, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
@@ -154,130 +154,130 @@ class FairLine(WaitingLine):
         self._quantum = charge_max
         self._plain_keys_max: int = keys_max - len(weights)
         self._plain_keys: int = 0
-        self._lanes: dict[bytes, KeyLane] = {}
-        self._shared: KeyLane = KeyLane(self, b"", 1, True)
-        self._turn: KeyLane | None = None  # the head of the round
-        self._last: KeyLane | None = None
+        self._sub_queues: dict[bytes, KeyQueue] = {}
+        self._shared: KeyQueue = KeyQueue(self, b"", 1, True)
+        self._turn: KeyQueue | None = None  # the head of the round
+        self._last: KeyQueue | None = None
 
     @property
     def keys(self) -> int:
         """The number of keys that have waiting requests, including the shared one."""
-        return len(self._lanes) + (1 if self._shared.length else 0)
+        return len(self._sub_queues) + (1 if self._shared.length else 0)
 
     def first(self) -> Waiter | None:
         while True:
-            lane = self._turn
-            if lane is None:
+            sub_queue = self._turn
+            if sub_queue is None:
                 return None
-            if not lane.in_turn:
-                lane.in_turn = True
-                lane.deficit += self._quantum * lane.weight
-            waiter = lane.first()
+            if not sub_queue.in_turn:
+                sub_queue.in_turn = True
+                sub_queue.deficit += self._quantum * sub_queue.weight
+            waiter = sub_queue.first()
             assert waiter is not None, "a key without waiters has a turn"
-            if waiter.charge <= lane.deficit:
+            if waiter.charge <= sub_queue.deficit:
                 return waiter
-            lane.in_turn = False
-            self._drop(lane)
-            self._append(lane)
+            sub_queue.in_turn = False
+            self._drop(sub_queue)
+            self._append(sub_queue)
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
             waiter.charge = self._quantum  # classified by rules that have changed since
-        lane = self._lane_of(waiter.share)
-        if lane.length == 0:
-            self._append(lane)
-        lane.add(waiter)
+        sub_queue = self._sub_queue_of(waiter.share)
+        if sub_queue.length == 0:
+            self._append(sub_queue)
+        sub_queue.add(waiter)
         self.length += 1
 
     def rejoin(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
             waiter.charge = self._quantum
-        lane = self._lane_of(waiter.share)
-        if lane.length == 0:
-            lane.in_turn = True
-            self._prepend(lane)
-        lane.deficit += waiter.charge
-        lane.add_again(waiter)
+        sub_queue = self._sub_queue_of(waiter.share)
+        if sub_queue.length == 0:
+            sub_queue.in_turn = True
+            self._prepend(sub_queue)
+        sub_queue.deficit += waiter.charge
+        sub_queue.add_again(waiter)
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:
-        lane = waiter.lane
-        assert isinstance(lane, KeyLane)
-        lane.remove(waiter)
+        sub_queue = waiter.sub_queue
+        assert isinstance(sub_queue, KeyQueue)
+        sub_queue.remove(waiter)
         self.length -= 1
-        if lane.length == 0:
-            self._forget(lane)
+        if sub_queue.length == 0:
+            self._forget(sub_queue)
 
     def take(self, waiter: Waiter) -> None:
-        lane = waiter.lane
-        assert isinstance(lane, KeyLane)
-        lane.deficit -= waiter.charge
+        sub_queue = waiter.sub_queue
+        assert isinstance(sub_queue, KeyQueue)
+        sub_queue.deficit -= waiter.charge
         self.leave(waiter)
 
     def ahead_of(self, waiter: Waiter) -> int:
-        lane = self._lanes.get(waiter.share)
-        return 0 if lane is None else lane.length
+        sub_queue = self._sub_queues.get(waiter.share)
+        return 0 if sub_queue is None else sub_queue.length
 
     def shares(self) -> dict[str, object]:
         return {"keys_waiting": self.keys, "sharing_one_key": self._shared.length}
 
-    def waiters(self) -> list[Waiter]:
+    def by_arrival(self) -> list[Waiter]:
         found = self._shared.waiters()
-        for lane in self._lanes.values():
-            found.extend(lane.waiters())
-        return by_arrival(found)
+        for sub_queue in self._sub_queues.values():
+            found.extend(sub_queue.waiters())
+        return sorted_by_arrival(found)
 
     # --- keys ---
 
-    def _lane_of(self, key: bytes) -> KeyLane:
-        lane = self._lanes.get(key)
-        if lane is not None:
-            return lane
+    def _sub_queue_of(self, key: bytes) -> KeyQueue:
+        sub_queue = self._sub_queues.get(key)
+        if sub_queue is not None:
+            return sub_queue
         weight = self._weights.get(key)
         if weight is None:
             if self._plain_keys >= self._plain_keys_max:
                 return self._shared
             self._plain_keys += 1
             weight = 1
-        lane = KeyLane(self, key, weight, False)
-        self._lanes[key] = lane
-        return lane
+        sub_queue = KeyQueue(self, key, weight, False)
+        self._sub_queues[key] = sub_queue
+        return sub_queue
 
-    def _forget(self, lane: KeyLane) -> None:
-        self._drop(lane)
-        lane.deficit = 0
-        lane.in_turn = False
-        if lane.shared:
+    def _forget(self, sub_queue: KeyQueue) -> None:
+        self._drop(sub_queue)
+        sub_queue.deficit = 0
+        sub_queue.in_turn = False
+        if sub_queue.shared:
             return
-        del self._lanes[lane.key]
-        if lane.key not in self._weights:
+        del self._sub_queues[sub_queue.key]
+        if sub_queue.key not in self._weights:
             self._plain_keys -= 1
 
     # --- the round ---
 
-    def _append(self, lane: KeyLane) -> None:
+    def _append(self, sub_queue: KeyQueue) -> None:
         last = self._last
-        lane.round_prev = last
-        lane.round_next = None
+        sub_queue.round_prev = last
+        sub_queue.round_next = None
         if last is None:
-            self._turn = lane
+            self._turn = sub_queue
         else:
-            last.round_next = lane
-        self._last = lane
+            last.round_next = sub_queue
+        self._last = sub_queue
 
-    def _prepend(self, lane: KeyLane) -> None:
+    def _prepend(self, sub_queue: KeyQueue) -> None:
         first = self._turn
-        lane.round_next = first
-        lane.round_prev = None
+        sub_queue.round_next = first
+        sub_queue.round_prev = None
         if first is None:
-            self._last = lane
+            self._last = sub_queue
         else:
-            first.round_prev = lane
-        self._turn = lane
+            first.round_prev = sub_queue
+        self._turn = sub_queue
 
-    def _drop(self, lane: KeyLane) -> None:
-        before = lane.round_prev
-        after = lane.round_next
+    def _drop(self, sub_queue: KeyQueue) -> None:
+        before = sub_queue.round_prev
+        after = sub_queue.round_next
         if before is None:
             self._turn = after
         else:
@@ -286,18 +286,18 @@ class FairLine(WaitingLine):
             self._last = before
         else:
             after.round_prev = before
-        lane.round_next = None
-        lane.round_prev = None
+        sub_queue.round_next = None
+        sub_queue.round_prev = None
 
 
-def make_line(spec: RevisionSpec) -> WaitingLine:
+def make_queue(spec: RevisionSpec) -> WaiterQueue:
     """Return an empty queue for the discipline of the revision."""
     discipline = spec.discipline
     if discipline.name == "priority":
-        return PriorityLine(PRIORITY_LEVELS, discipline.ageing_s)
+        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s)
     if discipline.name == "fair":
         weights = {key.encode(): weight for key, weight in discipline.weights.items()}
         charge_max = max((rule.charge for rule in spec.queue_rules), default=1)
-        return FairLine(weights, charge_max, FAIR_KEYS_MAX)
+        return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
-    return FifoLine()
+    return FifoQueue()

@@ -91,7 +91,7 @@ class Drill:
                 traffic.first_byte.observe(0.0011)
         return times
 
-    def line_up(self, heads: list[RequestHead], count: int) -> list[DrilledWaiter]:
+    def fill_queue(self, heads: list[RequestHead], count: int) -> list[DrilledWaiter]:
         """Enqueue `count` waiters, which use `heads` in turn."""
         waiters = [DrilledWaiter(self, heads[number % len(heads)]) for number in range(count)]
         for waiter in waiters:

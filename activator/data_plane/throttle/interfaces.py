@@ -22,7 +22,7 @@ class SlotEvents:
         """Handle the first request after an idle period."""
         raise NotImplementedError
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         """Handle a queue that forms: requests wait, and no slot is free."""
         raise NotImplementedError
 

@@ -19,12 +19,12 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.counters import RevisionCounters
-from activator.data_plane.throttle.disciplines import make_line
+from activator.data_plane.throttle.disciplines import make_queue
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.interfaces import Sharing, SlotEvents
 from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.starting import Start
-from activator.data_plane.throttle.waiters import Waiter, WaitingLine
+from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import Defer, Now
 from activator.runtime.reasons import Reason
 from lb.table import TrackerTable
@@ -51,19 +51,19 @@ class Positions:
         self._arrivals: list[int] = []
         self._read_s: float = 0.0
 
-    def of(self, line: WaitingLine, waiter: Waiter, now_s: float) -> int:
+    def of(self, waiters: WaiterQueue, waiter: Waiter, now_s: float) -> int:
         """Return the position of the waiter; 1 means that it is next.
 
         Waiters that have left since the last read may still be counted. A waiter that has joined since is counted as
         the last.
         """
         if now_s - self._read_s >= POSITIONS_AGE_S or len(self._arrivals) == 0:
-            self._arrivals = [one.arrival for one in line.waiters()]
+            self._arrivals = [one.arrival for one in waiters.by_arrival()]
             self._read_s = now_s
         arrivals = self._arrivals
         if len(arrivals) == 0 or waiter.arrival > arrivals[-1]:
-            return max(line.length, 1)
-        return min(bisect_left(arrivals, waiter.arrival) + 1, max(line.length, 1))
+            return max(waiters.length, 1)
+        return min(bisect_left(arrivals, waiter.arrival) + 1, max(waiters.length, 1))
 
 
 class StartObservers:
@@ -96,7 +96,7 @@ class RevisionQueue:
         failed: Callable[[Exception], None],
         refusals_per_turn_max: int,
     ) -> None:
-        self.line: WaitingLine = make_line(spec)
+        self.waiters: WaiterQueue = make_queue(spec)
         self.forecast = Forecast()
         self.admission = Admission(spec, self.forecast)
         self.failure: str | None = None  # why the revision cannot start; None if it can
@@ -130,7 +130,7 @@ class RevisionQueue:
         """Add the waiter to the queue; return a reason (and set `admission.detail`) if it is rejected instead."""
         refusal = self.refusal()
         if refusal is None:
-            if self.line.length >= self._spec.queue_depth:
+            if self.waiters.length >= self._spec.queue_depth:
                 refusal = Reason.QUEUE_FULL
             elif self._process.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL
@@ -138,10 +138,10 @@ class RevisionQueue:
                 refusal = self.admission.sort(waiter)
         if refusal is None and self.admission.predicts and self._sharing.source is None:
             limit_s = self.wait_limit_s(waiter)
-            refusal = self.admission.predict(waiter, self.line, self._table.capacity, limit_s, self._now())
+            refusal = self.admission.predict(waiter, self.waiters, self._table.capacity, limit_s, self._now())
         if refusal is not None:
             return refusal
-        self.line.join(waiter)
+        self.waiters.join(waiter)
         self._counters.queued_total += 1
         self._joined(waiter)
         return None
@@ -152,19 +152,20 @@ class RevisionQueue:
 
     def rejoin(self, waiter: Waiter) -> None:
         """Add the waiter to the queue at its former position."""
-        self.line.rejoin(waiter)
+        self.waiters.rejoin(waiter)
         self._joined(waiter)
 
     def cancel(self, waiter: Waiter) -> None:
         """Remove the waiter for its owner, because its client has disconnected. No effect if it does not wait."""
-        if waiter.in_line:
+        if waiter.is_queued:
             self._leave(waiter)
             self._process.request_left()
 
     def overdue(self, waiter: Waiter) -> None:
         """Reject a waiter that has reached its time limit, and free its position at once."""
-        lane = waiter.lane
-        if lane is not None and lane.line is self.line:  # otherwise it is already being granted or rejected
+        sub_queue = waiter.sub_queue
+        # A waiter that is already being granted or rejected has none, or one of another queue.
+        if sub_queue is not None and sub_queue.queue is self.waiters:
             self.refuse(waiter, Reason.QUEUE_TIMEOUT)
 
     def refuse(self, waiter: Waiter, reason: Reason) -> None:
@@ -184,11 +185,11 @@ class RevisionQueue:
 
     def take(self, waiter: Waiter, now_s: float) -> None:
         """Remove the first waiter, which is granted a slot."""
-        line = self.line
-        line.take(waiter)
+        waiters = self.waiters
+        waiters.take(waiter)
         self._process.request_left()
         self.forecast.start_ended(now_s)
-        if line.length == 0:
+        if waiters.length == 0:
             self.forecast.queue_emptied(now_s)
 
     # --- the revision ---
@@ -232,7 +233,7 @@ class RevisionQueue:
 
     def drain(self) -> int:
         """Reject all waiting requests, because the program ends; return their number."""
-        count = self.line.length
+        count = self.waiters.length
         if count:
             self._refuse_all(Reason.DRAINING, "")
         return count
@@ -244,12 +245,12 @@ class RevisionQueue:
         self.admission.configure(spec)
         if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
             return
-        before = self.line
-        self.line = make_line(spec)
-        for waiter in before.waiters():
+        before = self.waiters
+        self.waiters = make_queue(spec)
+        for waiter in before.by_arrival():
             before.leave(waiter)
             self.admission.sort(waiter)
-            self.line.join(waiter)
+            self.waiters.join(waiter)
 
     def move(self, table: TrackerTable) -> None:
         """Wait for the slots of another table, which replaces a corrupt one."""
@@ -259,7 +260,7 @@ class RevisionQueue:
 
     def must_wait(self) -> None:
         """Report a queue: the owner has no slot for a waiter of it."""
-        self._events.wanted(self._key)
+        self._events.queue_formed(self._key)
 
     def take_lent(self, waiter: Waiter, now_s: float) -> None:
         """Remove a waiter, at any position, that the owner has granted a slot."""
@@ -272,13 +273,13 @@ class RevisionQueue:
         self._take_out(waiter)
         self._refusals.reject(waiter, reason, detail)
 
-    def line_up(self, waiters: list[Waiter]) -> None:
-        """Reorder the queue by `line_number`. `waiters` must be all waiters, sorted by it."""
+    def reorder(self, waiters: list[Waiter]) -> None:
+        """Reorder the queue by `arrival_at_owner`. `waiters` must be all waiters, sorted by it."""
         for waiter in waiters:
-            self.line.leave(waiter)
+            self.waiters.leave(waiter)
         for waiter in waiters:
-            waiter.arrival = waiter.line_number
-            self.line.join(waiter)
+            waiter.arrival = waiter.arrival_at_owner
+            self.waiters.join(waiter)
         if waiters:
             self.arrivals = max(self.arrivals, waiters[-1].arrival)
 
@@ -287,7 +288,7 @@ class RevisionQueue:
     def waiting(self) -> int:
         """Return how many requests of this member wait."""
         lending = self._sharing.lending
-        return self.line.length - (0 if lending is None else lending.waiting())
+        return self.waiters.length - (0 if lending is None else lending.waiting())
 
     @property
     def start_observers(self) -> StartObservers:
@@ -313,7 +314,7 @@ class RevisionQueue:
 
     def position_of(self, waiter: Waiter) -> int:
         """Return the position of the waiter by arrival; 1 means that it is next."""
-        return self.start_observers.positions.of(self.line, waiter, self._now())
+        return self.start_observers.positions.of(self.waiters, waiter, self._now())
 
     def expected_s(self, position: int) -> int:
         """Return how long the waiter at `position` is expected to wait, in seconds."""
@@ -321,7 +322,7 @@ class RevisionQueue:
 
     def retry_after_s(self) -> int:
         """Return after how many seconds to retry: when the current queue is served, or the start has ended."""
-        return self.forecast.retry_after_s(self.line.length, self._now())
+        return self.forecast.retry_after_s(self.waiters.length, self._now())
 
     # --- within ---
 
@@ -332,10 +333,10 @@ class RevisionQueue:
             if self.start is None and not self.was_ready:
                 self._request_start()
         sharing = self._sharing
-        if self.line.length == 1:
+        if self.waiters.length == 1:
             self.forecast.queue_formed(self._now())
             if sharing.source is None and not waiter.is_remote:
-                self._events.wanted(self._key)
+                self._events.queue_formed(self._key)
             if sharing.lending is not None:
                 sharing.lending.queue_formed()
         if sharing.source is not None:
@@ -347,13 +348,13 @@ class RevisionQueue:
 
     def _take_out(self, waiter: Waiter) -> bool:
         """Remove the waiter; return False if it was in an earlier queue, which is being rejected."""
-        lane = waiter.lane
-        assert lane is not None
-        line = lane.line
-        line.leave(waiter)
-        if line is not self.line:
+        sub_queue = waiter.sub_queue
+        assert sub_queue is not None
+        waiters = sub_queue.queue
+        waiters.leave(waiter)
+        if waiters is not self.waiters:
             return False
-        if line.length == 0:
+        if waiters.length == 0:
             self._queue_emptied()
         return True
 
@@ -369,9 +370,9 @@ class RevisionQueue:
             self.pod_placed()  # being started already
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
-        line = self.line
-        self.line = make_line(self._spec)
+        waiters = self.waiters
+        self.waiters = make_queue(self._spec)
         if self._sharing.source is not None:
             self._sharing.source.queue_cleared()
         self._queue_emptied()
-        self._refusals.reject_all(line, reason, detail)
+        self._refusals.reject_all(waiters, reason, detail)

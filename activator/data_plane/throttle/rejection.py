@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from activator.data_plane.throttle.disciplines import FifoLine
-from activator.data_plane.throttle.waiters import Waiter, WaitingLine
+from activator.data_plane.throttle.disciplines import FifoQueue
+from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import Defer, Now
 from activator.runtime.reasons import Reason
 
@@ -24,8 +24,8 @@ _CHECK_CLOCK_EVERY: Final = 16
 class RejectionBatch:
     """Waiters that are all rejected with the same reason."""
 
-    def __init__(self, line: WaitingLine, reason: Reason, detail: str) -> None:
-        self.line = line
+    def __init__(self, waiters: WaiterQueue, reason: Reason, detail: str) -> None:
+        self.waiters = waiters
         self.reason = reason
         self.detail = detail
 
@@ -58,19 +58,19 @@ class Refusals:
     @property
     def length(self) -> int:
         """The number of waiters still to be rejected."""
-        return sum(batch.line.length for batch in self._waiting)
+        return sum(batch.waiters.length for batch in self._waiting)
 
     def reject(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """Reject a waiter that has been removed from its queue."""
         if not self._waiting or self._waiting[-1].reason is not reason or self._waiting[-1].detail != detail:
-            self._waiting.append(RejectionBatch(FifoLine(), reason, detail))
-        self._waiting[-1].line.join(waiter)
+            self._waiting.append(RejectionBatch(FifoQueue(), reason, detail))
+        self._waiting[-1].waiters.join(waiter)
         self._send_some()
 
-    def reject_all(self, line: WaitingLine, reason: Reason, detail: str) -> None:
+    def reject_all(self, waiters: WaiterQueue, reason: Reason, detail: str) -> None:
         """Reject all waiters of a queue that no request joins any longer."""
-        if line.length:
-            self._waiting.append(RejectionBatch(line, reason, detail))
+        if waiters.length:
+            self._waiting.append(RejectionBatch(waiters, reason, detail))
             self._send_some()
 
     def _send_some(self) -> None:
@@ -84,14 +84,14 @@ class Refusals:
         self._sending = True
         while self._waiting and self._sent < self._per_turn_max:
             batch = self._waiting[0]
-            waiter = batch.line.first()
+            waiter = batch.waiters.first()
             if waiter is None:
                 self._waiting.popleft()
                 continue
             self._sent += 1
             if self._sent % _CHECK_CLOCK_EVERY == 0 and self._now() >= self._until_s:
                 self._sent = self._per_turn_max
-            batch.line.leave(waiter)
+            batch.waiters.leave(waiter)
             self._left()
             self._send_one(waiter, batch)
         self._sending = False
@@ -104,7 +104,7 @@ class Refusals:
 
     def _next_turn(self) -> None:
         self._deferred = False
-        while self._waiting and self._waiting[0].line.length == 0:
+        while self._waiting and self._waiting[0].waiters.length == 0:
             self._waiting.popleft()
         if self._waiting:
             self._send_some()

@@ -112,7 +112,7 @@ class RevisionThrottler:
             return self._acquire_lent(source, waiter, now_s)
         if exempt:
             return self._acquire_exempt(waiter, now_s)
-        if queue.line.length != 0 or queue.failure is not None:
+        if queue.waiters.length != 0 or queue.failure is not None:
             return None
         tracker = self.table.pick(waiter.pick_key, now_s)
         if tracker is None:
@@ -191,7 +191,7 @@ class RevisionThrottler:
         source = self.sharing.source
         if source is not None:
             source.closed(lease, latency_s, succeeded)
-        elif queue.line.length != 0:
+        elif queue.waiters.length != 0:
             now_s = self._now()
             queue.forecast.slot_freed(now_s)
             self._pump_from(now_s)
@@ -222,7 +222,7 @@ class RevisionThrottler:
 
     def pump(self) -> None:
         """Grant free slots to waiters in the order of the queue, at most `grants_per_turn_max` per turn of the loop."""
-        if self.queue.line.length != 0:
+        if self.queue.waiters.length != 0:
             self._pump_from(self._now())
 
     def _pump_from(self, now_s: float) -> None:
@@ -233,7 +233,7 @@ class RevisionThrottler:
         try:
             grants = 0
             while self.table.room != 0:
-                waiter = queue.line.first()
+                waiter = queue.waiters.first()
                 if waiter is None:
                     return
                 if grants >= self._grants_per_turn_max:  # before the pick, which may advance the state of a policy
@@ -310,7 +310,7 @@ class RevisionThrottler:
 
     def _acquire_lent(self, source: SlotSource, waiter: Waiter, now_s: float) -> Lease | None:
         queue = self.queue
-        if queue.line.length != 0 or queue.failure is not None:
+        if queue.waiters.length != 0 or queue.failure is not None:
             return None
         tracker = source.take(waiter)
         if tracker is None:
@@ -357,14 +357,14 @@ class RevisionThrottler:
         """True if a lease is open, or a counted request has not ended."""
         return self.leases.count != 0 or self.counters.has_requests()
 
-    def is_stuck(self) -> bool:
+    def is_stalled(self) -> bool:
         """True if a request waits although a slot is free and no pump is pending: a violated invariant."""
-        line = self.queue.line
-        if line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
+        waiters = self.queue.waiters
+        if waiters.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False
         if self.sharing.source is not None:
             return False
-        return line.first() is not None
+        return waiters.first() is not None
 
     # --- within ---
 
@@ -400,7 +400,7 @@ class RevisionThrottler:
         queue = self.queue
         if queue.failure is not None:
             return None
-        tracker = self._pick_for(waiter, now_s) if queue.line.length == 0 else None
+        tracker = self._pick_for(waiter, now_s) if queue.waiters.length == 0 else None
         if tracker is None:
             tracker = least_loaded(self.table)
         if tracker is None:

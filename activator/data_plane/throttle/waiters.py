@@ -4,8 +4,8 @@ Rules
   1. A waiter is in at most one list or heap, and ends in exactly one way: granted, refused, or removed by its owner.
   2. `arrival` orders both. Every request gets a number when it first asks for a slot, whether it must wait or not. A
      request that is retried at another pod keeps its number and thereby its position.
-  3. A waiter refers to its lane, and a lane to its line, so that a waiter can be removed without further arguments.
-  4. A line only determines the first waiter: it does not grant, refuse or time out. `first` returns the same waiter
+  3. A waiter refers to its sub-queue, and that to its queue, so that a waiter can be removed without further arguments.
+  4. A queue only determines the first waiter: it does not grant, refuse or time out. `first` returns the same waiter
      until one joins or leaves; the throttler then takes that waiter and no other.
   5. The cost of a step does not depend on the number of waiters: O(1), or O(levels) with priorities. For waiters that
      rejoined it is O(log n), where n is their number.
@@ -29,7 +29,7 @@ class Waiter(LeaseHolder):
         super().__init__()
         self.pick_key: i64 = 0  # the key of the request for the policy; 0: none
         self.arrival: int = 0  # 0: has not asked for a slot yet
-        self.line_number: int = 0  # its arrival number at the owner, if another member owns the revision; 0: unknown
+        self.arrival_at_owner: int = 0  # its arrival number at the member that owns the revision; 0: unknown
         self.is_remote: bool = False  # it waits at another member
         self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; never before an earlier arrival
         # The position that the discipline assigns; set by the queue when the request must wait.
@@ -40,13 +40,13 @@ class Waiter(LeaseHolder):
         self.charge: int = 1  # fair: the amount charged
         self.own_timeout_s: float = NEVER  # the timeout that the request asks for, from its arrival
         self.own_deadline_s: float = NEVER  # from its arrival; after it the response is of no use
-        # Set by the list or heap, and by the lane.
-        self.in_line: bool = False
+        # Set by the list or heap, and by the sub-queue.
+        self.is_queued: bool = False
         self.chain: Chain | None = None
         self.heap_place: int = 0  # the index in its heap
-        self.lane: Lane | None = None
-        self.line_next: Waiter | None = None
-        self.line_prev: Waiter | None = None
+        self.sub_queue: SubQueue | None = None
+        self.chain_next: Waiter | None = None
+        self.chain_prev: Waiter | None = None
         self.avoided: Lease | None = None  # a lease of the pod that has failed the request; other pods are preferred
 
     def request(self) -> RequestHead | None:
@@ -71,34 +71,34 @@ class Chain:
 
     def append(self, waiter: Waiter) -> None:
         """Append a waiter; no waiter in the list may have arrived later."""
-        assert not waiter.in_line
+        assert not waiter.is_queued
         last = self.last
-        waiter.line_prev = last
+        waiter.chain_prev = last
         if last is None:
             self.first = waiter
         else:
-            last.line_next = waiter
+            last.chain_next = waiter
         self.last = waiter
         waiter.chain = self
-        waiter.in_line = True
+        waiter.is_queued = True
 
     def remove(self, waiter: Waiter) -> None:
         """Remove a waiter, which must be in this list."""
         assert waiter.chain is self
-        before = waiter.line_prev
-        after = waiter.line_next
+        before = waiter.chain_prev
+        after = waiter.chain_next
         if before is None:
             self.first = after
         else:
-            before.line_next = after
+            before.chain_next = after
         if after is None:
             self.last = before
         else:
-            after.line_prev = before
-        waiter.line_next = None
-        waiter.line_prev = None
+            after.chain_prev = before
+        waiter.chain_next = None
+        waiter.chain_prev = None
         waiter.chain = None
-        waiter.in_line = False
+        waiter.is_queued = False
 
 
 class Heap:
@@ -117,8 +117,8 @@ class Heap:
 
     def add(self, waiter: Waiter) -> None:
         """Insert a waiter at the position given by its arrival."""
-        assert not waiter.in_line
-        waiter.in_line = True
+        assert not waiter.is_queued
+        waiter.is_queued = True
         self.waiters.append(waiter)
         self._rise(waiter, len(self.waiters) - 1)
 
@@ -127,7 +127,7 @@ class Heap:
         waiters = self.waiters
         place = waiter.heap_place
         assert waiters[place] is waiter
-        waiter.in_line = False
+        waiter.is_queued = False
         last = waiters.pop()
         if last is waiter:
             return
@@ -163,7 +163,7 @@ class Heap:
         waiter.heap_place = place
 
 
-class WaitingLine:
+class WaiterQueue:
     """The order of waiters, by discipline. `length` is the number of all waiters."""
 
     def __init__(self) -> None:
@@ -193,7 +193,7 @@ class WaitingLine:
         """Return a lower bound of the number of waiters that would be granted before `waiter` if it joined now."""
         raise NotImplementedError
 
-    def waiters(self) -> list[Waiter]:
+    def by_arrival(self) -> list[Waiter]:
         """Return all waiters in order of arrival; walks the queue."""
         raise NotImplementedError
 
@@ -202,14 +202,14 @@ class WaitingLine:
         return {}
 
 
-class Lane:
-    """Waiters in order of arrival: a list of new waiters, and a heap of waiters that rejoined.
+class SubQueue:
+    """The waiters of a queue with one rank, in order of arrival: a list of new ones, and a heap of those that rejoined.
 
     A waiter that rejoins may have arrived before or after any other.
     """
 
-    def __init__(self, line: WaitingLine) -> None:
-        self.line = line
+    def __init__(self, queue: WaiterQueue) -> None:
+        self.queue = queue
         self.length: int = 0
         self._fresh: Chain = Chain()
         self._returned: Heap = Heap()
@@ -227,23 +227,23 @@ class Lane:
     def add(self, waiter: Waiter) -> None:
         """Append a waiter that arrived after all others, except for those that rejoined."""
         self._fresh.append(waiter)
-        waiter.lane = self
+        waiter.sub_queue = self
         self.length += 1
 
     def add_again(self, waiter: Waiter) -> None:
         """Insert a waiter at the position given by its arrival."""
         self._returned.add(waiter)
-        waiter.lane = self
+        waiter.sub_queue = self
         self.length += 1
 
     def remove(self, waiter: Waiter) -> None:
-        assert waiter.lane is self
+        assert waiter.sub_queue is self
         chain = waiter.chain
         if chain is None:
             self._returned.remove(waiter)
         else:
             chain.remove(waiter)
-        waiter.lane = None
+        waiter.sub_queue = None
         self.length -= 1
 
     def waiters(self) -> list[Waiter]:
@@ -252,5 +252,5 @@ class Lane:
         waiter = self._fresh.first
         while waiter is not None:
             found.append(waiter)
-            waiter = waiter.line_next
+            waiter = waiter.chain_next
         return found

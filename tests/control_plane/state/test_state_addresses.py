@@ -155,7 +155,7 @@ def test_in_any_order_an_address_has_one_pod_the_last_that_came_and_never_more_t
         assert holders(world) == world.expected()
         for one in (HERE, THERE):
             assert in_flight(world, one) <= LIMIT
-        assert not world.throttler().is_stuck()
+        assert not world.throttler().is_stalled()
         assert audited(world) == {}
         assert world.worker.illegal_totals == {}
 

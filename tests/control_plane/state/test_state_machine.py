@@ -250,7 +250,7 @@ class Disagreement(RuleBasedStateMachine):
             assert len([pod for pod in world.live() if pod[1] == address and pod[0] in identities]) == 1
         left, expected = ({pod for pod in one.live() if pod[1] not in contended} for one in (world, fresh))
         assert left == expected, (left, expected, contended)
-        assert not world.throttler().is_stuck()
+        assert not world.throttler().is_stalled()
         asked = {order.identity for order in world.probes if isinstance(order, StartProbe)}
         assert {pod.identity for pod in fresh.worker.model.revisions[KEY].pods.values() if pod.wants_probe()} <= asked
 

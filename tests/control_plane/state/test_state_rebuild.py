@@ -169,7 +169,7 @@ class Large(Program):
         for one in self.slots_held():
             if one.state != DRAINING:
                 assert isinstance(one.attachment, Pool) and not one.attachment.closed
-        assert not throttler.is_stuck()
+        assert not throttler.is_stalled()
 
     def end(self) -> None:
         """Every request ends, once."""
@@ -184,7 +184,7 @@ class Large(Program):
         self.check()
         assert self.throttler().table.in_flight == 0
         assert all(one.state != DRAINING for one in self.slots_held()), "a slot was never freed"
-        waiting = self.throttler().queue.line.length
+        waiting = self.throttler().queue.waiters.length
         assert sum(not request.ends for request in self.requests) == waiting
         assert all(len(request.ends) <= 1 for request in self.requests)
 

@@ -80,7 +80,7 @@ class Plane:
     def report_to_control(self) -> None:
         """What `RevisionTables.loads` does."""
         for throttler in self.throttlers.values():
-            if throttler.in_flight() == 0 and throttler.queue.line.length == 0:
+            if throttler.in_flight() == 0 and throttler.queue.waiters.length == 0:
                 throttler.active = False
 
     # --- effects ---

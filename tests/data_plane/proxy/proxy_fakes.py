@@ -342,7 +342,7 @@ class World:
         """Nothing is left of any request."""
         assert self.table.in_flight == 0
         assert not self.throttler.leases
-        assert self.throttler.queue.line.length == 0
+        assert self.throttler.queue.waiters.length == 0
         assert self.held.held_bytes == self.held.held_requests == self.throttler.held.held_bytes == 0
         assert self.files.held_bytes == 0
         assert self.throttler.gathering == self.throttler.delivering == 0

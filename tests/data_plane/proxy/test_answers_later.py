@@ -135,7 +135,7 @@ def test_a_request_is_accepted_runs_and_its_answer_is_kept() -> None:
     assert client.fields["activator-queue-position"] == "1" and client.retry_after == "1"
     assert client.fields["cache-control"] == "no-store"
     assert json.loads(client.body)["state"] == "starting"
-    assert ("wanted",) in world.heard.events, "it wakes the revision as any request does"
+    assert ("queue_formed",) in world.heard.events, "it wakes the revision as any request does"
     pool = world.pod()
     (pod,) = pool.pods
     assert pod.head is not None and pod.body == b"work" and pod.head.headers.get(b"prefer") is None

@@ -47,7 +47,7 @@ class Two(World):
 
     def check_idle(self) -> None:
         super().check_idle()
-        assert self.second.table.in_flight == 0 and not self.second.leases and self.second.queue.line.length == 0
+        assert self.second.table.in_flight == 0 and not self.second.leases and self.second.queue.waiters.length == 0
         assert self.second.held.held_bytes == 0 and self.second.gathering == 0
         for throttler in (self.throttler, self.second):
             if throttler.counters.has_traffic():
@@ -83,8 +83,8 @@ def test_a_revision_that_cannot_start_and_a_second_from_zero() -> None:
     exchange, client = world.begin()
     world.throttler.queue.fail("no model")
     world.clock.turn()
-    assert client.silent() and world.second.queue.line.length == 1
-    assert ("wanted",) in world.second_heard.events
+    assert client.silent() and world.second.queue.waiters.length == 1
+    assert ("queue_formed",) in world.second_heard.events
     world.second_pod()
     finished(world, exchange, client)
     exchange, client = world.begin()
@@ -96,7 +96,7 @@ def test_a_wait_that_is_too_long_begins_anew_in_the_second_line() -> None:
     exchange, client = world.begin()
     world.clock.pass_time(5.1)
     world.clock.turn()
-    assert client.silent() and exchange.in_line
+    assert client.silent() and exchange.is_queued
     world.clock.pass_time(6.5)
     assert client.silent()
     world.clock.pass_time(0.6)
@@ -180,7 +180,7 @@ def test_the_mistakes_of_clients_are_theirs() -> None:
 def test_a_client_that_leaves_while_it_waits_in_the_second_line() -> None:
     world = Two(queue_depth=0)
     exchange, _ = world.begin()
-    assert world.second.queue.line.length == 1
+    assert world.second.queue.waiters.length == 1
     exchange.client_gone()
     assert world.second.counters.client_gone_total == 1 and world.throttler.counters.client_gone_total == 0
     world.check_idle()
@@ -221,13 +221,13 @@ def test_while_the_first_starts_the_second_serves() -> None:
     world.second_pod(limit=5)
     for _ in range(3):
         exchange, client = world.begin()
-        assert world.throttler.queue.line.length == 1, "one ticket wants the start"
+        assert world.throttler.queue.waiters.length == 1, "one ticket wants the start"
         world.answer(exchange)
         assert client.fields["activator-fallback"] == "ns/second"
-    assert world.heard.events == [("activated",), ("wanted",)]
+    assert world.heard.events == [("activated",), ("queue_formed",)]
     assert world.throttler.counters.failed_totals == {} and world.throttler.counters.fallbacks == {"ns/second": 3}
     world.clock.pass_time(60.0)
-    assert world.throttler.queue.line.length == 1, "a start may take minutes"
+    assert world.throttler.queue.waiters.length == 1, "a start may take minutes"
     pool = world.pod(limit=2)
     exchange, client = world.begin()
     assert pool.pods[0].head is exchange.head
@@ -240,7 +240,7 @@ def test_while_the_first_starts_and_there_is_no_second() -> None:
     world = Two(while_starting=True)
     world.router.drop("ns/second")
     exchange, client = world.begin()
-    assert client.silent() and exchange.in_line
+    assert client.silent() and exchange.is_queued
     world.pod()
     world.answer(exchange)
     assert client.status == 200

@@ -244,7 +244,7 @@ class Interleavings(RuleBasedStateMachine):
         assert world.throttler.unserved_leases() == [], (
             "each lease's request is at a pod, or waits for a connection to it"
         )
-        assert world.held.held_requests == world.throttler.queue.line.length
+        assert world.held.held_requests == world.throttler.queue.waiters.length
         assert world.held.held_bytes == world.throttler.held.held_bytes
         assert world.held.held_bytes == sum(held_by(exchange) for exchange, _ in self.live)
         phases = [exchange.phase for exchange, _ in self.live]
@@ -268,12 +268,12 @@ class Interleavings(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_while_there_is_room(self) -> None:
-        assert self.world.throttler.queue.line.length == 0 or self.world.table.room == 0
+        assert self.world.throttler.queue.waiters.length == 0 or self.world.table.room == 0
 
     @invariant()
     def the_line_is_bounded_and_made_of_the_living(self) -> None:
-        line = [exchange for exchange, _ in self.live if exchange.in_line]
-        assert len(line) == self.world.throttler.queue.line.length
+        line = [exchange for exchange, _ in self.live if exchange.is_queued]
+        assert len(line) == self.world.throttler.queue.waiters.length
         self.world.table.check_invariants()
 
     def teardown(self) -> None:

@@ -46,10 +46,10 @@ def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(i
         clients = [Client() for _ in range(2 + in_line)]
         for client in clients:  # two dial, which takes a turn of the loop
             data.proxy.open(request_head(), client).begin()
-        assert (len(throttler.leases), throttler.queue.line.length) == (2, in_line)
+        assert (len(throttler.leases), throttler.queue.waiters.length) == (2, in_line)
         data.apply([DropRevision(KEY)])
         assert [(client.status, client.reason) for client in clients] == [(503, "revision_removed")] * len(clients)
-        assert (len(throttler.leases), throttler.queue.line.length, data.proxy.active) == (0, 0, 0)
+        assert (len(throttler.leases), throttler.queue.waiters.length, data.proxy.active) == (0, 0, 0)
         assert sorted(one.identity for one in told if isinstance(one, PodDrained)) == ["p1", "p2"]
         assert data.tables.distrusted == {}
 

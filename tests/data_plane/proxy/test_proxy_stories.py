@@ -42,7 +42,7 @@ def test_the_warm_path_has_the_request_on_its_way_at_once() -> None:
 def test_a_held_request_goes_out_when_a_pod_comes() -> None:
     world = World()
     exchange, client = world.begin()
-    assert world.heard.events[-1] == ("wanted",)
+    assert world.heard.events[-1] == ("queue_formed",)
     world.clock.pass_time(100.0)
     assert client.silent()
     pool = world.pod()
@@ -105,7 +105,7 @@ def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
     clients = [world.begin()[1] for _ in range(1_000)]
     world.clock.pass_time(5.1)
     assert 0 < sum(client.ended for client in clients) <= 256
-    assert world.throttler.queue.line.length == 0
+    assert world.throttler.queue.waiters.length == 0
     clients[-1].has_left = True
     while world.clock.turn():
         pass
@@ -134,7 +134,7 @@ def test_a_refused_connection_goes_to_another_pod_and_keeps_its_place() -> None:
     _, second_client = world.begin()
     at_pod(first).connect_failed(Reason.CONNECT_FAILED)
     assert bad.pods == []
-    assert first.in_line
+    assert first.is_queued
     good = world.pod("p2")
     assert good.pods[0].head is first.head
     world.answer(first)
@@ -198,7 +198,7 @@ def test_a_client_that_leaves_frees_its_place_or_slot_at_once() -> None:
     working, _ = world.begin()
     waiting, _ = world.begin()
     waiting.client_gone()
-    assert world.throttler.queue.line.length == 0
+    assert world.throttler.queue.waiters.length == 0
     working.client_gone()
     assert pool.pods[0].aborted
     assert world.throttler.counters.client_gone_total == 2

@@ -96,7 +96,7 @@ def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() ->
     assert client.fields["refresh"] == "2" and client.retry_after == "2"
     assert client.fields["cache-control"] == "no-store" and client.fields["activator-queue-position"] == "1"
     assert b"<h1>Starting ns/app</h1>" in client.body
-    assert world.heard.events == [("activated",), ("wanted",)]
+    assert world.heard.events == [("activated",), ("queue_formed",)]
     assert load_of(world.throttler, world.clock.now()).queued == 1, "a start is wanted as long as somebody looks"
     world.pod()
     world.check_idle()
@@ -120,7 +120,7 @@ def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() ->
 def test_all_others_wait(fields: dict[str, Any]) -> None:
     world = World(waiting_page=WaitingPageSpec(REFRESH_S))
     exchange, client = world.begin(request_head(**fields))
-    assert client.silent() and world.throttler.queue.line.length == 1
+    assert client.silent() and world.throttler.queue.waiters.length == 1
     exchange.client_gone()
     world.check_idle()
 
@@ -141,7 +141,7 @@ def test_many_who_look_have_one_place_in_line() -> None:
     world = World(waiting_page=WaitingPageSpec(REFRESH_S), queue_depth=2)
     pages = [browsed(world) for _ in range(100)]
     assert {page.status for page in pages} == {503} and {page.reason for page in pages} == {"starting"}
-    assert world.throttler.queue.line.length == 1
+    assert world.throttler.queue.waiters.length == 1
     world.clock.pass_time(CLOSED_S + 0.1)
     world.check_idle()
 
@@ -151,9 +151,9 @@ def test_who_goes_on_looking_goes_on_waiting() -> None:
     for _ in range(20):
         browsed(world)
         world.clock.pass_time(CLOSED_S - 0.1)
-        assert world.throttler.queue.line.length == 1
+        assert world.throttler.queue.waiters.length == 1
     world.clock.pass_time(0.2)
-    assert world.throttler.queue.line.length == 0, "the page was closed: nothing is wanted any more"
+    assert world.throttler.queue.waiters.length == 0, "the page was closed: nothing is wanted any more"
     world.check_idle()
 
 
@@ -187,7 +187,7 @@ def test_it_says_how_long_it_usually_takes() -> None:
     world.clock.pass_time(3.0)
     assert b"3 s so far of about 7 s" in browsed(world).body
     world.clock.pass_time(CLOSED_S + 0.1)
-    assert world.throttler.queue.line.length == 0
+    assert world.throttler.queue.waiters.length == 0
 
 
 def test_the_last_lines_of_the_program_only_where_that_was_asked_for() -> None:

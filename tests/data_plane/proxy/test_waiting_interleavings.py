@@ -101,7 +101,7 @@ class Everything(World):
             self.clock.turn()
         assert not self.store.kept and self.store.bytes == 0 and self.store.pending == 0
         for throttler in (self.throttler, self.second):
-            assert throttler.table.in_flight == 0 and not throttler.leases and throttler.queue.line.length == 0
+            assert throttler.table.in_flight == 0 and not throttler.leases and throttler.queue.waiters.length == 0
             assert (
                 throttler.held.held_bytes == 0
                 and throttler.gathering == throttler.delivering == throttler.counters.quiet == 0

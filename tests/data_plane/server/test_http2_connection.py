@@ -143,10 +143,10 @@ def test_a_reset_frees_the_slot_in_the_same_turn() -> None:
     pod = it.open_pod()
     assert set(pod.peer.streams) == {1}
     it.request(other)
-    assert it.world.throttler.queue.line.length == 1
+    assert it.world.throttler.queue.waiters.length == 1
     client.peer.h2.reset_stream(stream_id, CANCEL)
     client.to_us()
-    assert it.world.throttler.queue.line.length == 0 and it.world.table.in_flight == 1
+    assert it.world.throttler.queue.waiters.length == 0 and it.world.table.in_flight == 1
     sent = pod.transport.sent
     it.run()
     assert pod.transport.sent.startswith(sent)

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from activator.data_plane.throttle.disciplines import FairLine, FifoLine, PriorityLine
+from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityQueue
 from activator.data_plane.throttle.queue import RevisionQueue
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.throttle.waiters import Lane
+from activator.data_plane.throttle.waiters import SubQueue
 from bench.trace import Trace
 from bench.trace_world import DeliberateError, ViolationError
 from lb.tracker import PodTracker
@@ -33,11 +33,11 @@ def newcomers_overtake() -> None:
 
     def try_acquire(self: RevisionThrottler, *arguments: Any) -> Any:
         queue = self.queue
-        line, queue.line = queue.line, FifoLine()
+        waiters, queue.waiters = queue.waiters, FifoQueue()
         try:
             return honest(self, *arguments)
         finally:
-            queue.line = line
+            queue.waiters = waiters
 
     patch(RevisionThrottler, "try_acquire", try_acquire)
 
@@ -57,11 +57,11 @@ def a_grant_that_raises_keeps_its_slot() -> None:
 def a_retry_goes_to_the_end() -> None:
     """A request that is tried again loses its place."""
 
-    def add_again(self: Lane, waiter: Any) -> None:
+    def add_again(self: SubQueue, waiter: Any) -> None:
         waiter.arrival = 1 << 40
         self.add(waiter)
 
-    patch(Lane, "add_again", add_again)
+    patch(SubQueue, "add_again", add_again)
 
 
 def what_one_turn_leaves_over_is_forgotten() -> None:
@@ -82,7 +82,7 @@ def who_leaves_is_still_counted() -> None:
     """A cancelled waiter goes on counting as held."""
 
     def cancel(self: RevisionQueue, waiter: Any) -> None:
-        if waiter.in_line:
+        if waiter.is_queued:
             self._leave(waiter)
 
     patch(RevisionQueue, "cancel", cancel)
@@ -90,13 +90,13 @@ def who_leaves_is_still_counted() -> None:
 
 def the_lowest_starve() -> None:
     """Waiting counts for nothing."""
-    honest = PriorityLine.__init__
-    patch(PriorityLine, "__init__", lambda self, levels, ageing_s: honest(self, levels, 1e9))
+    honest = PriorityQueue.__init__
+    patch(PriorityQueue, "__init__", lambda self, levels, ageing_s: honest(self, levels, 1e9))
 
 
 def a_share_costs_nothing() -> None:
     """The key whose turn it is keeps it."""
-    patch(FairLine, "take", FairLine.leave)
+    patch(FairQueue, "take", FairQueue.leave)
 
 
 def the_old_line_is_dropped() -> None:
@@ -105,7 +105,7 @@ def the_old_line_is_dropped() -> None:
 
     def reconfigure(self: RevisionThrottler, spec: Any) -> None:
         if spec.discipline != self.spec.discipline:
-            self.queue.line = FifoLine()
+            self.queue.waiters = FifoQueue()
         honest(self, spec)
 
     patch(RevisionThrottler, "reconfigure", reconfigure)

@@ -388,7 +388,7 @@ def test_a_failed_revision_tells_a_bounded_number_in_each_turn() -> None:
     throttler.queue.fail("exited")
     newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"], "a newcomer hears at once"
-    assert throttler.queue.line.length == 0
+    assert throttler.queue.waiters.length == 0
     told = [REFUSALS_PER_TURN_MAX]
     while clock.turn():
         told.append(sum(bool(request.ends) for request in line))
@@ -448,8 +448,8 @@ def test_another_discipline_takes_everybody_over() -> None:
     spec = room.throttler.spec
     priority = RevisionSpec(key=spec.key, discipline=DisciplineSpec("priority", "X-Priority", 10.0))
     room.throttler.reconfigure(priority)
-    assert room.throttler.queue.line.waiters() == requests
-    assert room.throttler.queue.line.first() is requests[1]
+    assert room.throttler.queue.waiters.by_arrival() == requests
+    assert room.throttler.queue.waiters.first() is requests[1]
     room.throttler.reconfigure(RevisionSpec(key=spec.key, discipline=DisciplineSpec("fair", "X-Tenant")))
     first, second, third = requests
     room.pod("p1", 1)

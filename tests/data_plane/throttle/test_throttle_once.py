@@ -114,7 +114,7 @@ def test_no_copy_is_used_twice_whatever_happens(policy: str, steps: list[str]) -
     copies = 2
     for step in steps:
         held = [one for one in requests if one.lease is not None]
-        waiting = [one for one in requests if one.in_line]
+        waiting = [one for one in requests if one.is_queued]
         if step == "ask":
             requests.append(asking(throttler, clock.now(), len(requests)))
         elif step == "copy" and copies < 20:

@@ -75,7 +75,7 @@ class World:
             pass
         self.table.check_invariants()
         assert self.table.in_flight == len(self.throttler.leases)
-        assert not self.throttler.is_stuck()
+        assert not self.throttler.is_stalled()
 
     def told(self) -> int:
         return sum(event[0] == "failed" for event in self.heard.events)
@@ -90,7 +90,7 @@ def test_a_pick_that_raises_at_the_hand_over_spoils_neither_the_release_nor_the_
     world.settle()
     assert [request.ends for request in waiting] == [[Reason.INTERNAL.value]] * 3, "each was asked for, each is told"
     assert (world.throttler.counters.errors_total, world.told()) == (3, 3)
-    assert world.table.in_flight == 1 and world.throttler.queue.line.length == 0
+    assert world.table.in_flight == 1 and world.throttler.queue.waiters.length == 0
     world.policy.raising = set()
     (next_one,) = world.ask(1)
     assert next_one.ends == ["granted"]

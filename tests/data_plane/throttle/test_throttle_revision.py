@@ -16,7 +16,7 @@ def test_a_slot_at_once_and_the_next_one_waits() -> None:
     first, second = asking(throttler, clock.now()), asking(throttler, clock.now())
     assert first.ends == ["granted"]
     assert second.ends == []
-    assert heard.events == [("activated",), ("wanted",)]
+    assert heard.events == [("activated",), ("queue_formed",)]
     first.release()
     assert second.ends == ["granted"]
     second.release()
@@ -53,7 +53,7 @@ def test_depth_bounds_the_line() -> None:
     requests[0].leave()
     again = asking(throttler, clock.now())
     assert again.ends == []
-    assert throttler.queue.line.length == 2
+    assert throttler.queue.waiters.length == 2
 
 
 def test_leaving_from_the_middle_keeps_the_order() -> None:

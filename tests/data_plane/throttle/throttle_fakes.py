@@ -34,8 +34,8 @@ class Heard(SlotEvents):
     def activated(self, key: str) -> None:
         self.events.append(("activated",))
 
-    def wanted(self, key: str) -> None:
-        self.events.append(("wanted",))
+    def queue_formed(self, key: str) -> None:
+        self.events.append(("queue_formed",))
 
     def drained(self, key: str, slot: int, generation: int) -> None:
         self.events.append(("drained", str(slot), str(generation)))

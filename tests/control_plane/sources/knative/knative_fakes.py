@@ -214,7 +214,7 @@ class Cluster:
             self._answer()
             self.fallback.step()
             for key, throttler in self.joined.tables.throttlers.items():
-                self.source.requests_wait(key, throttler.queue.line.length > 0)
+                self.source.requests_wait(key, throttler.queue.waiters.length > 0)
 
     def answer(self, *ips: str) -> None:
         """These pods answer from now on."""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from activator.data_plane.throttle.disciplines import FairLine, FifoLine, PriorityLine
-from activator.data_plane.throttle.waiters import Heap, Waiter, WaitingLine
-from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
+from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityQueue
+from activator.data_plane.throttle.waiters import Heap, Waiter, WaiterQueue
+from bench.queue_models import FairModel, FifoModel, PriorityModel, QueueModel
 from tests.conftest import DEEP
 
 WEIGHTS = {b"a": 3, b"b": 2}
@@ -17,18 +17,18 @@ CHARGE_MAX = 5
 KEYS_MAX = 4
 
 
-def both(discipline: str) -> tuple[WaitingLine, LineModel]:
+def both(discipline: str) -> tuple[WaiterQueue, QueueModel]:
     if discipline == "fifo":
-        return FifoLine(), FifoModel()
+        return FifoQueue(), FifoModel()
     if discipline == "priority":
-        return PriorityLine(8, 10.0), PriorityModel(10.0)
-    return FairLine(WEIGHTS, CHARGE_MAX, KEYS_MAX), FairModel(WEIGHTS, CHARGE_MAX, KEYS_MAX)
+        return PriorityQueue(8, 10.0), PriorityModel(10.0)
+    return FairQueue(WEIGHTS, CHARGE_MAX, KEYS_MAX), FairModel(WEIGHTS, CHARGE_MAX, KEYS_MAX)
 
 
-class Lines(RuleBasedStateMachine):
+class Queues(RuleBasedStateMachine):
     @initialize(discipline=st.sampled_from(["fifo", "priority", "fair"]))
     def begin(self, discipline: str) -> None:
-        self.line, self.model = both(discipline)
+        self.queue, self.model = both(discipline)
         self.arrivals = 0
         self.now_s = 0.0
         self.taken: list[Waiter] = []
@@ -45,47 +45,47 @@ class Lines(RuleBasedStateMachine):
         waiter = Waiter()
         waiter.arrival, waiter.asked_s = self.arrivals, self.now_s
         waiter.level, waiter.share, waiter.charge = level, share, charge
-        self.line.join(waiter)
+        self.queue.join(waiter)
         self.model.join(waiter)
 
     @rule()
     def take_the_first(self) -> None:
-        waiter = self.line.first()
+        waiter = self.queue.first()
         assert waiter is self.model.first()
         if waiter is not None:
-            self.line.take(waiter)
+            self.queue.take(waiter)
             self.model.take(waiter)
-            assert not waiter.in_line
+            assert not waiter.is_queued
             self.taken.append(waiter)
 
     @precondition(lambda self: self.model.waiting)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         waiter = data.draw(st.sampled_from(self.model.waiting))
-        self.line.leave(waiter)
+        self.queue.leave(waiter)
         self.model.leave(waiter)
-        assert not waiter.in_line
+        assert not waiter.is_queued
 
     @precondition(lambda self: self.taken)
     @rule(data=st.data())
     def come_back(self, data: st.DataObject) -> None:
         waiter = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
-        self.line.rejoin(waiter)
+        self.queue.rejoin(waiter)
         self.model.rejoin(waiter)
 
     @invariant()
     def they_agree(self) -> None:
-        assert self.line.length == len(self.model.waiting)
-        assert self.line.first() is self.model.first()
-        assert self.line.first() is self.model.first(), "asking changes nothing"
-        assert self.line.waiters() == sorted(self.model.waiting, key=lambda waiter: waiter.arrival)
-        assert all(waiter.in_line for waiter in self.model.waiting)
+        assert self.queue.length == len(self.model.waiting)
+        assert self.queue.first() is self.model.first()
+        assert self.queue.first() is self.model.first(), "asking changes nothing"
+        assert self.queue.by_arrival() == sorted(self.model.waiting, key=lambda waiter: waiter.arrival)
+        assert all(waiter.is_queued for waiter in self.model.waiting)
 
 
-Lines.TestCase.settings = settings(
+Queues.TestCase.settings = settings(
     max_examples=3_000 if DEEP else 150, stateful_step_count=100 if DEEP else 50, deadline=None
 )
-TestLines = Lines.TestCase
+TestQueues = Queues.TestCase
 
 
 def waiter(arrival: int, asked_s: float = 0.0, level: int = 0, share: bytes = b"", charge: int = 1) -> Waiter:
@@ -94,13 +94,13 @@ def waiter(arrival: int, asked_s: float = 0.0, level: int = 0, share: bytes = b"
     return made
 
 
-def served(line: WaitingLine, count: int) -> list[Waiter]:
+def served(queue: WaiterQueue, count: int) -> list[Waiter]:
     """Take so many, one after the other."""
     found = []
     for _ in range(count):
-        first = line.first()
+        first = queue.first()
         assert first is not None
-        line.take(first)
+        queue.take(first)
         found.append(first)
     return found
 
@@ -108,15 +108,15 @@ def served(line: WaitingLine, count: int) -> list[Waiter]:
 def test_nobody_is_overtaken_by_who_arrives_later_than_the_bound() -> None:
     """The lowest level under a stream of the highest, one of which comes for each slot that is given."""
     ageing_s = 10.0
-    line = PriorityLine(8, ageing_s)
+    queue = PriorityQueue(8, ageing_s)
     lowest = waiter(1, 0.0, 0)
-    line.join(lowest)
+    queue.join(lowest)
     now_s, arrival = 0.0, 1
     while True:
         now_s += 1.0
         arrival += 1
-        line.join(waiter(arrival, now_s, 7))
-        (first,) = served(line, 1)
+        queue.join(waiter(arrival, now_s, 7))
+        (first,) = served(queue, 1)
         if first is lowest:
             break
         assert first.asked_s <= 7 * ageing_s
@@ -125,56 +125,56 @@ def test_nobody_is_overtaken_by_who_arrives_later_than_the_bound() -> None:
 
 @pytest.mark.parametrize(("level", "ahead"), [(0, 6), (3, 3), (7, 0)])
 def test_ahead_counts_only_those_who_are_certain_to_go_first(level: int, ahead: int) -> None:
-    line = PriorityLine(8, 10.0)
+    queue = PriorityQueue(8, 10.0)
     for arrival in range(3):
-        line.join(waiter(arrival + 1, 0.0, 0))
-        line.join(waiter(arrival + 4, 0.0, 5))
-    assert line.ahead_of(waiter(7, 0.0, level)) == ahead
+        queue.join(waiter(arrival + 1, 0.0, 0))
+        queue.join(waiter(arrival + 4, 0.0, 5))
+    assert queue.ahead_of(waiter(7, 0.0, level)) == ahead
 
 
 def test_a_share_follows_the_weight_however_many_wait() -> None:
-    line = FairLine({b"a": 3}, 1, 1024)
+    queue = FairQueue({b"a": 3}, 1, 1024)
     for number in range(1, 4_001):
-        line.join(waiter(number, share=b"a" if number % 10 == 0 else b"flood"))
+        queue.join(waiter(number, share=b"a" if number % 10 == 0 else b"flood"))
     counts = {b"a": 0, b"flood": 0}
-    for one in served(line, 400):
+    for one in served(queue, 400):
         counts[one.share] += 1
     assert counts == {b"a": 300, b"flood": 100}
 
 
 def test_a_charge_makes_the_next_wait_longer() -> None:
-    line = FairLine({}, 5, 1024)
+    queue = FairQueue({}, 5, 1024)
     for number in range(1, 201):
-        line.join(waiter(number, share=b"heavy", charge=5))
-        line.join(waiter(number + 200, share=b"light"))
+        queue.join(waiter(number, share=b"heavy", charge=5))
+        queue.join(waiter(number + 200, share=b"light"))
     counts = {b"heavy": 0, b"light": 0}
-    for one in served(line, 120):
+    for one in served(queue, 120):
         counts[one.share] += 1
     assert counts == {b"heavy": 20, b"light": 100}
 
 
 def test_the_keys_are_bounded_and_nobody_is_lost() -> None:
-    line = FairLine({b"paid": 2}, 1, 8)
+    queue = FairQueue({b"paid": 2}, 1, 8)
     for number in range(1, 101):
-        line.join(waiter(number, share=b"key-%d" % number))
-    line.join(waiter(101, share=b"paid"))
-    assert line.keys == 9, "seven, the weighted one, and the one that all others share"
-    assert sorted(one.arrival for one in served(line, 101)) == list(range(1, 102))
-    assert (line.keys, line.length) == (0, 0)
+        queue.join(waiter(number, share=b"key-%d" % number))
+    queue.join(waiter(101, share=b"paid"))
+    assert queue.keys == 9, "seven, the weighted one, and the one that all others share"
+    assert sorted(one.arrival for one in served(queue, 101)) == list(range(1, 102))
+    assert (queue.keys, queue.length) == (0, 0)
 
 
 def test_a_crowd_that_comes_back_walks_past_nobody() -> None:
     """In order of arrival, or against it: each finds its place at an end of those who came back before."""
-    line = FifoLine()
+    queue = FifoQueue()
     crowd = [waiter(number) for number in range(1, 1_001)]
     for one in crowd:
-        line.join(one)
-    assert served(line, 1_000) == crowd
+        queue.join(one)
+    assert served(queue, 1_000) == crowd
     for one in crowd[::2]:
-        line.rejoin(one)
+        queue.rejoin(one)
     for one in reversed(crowd[1::2]):
-        line.rejoin(one)
-    assert served(line, 1_000) == crowd
+        queue.rejoin(one)
+    assert served(queue, 1_000) == crowd
 
 
 @given(st.lists(st.tuples(st.sampled_from([False, False, True]), st.integers(0, 1 << 30)), min_size=50, max_size=400))
@@ -188,10 +188,10 @@ def test_many_that_come_back_in_any_order_stand_in_order_of_arrival(steps: list[
             waiting.append(waiter(number))
             heap.add(waiting[-1])
         assert heap.first() is min(waiting, key=lambda one: one.arrival, default=None)
-        assert all(heap.waiters[one.heap_place] is one and one.in_line for one in waiting)
+        assert all(heap.waiters[one.heap_place] is one and one.is_queued for one in waiting)
     in_order = []
     while (first := heap.first()) is not None:
         heap.remove(first)
         in_order.append(first)
     assert in_order == sorted(waiting, key=lambda one: one.arrival)
-    assert not any(one.in_line for one in in_order)
+    assert not any(one.is_queued for one in in_order)

@@ -1,11 +1,11 @@
-"""The disciplines in their simplest form, with linear searches of lists: the lines are compared with these."""
+"""The disciplines in their simplest form, with linear searches of lists: the queues are compared with these."""
 
 from __future__ import annotations
 
 from activator.data_plane.throttle.waiters import Waiter
 
 
-class LineModel:
+class QueueModel:
     """All waiting requests in one list."""
 
     def __init__(self) -> None:
@@ -27,12 +27,12 @@ class LineModel:
         raise NotImplementedError
 
 
-class FifoModel(LineModel):
+class FifoModel(QueueModel):
     def first(self) -> Waiter | None:
         return min(self.waiting, key=lambda waiter: waiter.arrival, default=None)
 
 
-class PriorityModel(LineModel):
+class PriorityModel(QueueModel):
     def __init__(self, ageing_s: float) -> None:
         super().__init__()
         self.ageing_s = ageing_s
@@ -44,7 +44,7 @@ class PriorityModel(LineModel):
         return min(self.waiting, key=place, default=None)
 
 
-class FairModel(LineModel):
+class FairModel(QueueModel):
     """Deficit round-robin over a list of keys, whose first one has its turn."""
 
     def __init__(self, weights: dict[bytes, int], quantum: int, keys_max: int) -> None:
