@@ -15,7 +15,7 @@ from activator.runtime.errors import StartError
 
 DISTRIBUTION: Final = "activator-proxy"
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
-    "kubernetes": ("kubernetes_asyncio", "google.protobuf", "grpclib"),
+    "kubernetes": ("kubernetes_asyncio", "google.protobuf", "grpc"),
     "tracing": (
         "opentelemetry.sdk",
         "opentelemetry.exporter.otlp.proto.http",
