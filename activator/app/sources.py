@@ -109,7 +109,7 @@ class Sources:
         )
 
     def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
-        need("kubernetes", "the external scaler")  # grpclib: only where KEDA asks
+        need("kubernetes", "the external scaler")  # gRPC, with threads: only where KEDA asks
         from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
 
         return ExternalScalerSource(kubernetes.external_scaler.listen, self._now)

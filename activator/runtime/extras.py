@@ -15,8 +15,14 @@ from activator.runtime.errors import StartError
 
 DISTRIBUTION: Final = "activator-proxy"
 EXTRAS: Final[dict[str, tuple[str, ...]]] = {
-    "kubernetes": ("kubernetes_asyncio", "google.protobuf", "grpclib"),
-    "tracing": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests"),
+    "kubernetes": ("kubernetes_asyncio", "google.protobuf", "grpc"),
+    "tracing": (
+        "opentelemetry.sdk",
+        "opentelemetry.exporter.otlp.proto.http",
+        "opentelemetry.proto",
+        "google.protobuf",
+        "requests",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.exposition import Exposition
-from activator.telemetry.tracing.span_bytes import Envelope
+from activator.telemetry.tracing.span_messages import Envelope
 from activator.telemetry.tracing.span_sender import SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from lb.rng import Rng

@@ -20,7 +20,7 @@ from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
 from activator.runtime.reasons import Reason
 from activator.telemetry.tracing.otlp_client import OtlpClient
-from activator.telemetry.tracing.span_bytes import Envelope
+from activator.telemetry.tracing.span_messages import Envelope
 from activator.telemetry.tracing.span_sender import TRACE_SPANS_MAX, SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from activator.telemetry.tracing.switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate

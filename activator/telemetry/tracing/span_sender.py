@@ -1,8 +1,8 @@
 """The sender of spans: a bounded queue and a thread, which takes little time from the loop.
 
 Rules
-  1. The loop queues encoded spans; the thread wakes periodically and sends them in one call. A call holds the
-     interpreter for about 1 ms, whatever the number of spans.
+  1. The loop queues encoded spans; the thread wakes periodically and sends them in one call, whose body it joins from
+     them. A call holds the interpreter for about 1 ms, whatever the number of spans.
   2. If the queue is full, whole traces are dropped and counted; an unreachable collector has no other effect.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 import logging
 from collections import deque
 from threading import Event, Thread
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
-from activator.telemetry.tracing.span_bytes import Envelope
+if TYPE_CHECKING:
+    from activator.telemetry.tracing.span_messages import Envelope  # needs the packages of the extra
 
 TRACE_SPANS_MAX: Final = 8_192  # spans in the queue, some 200 bytes each; more are dropped and counted
 TRACE_BATCH_SPANS: Final = 2_048  # as many spans in the queue are sent at once

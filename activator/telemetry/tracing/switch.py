@@ -121,7 +121,7 @@ class TraceSwitch:
             Resource,
         )  # takes the name and host from OpenTelemetry's variables and detectors
 
-        from activator.telemetry.tracing.span_bytes import Envelope
+        from activator.telemetry.tracing.span_messages import Envelope
         from activator.telemetry.tracing.span_sender import SpanSender
 
         own = {"service.version": activator.__version__}

@@ -14,6 +14,7 @@ import pytest
 import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
+from h2.events import Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.scaling.externalscaler_pb2 import (
@@ -31,6 +32,7 @@ from activator.control_plane.sources.external_scaler.service import (
 )
 from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
 from activator.messages import DropRevision, Load, SetRevision
+from activator.runtime.errors import StartError
 from activator.runtime.tasks import pause
 from tests.manual_clock import ManualClock
 
@@ -295,51 +297,113 @@ def test_what_makes_no_sense_is_refused_with_what_to_change(
     run(scenario)
 
 
-def test_a_request_that_is_too_long_ends_its_connection() -> None:
+def test_a_request_that_is_too_long_is_refused() -> None:
     async def scenario(keda: Keda) -> None:
-        with pytest.raises(grpc.aio.AioRpcError):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
             await keda.ask("IsActive", reference(revision="x" * (2 * SCALER_REQUEST_BYTES_MAX)))
-        # On a channel of its own: while the former one still writes, gRPC takes its dead connection for good.
-        own_pool = [("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(keda.source.address, options=own_pool) as keda.channel:
-            assert not (await keda.ask("IsActive", reference())).result, "the next one is served"
+        assert refused.value.code() in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
+        assert not (await keda.ask("IsActive", reference())).result, "the next one is served"
 
     run(scenario)
+
+
+def test_a_request_may_be_longer_than_the_window_of_its_stream() -> None:
+    async def scenario(keda: Keda) -> None:
+        asked = reference(more="x" * (SCALER_REQUEST_BYTES_MAX - 1_000))
+        assert not (await keda.ask("IsActive", asked)).result
+
+    run(scenario)
+
+
+class RawPeer:
+    """A connection of HTTP/2 whose frames the test decides on. h2 keeps to the windows that the server grants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self.http2 = H2Connection(H2Configuration(client_side=True))
+        self.http2.initiate_connection()
+
+    def begin(self, stream: int, method: str = "IsActive") -> None:
+        fields = [(":method", "POST"), (":path", SERVICE + method), (":scheme", "http"), (":authority", "a")]
+        self.http2.send_headers(stream, [*fields, ("te", "trailers"), ("content-type", "application/grpc")])
+
+    async def exchange(self, wait_s: float) -> list[Event] | None:
+        """Send what there is to be sent and return what the server sent meanwhile; None: it has closed."""
+        try:
+            self.writer.write(self.http2.data_to_send())
+            got = await asyncio.wait_for(self._reader.read(1 << 16), wait_s)
+            return self.http2.receive_data(got) if got else None
+        except TimeoutError:
+            return []
+        except ConnectionError:
+            return None
+
+    async def end_of(self, stream: int) -> dict[str, str]:
+        """Return the trailers of a stream."""
+        async with asyncio.timeout(20.0):
+            while True:
+                events = await self.exchange(20.0)
+                assert events is not None, "the server has closed the connection"
+                for event in events:
+                    if isinstance(event, ResponseReceived | TrailersReceived) and event.stream_id == stream:
+                        trailers = {bytes(name).decode(): bytes(value).decode() for name, value in event.headers}
+                        if "grpc-status" in trailers:
+                            return trailers
+
+
+@asynccontextmanager
+async def raw_peer(keda: Keda) -> AsyncIterator[RawPeer]:
+    host, _, port = keda.source.address.rpartition(":")
+    peer = RawPeer(*await asyncio.open_connection(host, int(port)))
+    try:
+        yield peer
+    finally:
+        peer.writer.close()
 
 
 def test_a_length_that_is_only_declared_costs_no_memory() -> None:
     """A peer says that 4 GB follow, and sends as much as it may."""
 
     async def scenario(keda: Keda) -> None:
-        host, _, port = keda.source.address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        client = H2Connection(H2Configuration(client_side=True))
-        client.initiate_connection()
-        fields = [(":method", "POST"), (":path", SERVICE + "IsActive"), (":scheme", "http"), (":authority", "a")]
-        client.send_headers(1, [*fields, ("te", "trailers"), ("content-type", "application/grpc")])
-        client.send_data(1, struct.pack(">?I", False, (1 << 32) - 1))
-        sent = 0
-        ended = False
-        async with asyncio.timeout(10.0):
+        async with raw_peer(keda) as peer, asyncio.timeout(10.0):
+            peer.begin(1)
+            peer.http2.send_data(1, struct.pack(">?I", False, (1 << 32) - 1))
+            sent = 0
+            ended = False
             while not ended and sent < 1 << 22:
-                room = min(client.local_flow_control_window(1), client.max_outbound_frame_size)
+                room = min(peer.http2.local_flow_control_window(1), peer.http2.max_outbound_frame_size)
                 if room > 0:
-                    client.send_data(1, bytes(room))
+                    peer.http2.send_data(1, bytes(room))
                     sent += room
-                writer.write(client.data_to_send())
-                try:
-                    got = await asyncio.wait_for(reader.read(1 << 16), 0.05 if room > 0 else 5.0)
-                    client.receive_data(got)
-                    ended = not got
-                except TimeoutError:
-                    pass
-                except ConnectionError:
-                    ended = True
-        writer.close()
-        assert ended
-        assert sent <= 4 * SCALER_REQUEST_BYTES_MAX
+                events = await peer.exchange(0.05 if room > 0 else 5.0)
+                ended = events is None or any(isinstance(one, StreamEnded | StreamReset) for one in events)
+            assert ended
+            assert sent <= 4 * SCALER_REQUEST_BYTES_MAX
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param(b"", id="no message"),
+        pytest.param(struct.pack(">?I", False, 0) * 2, id="two messages"),
+        pytest.param(struct.pack(">?I", False, 3) + b"\xff" * 3, id="no protobuf"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_and_not_logged(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(keda: Keda) -> None:
+        async with raw_peer(keda) as peer:
+            for stream, method in ((1, "IsActive"), (3, "StreamIsActive")):
+                peer.begin(stream, method)
+                peer.http2.send_data(stream, sent, end_stream=True)
+                trailers = await peer.end_of(stream)
+                assert trailers["grpc-status"] == str(grpc.StatusCode.INVALID_ARGUMENT.value[0])
+                assert trailers["grpc-message"].startswith("the request ")
+
+    run(scenario)
+    assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == []
 
 
 def test_connections_beyond_the_bound_are_closed() -> None:
@@ -357,5 +421,14 @@ def test_connections_beyond_the_bound_are_closed() -> None:
         for _, one in held:
             one.close()
         assert not (await keda.ask("IsActive", reference())).result
+
+    run(scenario)
+
+
+def test_the_error_for_a_port_in_use_has_the_remedy() -> None:
+    async def scenario(keda: Keda) -> None:
+        other = ExternalScalerSource(keda.source.address, keda.clock.now)
+        with pytest.raises(StartError, match="the port is in use; stop the other program or choose another address"):
+            await other.start()
 
     run(scenario)

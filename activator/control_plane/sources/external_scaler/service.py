@@ -10,8 +10,10 @@ Rules
      revision, and ends normally with the server: after an error KEDA doubles its pause, up to a minute, and only a
      normal end resets it.
   4. There are at most SCALER_CONNECTIONS_MAX connections with SCALER_STREAMS_MAX streams each, because KEDA has one
-     connection for all objects with one address. A request has at most SCALER_REQUEST_BYTES_MAX and must arrive within
-     SCALER_READ_TIMEOUT_S.
+     connection for all objects with one address. A request has at most SCALER_REQUEST_BYTES_MAX, and must have arrived
+     with its end within SCALER_READ_TIMEOUT_S; afterwards the peer of a stream can send nothing on it.
+  5. gRPC bounds peers in threads of its own (`_bounds`), so that their bytes cost the loop nothing until they are
+     a call. It is imported where the port is served and nowhere else: a process with its threads must not fork.
 
 Source: kedacore/keda pkg/scalers/external_scaler.go, pkg/scalers/externalscaler/externalscaler.proto.
 """
@@ -21,15 +23,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
-from grpclib.config import Configuration
-from grpclib.const import Cardinality, Handler, Status
-from grpclib.exceptions import GRPCError
-from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol
-from grpclib.server import Server, Stream
-from h2.events import DataReceived
-from h2.settings import SettingCodes
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError, Message
 
 from activator.config.model.scaling import (
     METRIC_CONCURRENCY,
@@ -48,21 +46,26 @@ from activator.control_plane.scaling.externalscaler_pb2 import (
     ScaledObjectRef,
 )
 from activator.control_plane.sources.external_scaler.figures import ScalerFigures
+from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
-from activator.runtime.tasks import pause, wait_for
+from activator.runtime.tasks import wait_for
 from activator.runtime.units import KIB
 
 SCALER_CONNECTIONS_MAX: Final = 64  # each KEDA instance has one
 SCALER_STREAMS_MAX: Final = 5_000  # per connection: one for each ScaledObject, and the running calls
 SCALER_REQUEST_BYTES_MAX: Final = 64 * KIB
 SCALER_READ_TIMEOUT_S: Final = 5.0
-SCALER_CLOSE_S: Final = 1.0  # for the streams to end normally
+SCALER_HANDSHAKE_S: Final = 5.0  # until a connection has HTTP/2's settings
+SCALER_IDLE_S: Final = 300.0  # a connection without a call is closed; KEDA connects again for its next one
+SCALER_ALIVE_S: Final = 60.0  # between two pings of a quiet connection, and until one without an answer is closed
+SCALER_CLOSE_S: Final = 1.0  # for the streams to end normally; the others are cancelled
 STREAM_LOOK_S: Final = 60.0  # between two checks of a stream's revision
 STREAM_AGAIN_S: Final = 5.0  # between two repeated messages while requests are queued
 METRIC_NAME: Final = "activator"
 
-_PATH: Final = "/externalscaler.ExternalScaler/"
-T = TypeVar("T")
+_SERVICE: Final = "externalscaler.ExternalScaler"
+_WINDOW_BYTES: Final = 4 * KIB  # what a stream may send before it is read: nearly all requests are shorter
+T = TypeVar("T", bound=Message)
 
 
 class Query(NamedTuple):
@@ -73,43 +76,46 @@ class Query(NamedTuple):
     target: float
 
 
+class RefusedCallError(Exception):
+    """A call that is answered with an error of gRPC."""
+
+    def __init__(self, code: grpc.StatusCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
 class ExternalScaler:
-    """The service; grpclib finds the methods by `__mapping__`."""
+    """The service, whose methods are in `handlers`."""
 
     def __init__(self, figures: ScalerFigures, again_s: float = STREAM_AGAIN_S) -> None:
         self._figures = figures
         self._again_s = again_s
-        self._streams = 0
         self._is_closing = False
-        self._all_ended = asyncio.Event()
 
-    def __mapping__(self) -> dict[str, Handler]:
-        return {
-            _PATH + "IsActive": _unary(self._is_active, ScaledObjectRef, IsActiveResponse),
-            _PATH + "StreamIsActive": Handler(
-                self._stream_is_active, Cardinality.UNARY_STREAM, ScaledObjectRef, IsActiveResponse
-            ),
-            _PATH + "GetMetricSpec": _unary(self._get_metric_spec, ScaledObjectRef, GetMetricSpecResponse),
-            _PATH + "GetMetrics": _unary(self._get_metrics, GetMetricsRequest, GetMetricsResponse),
+    def handlers(self) -> grpc.GenericRpcHandler:
+        methods = {
+            "IsActive": _unary(self._is_active, ScaledObjectRef),
+            "StreamIsActive": _handler(self._stream_is_active),
+            "GetMetricSpec": _unary(self._get_metric_spec, ScaledObjectRef),
+            "GetMetrics": _unary(self._get_metrics, GetMetricsRequest),
         }
+        return grpc.method_handlers_generic_handler(_SERVICE, methods)
 
-    async def close(self) -> None:
-        """End the streams normally, as far as possible within SCALER_CLOSE_S."""
+    def close(self) -> None:
+        """Make the streams end normally."""
         self._is_closing = True
-        self._all_ended.clear()
         self._figures.wake_all()
-        if self._streams:
-            await wait_for(self._all_ended, SCALER_CLOSE_S)
 
     def resolve_query(self, reference: ScaledObjectRef) -> Query:
-        """Resolve the metadata of a trigger; raise GRPCError if they are invalid."""
+        """Resolve the metadata of a trigger; raise RefusedCallError if they are invalid."""
         metadata, key = reference.scalerMetadata, _key(reference)
         metric = metadata.get("metric") or METRIC_CONCURRENCY
         if metric not in SCALING_METRICS:
             raise _invalid(f"metric: found {metric!r}, expected {' or '.join(SCALING_METRICS)}")
         if not self._figures.ask(key):
             advice = "set `revision` and `namespace` in the metadata of the trigger"
-            raise GRPCError(Status.NOT_FOUND, f"there is no revision {key}: {advice}")
+            raise RefusedCallError(grpc.StatusCode.NOT_FOUND, f"there is no revision {key}: {advice}")
         target = float(TARGET_RPS)
         if metric != METRIC_RPS:
             target = float(self._figures.container_concurrency(key) or TARGET_CONCURRENCY)
@@ -133,12 +139,11 @@ class ExternalScaler:
         found = MetricValue(metricName=request.metricName, metricValue=math.ceil(value), metricValueFloat=value)
         return GetMetricsResponse(metricValues=[found])
 
-    async def _stream_is_active(self, stream: Stream[ScaledObjectRef, IsActiveResponse]) -> None:
-        key = _key(await _received(stream))
+    async def _stream_is_active(self, call: grpc.aio.ServicerContext) -> None:
+        key = _key(await _received(call, ScaledObjectRef))
         changed = asyncio.Event()
         sent: bool | None = None
         self._figures.watch(key, changed)
-        self._streams += 1
         try:
             while not self._is_closing:
                 changed.clear()
@@ -148,89 +153,59 @@ class ExternalScaler:
                     sent = None
                 elif is_active is not sent or self._figures.waits(key):
                     sent = is_active
-                    await stream.send_message(IsActiveResponse(result=is_active))
+                    await call.write(IsActiveResponse(result=is_active).SerializeToString())
                 look_s = self._again_s if self._figures.waits(key) else STREAM_LOOK_S
                 await wait_for(changed, min(active_for_s or look_s, look_s))
         finally:
             self._figures.unwatch(key, changed)
-            self._streams -= 1
-            if not self._streams:
-                self._all_ended.set()
 
 
 class ExternalScalerServer:
     """The server with its port."""
 
     def __init__(self, figures: ScalerFigures, again_s: float = STREAM_AGAIN_S) -> None:
-        config = Configuration(
-            http2_connection_window_size=SCALER_REQUEST_BYTES_MAX, http2_stream_window_size=SCALER_REQUEST_BYTES_MAX
-        )
         self._service = ExternalScaler(figures, again_s)
-        self._server = _BoundedServer([self._service], config=config)
+        self._server = grpc.aio.server(options=_bounds())
+        self._server.add_generic_rpc_handlers((self._service.handlers(),))
 
     async def start(self, address: str) -> str:
         """Bind and serve; return the bound address. Raise StartError."""
-        sock = bind(address)
-        await self._server.start(sock=sock)
-        return address_of(sock)
+        with bind(address) as sock:  # its error has the cause and the remedy, unlike gRPC's
+            bound = address_of(sock)
+        try:
+            self._server.add_insecure_port(bound)
+        except RuntimeError as error:
+            raise StartError(f"cannot listen on {address}: {error}") from error
+        await self._server.start()
+        return bound
 
     async def close(self) -> None:
-        await self._service.close()
-        self._server.close()  # cancels running calls
-        for transport in list(self._server.transports):
-            transport.close()
-        await self._server.wait_closed()
-        await pause(0.0)  # lets the transports close their sockets
+        self._service.close()
+        await self._server.stop(SCALER_CLOSE_S)
 
 
-class _BoundedServer(Server):
-    """A server that tracks its connections, which grpclib's leaves open when it is closed."""
-
-    def __init__(self, handlers: list[ExternalScaler], config: Configuration) -> None:
-        super().__init__(handlers, config=config)
-        self.transports: set[asyncio.Transport] = set()
-
-    def _protocol_factory(self) -> H2Protocol:
-        made = super()._protocol_factory()
-        return _BoundedProtocol(self, made)
-
-
-class _BoundedProtocol(H2Protocol):
-    """A protocol with bounds; grpclib bounds neither connections nor the declared length of a request."""
-
-    def __init__(self, server: _BoundedServer, made: H2Protocol) -> None:
-        super().__init__(made.handler, made.config, made.h2_config)
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        stream = self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
-        self._server.transports.add(stream)
-        if len(self._server.transports) > SCALER_CONNECTIONS_MAX:
-            stream.abort()
-        self.processor = _BoundedProcessor(self.handler, self.connection, stream)
-        self.connection._connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: SCALER_STREAMS_MAX})
-        self.connection.flush()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        if self._transport is not None:
-            self._server.transports.discard(self._transport)
-        super().connection_lost(exc)
+def _bounds() -> list[tuple[str, int]]:
+    """Return the options of gRPC that bound its peers (grpc/impl/channel_arg_names.h)."""
+    return [
+        ("grpc.so_reuseport", 0),  # otherwise a second program could listen on the same port
+        ("grpc.max_allowed_incoming_connections", SCALER_CONNECTIONS_MAX),
+        ("grpc.server_handshake_timeout_ms", _ms(SCALER_HANDSHAKE_S)),
+        ("grpc.http2.settings_timeout", _ms(SCALER_HANDSHAKE_S)),
+        ("grpc.max_connection_idle_ms", _ms(SCALER_IDLE_S)),
+        ("grpc.keepalive_time_ms", _ms(SCALER_ALIVE_S)),
+        ("grpc.keepalive_timeout_ms", _ms(SCALER_ALIVE_S)),
+        ("grpc.max_concurrent_streams", SCALER_STREAMS_MAX),
+        # All streams of a connection may begin at once; by default gRPC refuses some of more than a thousand.
+        ("grpc.server.max_pending_requests", SCALER_STREAMS_MAX),
+        ("grpc.server.max_pending_requests_hard_limit", SCALER_STREAMS_MAX),
+        ("grpc.max_receive_message_length", SCALER_REQUEST_BYTES_MAX),
+        ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
+        ("grpc.http2.bdp_probe", 0),  # would make the window grow
+    ]
 
 
-class _BoundedProcessor(EventsProcessor):
-    """A processor that bounds the received bytes of a request, whatever length it declares."""
-
-    def __init__(self, handler: AbstractHandler, connection: Connection, transport: asyncio.Transport) -> None:
-        super().__init__(handler, connection)
-        self._transport = transport
-
-    def process_data_received(self, event: DataReceived) -> None:
-        super().process_data_received(event)
-        stream = self.streams.get(event.stream_id)
-        if stream is not None and stream.data_received > SCALER_REQUEST_BYTES_MAX:
-            self._transport.abort()
+def _ms(seconds: float) -> int:
+    return int(seconds * 1e3)
 
 
 def _key(reference: ScaledObjectRef) -> str:
@@ -238,22 +213,40 @@ def _key(reference: ScaledObjectRef) -> str:
     return f"{metadata.get('namespace') or reference.namespace}/{metadata.get('revision') or reference.name}"
 
 
-def _unary(answer: Callable[[Any], Awaitable[Any]], request: type, reply: type) -> Handler:
-    async def handle(stream: Stream[Any, Any]) -> None:
-        await stream.send_message(await answer(await _received(stream)))
+def _unary(answer: Callable[[Any], Awaitable[Message]], request: type[Message]) -> grpc.RpcMethodHandler:
+    async def serve(call: grpc.aio.ServicerContext) -> None:
+        reply = await answer(await _received(call, request))
+        await call.write(reply.SerializeToString())
 
-    return Handler(handle, Cardinality.UNARY_UNARY, request, reply)
+    return _handler(serve)
 
 
-async def _received(stream: Stream[T, Any]) -> T:
+def _handler(serve: Callable[[grpc.aio.ServicerContext], Awaitable[None]]) -> grpc.RpcMethodHandler:
+    """Return the handler of a method, which reads the request itself: gRPC would wait for it without a bound."""
+
+    async def handle(requests: object, call: grpc.aio.ServicerContext) -> None:
+        try:
+            await serve(call)
+        except RefusedCallError as refused:
+            await call.abort(refused.code, refused.text)
+
+    return grpc.stream_stream_rpc_method_handler(handle)
+
+
+async def _received(call: grpc.aio.ServicerContext, request: type[T]) -> T:
+    """Return the request of a call when it has arrived with its end; raise RefusedCallError."""
     try:
         async with asyncio.timeout(SCALER_READ_TIMEOUT_S):
-            message = await stream.recv_message()
+            data = await call.read()
+            is_whole = data is not grpc.aio.EOF and await call.read() is grpc.aio.EOF
     except TimeoutError as error:
-        raise GRPCError(Status.DEADLINE_EXCEEDED, "the request did not arrive in time") from error
-    if message is None:
-        raise _invalid("the request has no message")
-    return message
+        raise RefusedCallError(grpc.StatusCode.DEADLINE_EXCEEDED, "the request did not arrive in time") from error
+    if not is_whole:
+        raise _invalid("the request has no message, or several")
+    try:
+        return request.FromString(data)
+    except DecodeError as error:
+        raise _invalid(f"the request is no {request.DESCRIPTOR.name}") from error
 
 
 def _number(text: str) -> float:
@@ -266,5 +259,5 @@ def _number(text: str) -> float:
     return number
 
 
-def _invalid(what: str) -> GRPCError:
-    return GRPCError(Status.INVALID_ARGUMENT, what)
+def _invalid(what: str) -> RefusedCallError:
+    return RefusedCallError(grpc.StatusCode.INVALID_ARGUMENT, what)
