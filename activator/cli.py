@@ -318,8 +318,7 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     if "admin" in typed and isinstance(config.admin, AdminListener):  # the environment gives it a token
         typed["admin"] = msgspec.structs.replace(config.admin, listen=options.admin, address="")
     config = msgspec.structs.replace(config, **typed)  # options override the environment
-    admin = msgspec.structs.asdict(config.admin) if isinstance(config.admin, AdminListener) else {}
-    exposed = exposed_admin(config.admin_address, admin)
+    exposed = exposed_admin(config.admin)
     if exposed:
         raise ConfigError([f"--admin: {exposed}; with -- CMD, set {ADMIN_TOKEN}"])
     if isinstance(config.listen, str) and is_same_listener(config.listen, config.admin_address):

@@ -1,6 +1,8 @@
-"""From a file to the structs of `config/model/`: a tree with line numbers, read by those types, then checked.
+"""From a file to the structs of `config/model/`: a tree with line numbers, read into those structs, then checked.
 
-    file  →  checks, schema  →  …_checks  →  reader  →  tree
+    file  →  checks, schema, reference  →  …_checks  →  reader  →  places  →  tree, forms  →  model
 
-Each depends only on the modules to its right. A mistake is one line with its place, its cause and its correction.
+Each depends only on the modules to its right. `forms` walks the types of the structs, for all that need their keys; a
+check takes a struct and its `Place`, which knows the line. A mistake is one line with its place, its cause and its
+correction.
 """

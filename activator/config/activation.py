@@ -11,14 +11,15 @@ Rules
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import inspect as types
+from msgspec.structs import replace
 
 from activator.config.checks import Checker
+from activator.config.edge_checks import check_positive
+from activator.config.forms import Choice, Form, Group, Many, Mapping, group_of, sections
 from activator.config.model.kinds import Duration, doc
 from activator.config.model.revision import Revision
 from activator.config.model.transparent import (
@@ -26,10 +27,10 @@ from activator.config.model.transparent import (
     MODE_PROXY,
     MODE_TRANSPARENT,
     MODES,
-    TRANSPARENT_LOOK_INTERVAL_S,
     Transparent,
 )
-from activator.config.reader import UNREADABLE, Reader, Values, build
+from activator.config.places import Findings, Place
+from activator.config.reader import UNREADABLE, Reader
 from activator.config.tree import Item
 
 GROUP: Final = "activator.dev"
@@ -98,66 +99,55 @@ class Declared(msgspec.Struct, frozen=True):
     activation: Activation
 
 
-def _kind() -> types.StructType:
-    """Return the type of a spec, with the keys spelled as in the file."""
-    revision, own = types.type_info(Revision), types.type_info(Activation)
-    assert isinstance(revision, types.StructType) and isinstance(own, types.StructType)
-    fields = [*own.fields, *(field for field in revision.fields if field.name not in _FILE_ONLY)]
-    return types.StructType(Activation, tuple(fields), forbid_unknown_fields=True)
+def _spec() -> Group:
+    """Return the form of a spec, with the keys spelled as in the file; its value is a `Declared`."""
+    own = group_of(Activation)
+    shared = [key for key in group_of(Revision).keys.values() if key.name not in _FILE_ONLY]
+    names = {key.attribute for key in own.keys.values()}
+
+    def make(values: dict[str, Any]) -> Declared:
+        activation = Activation(**{name: value for name, value in values.items() if name in names})
+        others = {name: value for name, value in values.items() if name not in names}
+        return Declared(Revision(name="", **others), activation)
+
+    return Group(Activation, [*own.keys.values(), *shared], make)
 
 
-KIND_OF_SPEC: Final = _kind()
-_REVISION: Final = types.type_info(Revision)
-_OWN: Final = types.type_info(Activation)
-_OWN_KEYS: Final = frozenset(Activation.__struct_fields__)
+SPEC: Final = _spec()
 
 
 def read_spec(
     spec: Item, namespace: str, name: str, policy_names: AbstractSet[str] | None, problems: list[str]
 ) -> Declared | None:
     """Read the declaration in `spec`; if it has mistakes, add them to `problems` and return None."""
-    found: list[str] = []
     spelling: list[str] = []
-    reader = Reader(found)
-    item = _as_in_the_file(spec, KIND_OF_SPEC, Reader(spelling), "spec")
-    values = reader.read(item, KIND_OF_SPEC, "spec")
-    if values is not UNREADABLE:
-        _check(item, values, reader, policy_names)
+    at = Place(Findings(Item(spec.where, entries={"spec": spec}), spelling))["spec"]
+    item = _as_in_the_file(spec, SPEC, at)
+    found: list[str] = []
+    findings = Findings(Item(spec.where, entries={"spec": item}), found)
+    at = Place(findings)["spec"]
+    declared = Reader(findings).read(item, SPEC, at.path)
+    if declared is not UNREADABLE:
+        Checker(at, policy_names).check_declared(at, declared.revision)
+        _check(at, declared.activation)
     if found or spelling:
         problems += spelling + [respelled(problem) for problem in found]
         return None
-    own = {key: value for key, value in values.items() if key in _OWN_KEYS}
-    rest = {key: value for key, value in values.items() if key not in _OWN_KEYS}
-    revision = build(_REVISION, {**rest, "name": name, "namespace": namespace})
-    return Declared(revision, build(_OWN, own))
+    return Declared(replace(declared.revision, name=name, namespace=namespace), declared.activation)
 
 
-def _check(item: Item, values: Values, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
-    Checker(reader, policy_names).check_declared(item, values, "spec")
-    port = values.get("port", UNREADABLE)
-    place = (item.entries or {}).get("port", item)
-    if isinstance(port, int) and not 1 <= port <= 65_535:
-        reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port")
-    elif isinstance(port, str) and (PORT_NAME.fullmatch(port) is None or port.isdecimal()):
-        reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port such as http")
-    _check_transparent(item, values, reader)
-
-
-def _check_transparent(item: Item, values: Values, reader: Reader) -> None:
-    if values.get("mode", MODE_PROXY) not in (*MODES, UNREADABLE):
-        reader.found(_entry(item, "mode"), "spec.mode", f"one of {', '.join(MODES)}")
-    said = values.get("transparent", UNREADABLE)
-    place = (item.entries or {}).get("transparent", item)
-    if not isinstance(said, dict):
-        return
-    if (said.get("burst_capacity") or 0) < ALWAYS_IN_PATH:
-        reader.found(_entry(place, "burst_capacity"), "spec.transparent.burst_capacity", "-1, 0 or more requests")
-    if said.get("look_interval", TRANSPARENT_LOOK_INTERVAL_S) <= 0:
-        reader.found(_entry(place, "look_interval"), "spec.transparent.look_interval", "more than 0s")
-
-
-def _entry(item: Item, key: str) -> Item:
-    return (item.entries or {}).get(key, item)
+def _check(at: Place, activation: Activation) -> None:
+    port = activation.port
+    if isinstance(port, int):
+        if not 1 <= port <= 65_535:
+            at["port"].found("a port from 1 to 65535, or the name of a port")
+    elif PORT_NAME.fullmatch(port) is None or port.isdecimal():
+        at["port"].found("a port from 1 to 65535, or the name of a port such as http")
+    if activation.mode not in MODES:
+        at["mode"].found(f"one of {', '.join(MODES)}")
+    if (activation.transparent.burst_capacity or 0) < ALWAYS_IN_PATH:
+        at["transparent"]["burst_capacity"].found("-1, 0 or more requests")
+    check_positive(at["transparent"], activation.transparent, "look_interval", expected="more than 0s")
 
 
 def item_of(value: Any, where: str) -> Item:
@@ -183,31 +173,9 @@ def camel(name: str) -> str:
     return head + "".join(other[:1].upper() + other[1:] for other in others)
 
 
-def _names_of(kind: types.Type, found: dict[str, str]) -> None:
-    """Collect every key below `kind`, by its spelling in a cluster."""
-    match kind:
-        case types.Metadata():
-            _names_of(kind.type, found)
-        case types.UnionType():
-            for member in kind.types:
-                _names_of(member, found)
-        case types.StructType():
-            for field in kind.fields:
-                found[camel(field.encode_name)] = field.encode_name
-                _names_of(field.type, found)
-        case types.ListType():
-            _names_of(kind.item_type, found)
-        case types.DictType():
-            _names_of(kind.value_type, found)
-
-
-def _respellings() -> Mapping[str, str]:
-    names: dict[str, str] = {}
-    _names_of(KIND_OF_SPEC, names)
-    return {name: spelled for spelled, name in names.items() if name != spelled}
-
-
-_RESPELLINGS: Final = _respellings()
+_RESPELLINGS: Final = {
+    key.name: camel(key.name) for _, group in sections(SPEC) for key in group.keys.values() if "_" in key.name
+}
 _KEY: Final = re.compile(r"(?<![\w-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w-])")
 
 
@@ -216,48 +184,36 @@ def respelled(problem: str) -> str:
     return _KEY.sub(lambda match: _RESPELLINGS.get(match[0], match[0]), problem)
 
 
-def _as_in_the_file(item: Item, kind: types.Type, reader: Reader, path: str) -> Item:
+def _as_in_the_file(item: Item, form: Form, at: Place) -> Item:
     """Return `item` with the keys of structs spelled as in the file. A key in the file's spelling is a mistake."""
-    match kind:
-        case types.Metadata():
-            return _as_in_the_file(item, kind.type, reader, path)
-        case types.UnionType():
-            fitting = types.ListType if item.elements is not None else types.StructType | types.DictType
-            members = [member for member in kind.types if isinstance(_bare(member), fitting)]
-            return _as_in_the_file(item, members[0], reader, path) if members else item
-        case types.StructType() if item.entries is not None:
-            return _struct_as_in_the_file(item, kind, reader, path)
-        case types.ListType() if item.elements is not None:
-            elements = [
-                _as_in_the_file(one, kind.item_type, reader, f"{path}[{place}]")
-                for place, one in enumerate(item.elements)
-            ]
+    match form:
+        case Choice():
+            fitting = Many if item.elements is not None else Group | Mapping
+            forms = [one for one in form.forms if isinstance(one, fitting)]
+            return _as_in_the_file(item, forms[0], at) if forms else item
+        case Group() if item.entries is not None:
+            return _group_as_in_the_file(item, item.entries, form, at)
+        case Many() if item.elements is not None:
+            elements = [_as_in_the_file(one, form.of, at[place]) for place, one in enumerate(item.elements)]
             return _copy(item, elements=elements)
-        case types.DictType() if item.entries is not None:
-            values = {
-                key: _as_in_the_file(one, kind.value_type, reader, f"{path}.{key}") for key, one in item.entries.items()
-            }
-            return _copy(item, entries=values)
+        case Mapping() if item.entries is not None:
+            entries = {key: _as_in_the_file(one, form.of, at[key]) for key, one in item.entries.items()}
+            return _copy(item, entries=entries)
     return item
 
 
-def _struct_as_in_the_file(item: Item, kind: types.StructType, reader: Reader, path: str) -> Item:
-    by_spelling = {camel(field.encode_name): field for field in kind.fields}
-    names = {field.encode_name for field in kind.fields}
+def _group_as_in_the_file(item: Item, found: dict[str, Item], group: Group, at: Place) -> Item:
+    by_spelling = {camel(key.name): key for key in group.keys.values()}
     entries: dict[str, Item] = {}
-    for key, one in (item.entries or {}).items():
-        field = by_spelling.get(key)
-        if field is not None:
-            entries[field.encode_name] = _as_in_the_file(one, field.type, reader, f"{path}.{key}")
-        elif key in names:
-            reader.found(one, path, f'"{camel(key)}"', f'the key "{key}" of the file', one.key_where)
+    for name, one in found.items():
+        key = by_spelling.get(name)
+        if key is not None:
+            entries[key.name] = _as_in_the_file(one, key.form, at[name])
+        elif name in group.keys:
+            at.found(f'"{camel(name)}"', f'the key "{name}" of the file', one.key_where)
         else:
-            entries[key] = one  # the reader does not know this key either
+            entries[name] = one  # the reader does not know this key either
     return _copy(item, entries=entries)
-
-
-def _bare(kind: types.Type) -> types.Type:
-    return kind.type if isinstance(kind, types.Metadata) else kind
 
 
 def _copy(item: Item, entries: dict[str, Item] | None = None, elements: list[Item] | None = None) -> Item:

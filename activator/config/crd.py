@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition of `Activation`, generated from the structs that read it.
+"""The CustomResourceDefinition of `Activation`, generated from the forms that read it.
 
 Rules
   1. The schema is structural, as Kubernetes requires: every level has a type, and values of several types are described
@@ -15,19 +15,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from msgspec import inspect as types
-
-from activator.config.activation import GROUP, KIND, KIND_OF_SPEC, VERSION, camel, respelled
-from activator.config.model.kinds import Duration, Size
-from activator.config.reader import SIZE_PATTERN
-from activator.runtime.durations import DURATION_PATTERN
+from activator.config.activation import GROUP, KIND, SPEC, VERSION, camel, respelled
+from activator.config.forms import Choice, Form, Group, Many, Mapping, Scalar, plain
+from activator.config.model.kinds import Duration
 
 PLURAL: Final = "activations"
 CONDITIONS: Final = ("Ready", "Active", "ScaledToZero", "Degraded", "InPath")
 
 Schema = dict[str, Any]
-
-_PATTERNS: Final[dict[type, str]] = {Duration: DURATION_PATTERN, Size: SIZE_PATTERN}
 
 # Rules beyond the types, in the Common Expression Language: (rule, message). A rule cannot use a field with several
 # types (`hashOn`, `splitOn`): the API server would reject the whole definition ("undefined field").
@@ -90,7 +85,7 @@ def _columns() -> list[Schema]:
 
 
 def _object_schema() -> Schema:
-    spec = _schema_of(KIND_OF_SPEC)
+    spec = _schema_of(SPEC)
     spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in _RULES]
     return {
         "type": "object",
@@ -146,67 +141,46 @@ def _status_schema() -> Schema:
     }
 
 
-def _schema_of(kind: types.Type) -> Schema:
-    match kind:
-        case types.Metadata():
-            extra = kind.extra_json_schema or {}
-            described = {"description": respelled(extra["description"])} if "description" in extra else {}
-            words = {"enum": extra["enum"]} if "enum" in extra else {}
-            return {**described, **_schema_of(kind.type), **words}
-        case types.UnionType():
-            members = [member for member in kind.types if not isinstance(member, types.NoneType)]
-            return _schema_of(members[0]) if len(members) == 1 else _several(members)
-        case types.StructType():
-            return _struct_schema(kind)
-        case types.ListType():
-            return {"type": "array", "items": _schema_of(kind.item_type)}
-        case types.DictType():
-            return {"type": "object", "additionalProperties": _schema_of(kind.value_type)}
-        case types.CustomType():
-            return {**_int_or_string(), "pattern": f"^({_PATTERNS[kind.cls]})$"}
-        case types.IntType() | types.FloatType():
-            name = "integer" if isinstance(kind, types.IntType) else "number"
-            bounds = {"minimum": kind.ge, "maximum": kind.le}
-            return {"type": name} | {key: bound for key, bound in bounds.items() if bound is not None}
-        case types.BoolType():
-            return {"type": "boolean"}
-        case types.LiteralType():
-            return {"type": "string", "enum": list(kind.values)}
-    assert isinstance(kind, types.StrType), kind
-    return {"type": "string"}
+def _schema_of(form: Form) -> Schema:
+    described = {"description": respelled(form.notes["description"])} if "description" in form.notes else {}
+    words = {"enum": form.notes["enum"]} if "enum" in form.notes else {}
+    return {**described, **_bare_schema(form), **words}
+
+
+def _bare_schema(form: Form) -> Schema:
+    match form:
+        case Choice():
+            return _schema_of(form.forms[0]) if len(form.forms) == 1 else _several(form.forms)
+        case Group():
+            return _group_schema(form)
+        case Many():
+            return {"type": "array", "items": _schema_of(form.of)}
+        case Mapping():
+            return {"type": "object", "additionalProperties": _schema_of(form.of)}
+    assert isinstance(form, Scalar)
+    if form.pattern:
+        return {**_int_or_string(), "pattern": f"^({form.pattern})$"}
+    return {"type": "string"} | form.schema
 
 
 def _int_or_string() -> Schema:
     return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
 
 
-def _several(members: list[types.Type]) -> Schema:
-    """Return the schema of several types; a structural schema supports only whole numbers and texts."""
-    bare = {type(member.type if isinstance(member, types.Metadata) else member) for member in members}
-    if bare == {types.IntType, types.StrType}:
+def _several(forms: list[Form]) -> Schema:
+    """Return the schema of several forms; a structural schema supports only whole numbers and texts."""
+    if {one.cls for one in forms if isinstance(one, Scalar) and "enum" not in one.schema} == {int, str}:
         return _int_or_string()
     return {"x-kubernetes-preserve-unknown-fields": True}
 
 
-def _struct_schema(kind: types.StructType) -> Schema:
+def _group_schema(group: Group) -> Schema:
     properties: dict[str, Schema] = {}
-    for field in kind.fields:
-        found = properties[camel(field.encode_name)] = _schema_of(field.type)
-        default = _plain(field.default)
-        if default is not None:
-            found["default"] = default
+    for key in group.keys.values():
+        found = properties[camel(key.name)] = _schema_of(key.form)
+        # As an API server stores it; nothing is better left out.
+        default = plain(key.default)
+        if default:
+            found["default"] = f"{default:g}s" if isinstance(key.default, Duration) else default
     schema: Schema = {"type": "object", "properties": properties}
-    required = [camel(field.encode_name) for field in kind.fields if field.required]
-    return {**schema, "required": required} if required else schema
-
-
-def _plain(default: Any) -> Any:
-    """Return a default as an API server stores it; None if it is better left out."""
-    match default:
-        case Duration():
-            return f"{float(default):g}s" if default else None
-        case Size():
-            return int(default) or None
-        case bool() | int() | float() | str():
-            return default or None
-    return None
+    return schema | ({"required": [camel(key.name) for key in group.required]} if group.required else {})

@@ -14,10 +14,10 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
 from activator.config.foreign import foreign_problem
+from activator.config.forms import FILE, group_of
 from activator.config.model.file import Config
 from activator.config.model.filters import Fault, HeaderRules
 from activator.config.model.kinds import Duration
@@ -36,7 +36,8 @@ from activator.config.model.queueing import CANCEL_WAIT, Queue
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC
-from activator.config.reader import UNREADABLE, Reader, build
+from activator.config.places import Findings, Place
+from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
 from activator.config.specs import (
     AsyncSpec,
@@ -67,8 +68,6 @@ from activator.runtime.url_path import normal_prefix
 
 COMMAND_LINE: Final = "command line"  # the name of a configuration without a file
 T = TypeVar("T")
-
-_KIND: Final = inspect.type_info(Config)
 
 
 def load(path: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
@@ -112,8 +111,8 @@ def _item_of(value: object) -> Item:
     """Return the tree that a user would have written for `value`, without values that are defaults."""
     match value:
         case msgspec.Struct():
-            fields = {one.encode_name: (one, getattr(value, one.name)) for one in msgspec.structs.fields(value)}
-            entries = {name: _item_of(found) for name, (one, found) in fields.items() if found != _default_of(one)}
+            found = [(key, getattr(value, key.attribute)) for key in group_of(type(value)).keys.values()]
+            entries = {key.name: _item_of(one) for key, one in found if key.required or one != key.default}
             return Item(COMMAND_LINE, entries=entries)
         case dict():
             return Item(COMMAND_LINE, entries={str(name): _item_of(one) for name, one in value.items()})
@@ -124,19 +123,15 @@ def _item_of(value: object) -> Item:
     return Item(COMMAND_LINE, text=str(value))
 
 
-def _default_of(field: msgspec.structs.FieldInfo) -> object:
-    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-
-
 def from_tree(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
     """Read a tree as a configuration. Raises ConfigError with `problems` and its own."""
-    reader = Reader(problems)
-    values = reader.read(root, _KIND, "")
-    if values is not UNREADABLE:
-        Checker(reader, policy_names).check(root, values)
+    findings = Findings(root, problems)
+    config = Reader(findings).read(root, FILE)
+    if config is not UNREADABLE:
+        Checker(Place(findings), policy_names).check(config)
     if problems:
         raise ConfigError(sorted(problems, key=lambda problem: _line_of(problem, name)))
-    config: Config = build(_KIND, values)
+    assert isinstance(config, Config)
     return config
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from activator.config.edge_checks import element_at, item_at
-from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
+from activator.config.model.filters import Fault, FilterUse
+from activator.config.model.revision import Revision
+from activator.config.places import Place
+from activator.config.reader import TOKEN
 from activator.config.specs import FILTER_ENTRY_POINTS
-from activator.config.tree import Item
 from activator.runtime.errors import StartError
 from activator.runtime.plugins import PluginError, load_plugin
 from activator.runtime.secret_text import read_secret, without_secrets
@@ -26,70 +27,61 @@ _OURS: Final = frozenset(
 _VALUE: Final = re.compile(r"[^\x00\r\n]*")
 
 
-def check_filters(reader: Reader, item: Item, values: Values, path: str) -> None:
+def check_filters(at: Place, revision: Revision) -> None:
     """Check the filters of one revision."""
-    headers = values.get("headers")
-    if headers and headers is not UNREADABLE:
-        for side in ("request", "response"):
-            rules = headers.get(side)
-            if rules and rules is not UNREADABLE:
-                _check_rules(reader, item_at(item_at(item, "headers"), side), rules, f"{path}.headers.{side}", side)
-    fault = values.get("fault")
-    if fault and fault is not UNREADABLE:
-        _check_fault(reader, item_at(item, "fault"), fault, f"{path}.fault")
-    for place, use in enumerate(values.get("filters") or []):
-        if use is not UNREADABLE and UNREADABLE not in (use.get("name"), use.get("options")):
-            _check_use(reader, element_at(item_at(item, "filters"), place), use, f"{path}.filters[{place}]")
+    for side, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
+        place = at["headers"][side]
+        for one, name in place["remove"].each(rules.remove):
+            _check_field(one, name, "", may_be_host=False)
+        for key, fields in (("set", rules.set), ("append", rules.append)):
+            for name, value in fields.items():
+                _check_field(place[key][name], name, value, may_be_host=(side, key) == ("request", "set"))
+    if revision.fault is not None:
+        _check_fault(at["fault"], revision.fault)
+    for place, use in at["filters"].each(revision.filters):
+        _check_use(place, use)
 
 
-def _check_rules(reader: Reader, item: Item, rules: Values, path: str, side: str) -> None:
-    for key in ("remove", "set", "append"):
-        named = rules.get(key)
-        if not named or named is UNREADABLE:
-            continue
-        for place, name in enumerate(named):
-            found = element_at(item_at(item, key), place) if key == "remove" else item_at(item_at(item, key), name)
-            where = f"{path}.{key}[{place}]" if key == "remove" else f"{path}.{key}.{name}"
-            if name is UNREADABLE:
-                continue
-            if TOKEN.fullmatch(name) is None:
-                reader.advise(found, where, f"{name!r} is no name of a header field")
-            elif name.lower() in _OURS:
-                reader.advise(found, where, f"`{name}` belongs to one connection or frames the message: leave it out")
-            elif name.lower() == "host" and (side, key) != ("request", "set"):
-                reader.advise(found, where, "`Host` can only be set, and only in requests")
-            elif key != "remove" and named[name] is not UNREADABLE and _VALUE.fullmatch(named[name]) is None:
-                reader.found(found, where, "a value in one line")
+def _check_field(at: Place, name: str, value: str, may_be_host: bool) -> None:
+    if TOKEN.fullmatch(name) is None:
+        at.advise(f"{name!r} is no name of a header field")
+    elif name.lower() in _OURS:
+        at.advise(f"`{name}` belongs to one connection or frames the message: leave it out")
+    elif name.lower() == "host" and not may_be_host:
+        at.advise("`Host` can only be set, and only in requests")
+    elif _VALUE.fullmatch(value) is None:
+        at.found("a value in one line")
 
 
-def _check_fault(reader: Reader, item: Item, fault: Values, path: str) -> None:
-    delay, status = fault.get("delay", 0.0), fault.get("status")
-    if isinstance(delay, float) and delay > DELAY_MAX_S:
-        reader.found(item_at(item, "delay"), f"{path}.delay", "at most 10m")
-    if isinstance(status, int) and not 200 <= status <= 599:
-        reader.found(item_at(item, "status"), f"{path}.status", "a status from 200 to 599")
-    if not delay and status is None:
-        reader.advise(item, path, "say what happens: `delay`, `status` or both")
+def _check_fault(at: Place, fault: Fault) -> None:
+    if fault.delay > DELAY_MAX_S:
+        at["delay"].found("at most 10m")
+    if fault.status is not None and not 200 <= fault.status <= 599:
+        at["status"].found("a status from 200 to 599")
+    if not fault.delay and fault.status is None and at.item.entries and at.is_whole:
+        at.advise("say what happens: `delay`, `status` or both")
 
 
-def _check_use(reader: Reader, item: Item, use: Values, path: str) -> None:
-    name = use.get("name", "")
+def _check_use(at: Place, use: FilterUse) -> None:
+    if at["name"].is_unread:
+        return
     try:
-        found = load_plugin(FILTER_ENTRY_POINTS, name, "filter")
+        found = load_plugin(FILTER_ENTRY_POINTS, use.name, "filter")
     except PluginError as error:
-        reader.advise(item_at(item, "name"), f"{path}.name", str(error))
+        at["name"].advise(str(error))
         return
     bases = found.__mro__ if isinstance(found, type) else ()
     if not isinstance(found, type) or not any(one.__module__ == FILTER_MODULE for one in bases):
-        reader.advise(item_at(item, "name"), f"{path}.name", f"{name} is no subclass of activator.filters.Filter")
+        at["name"].advise(f"{use.name} is no subclass of activator.filters.Filter")
+        return
+    if at["options"].is_unread:
         return
     try:
-        options = {key: read_secret(text, f"option {key}") for key, text in (use.get("options") or {}).items()}
+        options = {key: read_secret(text, f"option {key}") for key, text in use.options.items()}
     except StartError as error:
-        reader.advise(item_at(item, "options"), f"{path}.options", str(error))
+        at["options"].advise(str(error))
         return
     try:
         found(options)
     except Exception as error:  # a class of a package may raise anything
-        problem = without_secrets(f"{type(error).__name__}: {error}", options.values())
-        reader.advise(item_at(item, "options"), f"{path}.options", problem)
+        at["options"].advise(without_secrets(f"{type(error).__name__}: {error}", options.values()))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
-from activator.config.model.file import Config
+from activator.config.forms import FILE
 from activator.config.tree import Item
 
 
@@ -45,7 +43,7 @@ _PROGRAMS: Final = (
 
 # Keys of the file that none of these programs has.
 _SHARED_KEYS: Final = {"listen", "log", "metrics", "groups"}
-_OWN_KEYS: Final = {one.encode_name for one in msgspec.structs.fields(Config)} - _SHARED_KEYS
+_OWN_KEYS: Final = FILE.keys.keys() - _SHARED_KEYS
 
 
 def foreign_problem(root: Item) -> str:

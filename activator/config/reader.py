@@ -1,9 +1,9 @@
-"""Reads items as the types of the structs in `model/`, by walking those types.
+"""Reads items into the structs of `model/`, by their forms.
 
 Rules
-  1. All mistakes are reported, not only the first: a value that cannot be read is left out, and reading continues.
-  2. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
-  3. The structs are the only description of the file. A new field there is a new key in the file, in the environment
+  1. All mistakes are reported, not only the first. A value that cannot be read is noted in the findings; the struct has
+     a default in its place, a list or a mapping is without it.
+  2. The structs are the only description of the file. A new field there is a new key in the file, in the environment
      and in the schema; its bounds are in its `msgspec.Meta`.
 """
 
@@ -16,18 +16,13 @@ import shlex
 from typing import Any, Final
 
 import yaml
-from msgspec import inspect as types
 
+from activator.config.forms import Choice, Form, Group, Key, Many, Mapping, Scalar
 from activator.config.model.kinds import Duration, Secret, Size
+from activator.config.places import Findings, Path, Place
 from activator.config.tree import Item
-from activator.runtime.durations import parse_seconds
-from activator.runtime.units import GIB, KIB, MIB
-
-Values = dict[str, Any]  # the readable fields of a struct; structs within are Values too
 
 TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a header name, a method, a cookie name
-SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
-_BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 # Units that people write, and the ones of the file.
 _AMOUNT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", re.ASCII)
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=", re.ASCII)
@@ -53,8 +48,6 @@ _SIZE_WORDS: Final = {
 }
 _BEGUN_MIN: Final = 3  # least length of an abbreviated key that is recognized
 LINE_MAX: Final = 200  # longest text that is shown again as a list
-_INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
-_FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 class _Unreadable:
@@ -65,112 +58,89 @@ UNREADABLE: Final = _Unreadable()
 
 
 class Reader:
-    """A reader that collects the problems of one tree."""
+    """A reader of one tree."""
 
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
 
-    def found(self, item: Item, path: str, expected: str, found: str | None = None, where: str | None = None) -> None:
-        """Report a mistake."""
-        subject = f"{path}: " if path else ""
-        self.problems.append(f"{where or item.where}: {subject}found {found or item.describe()}, expected {expected}")
-
-    def advise(self, item: Item, path: str, advice: str) -> None:
-        """Report a mistake that is best described by what to change."""
-        self.problems.append(f"{item.where}: {path}: {advice}" if path else f"{item.where}: {advice}")
-
-    def read(self, item: Item, kind: types.Type, path: str) -> Any:
+    def read(self, item: Item, form: Form, path: Path = ()) -> Any:
         """Return the item's value, or UNREADABLE."""
-        match kind:
-            case types.Metadata():
-                return self.read(item, kind.type, path)
-            case types.UnionType():
-                return self._read_union(item, kind, path)
-            case types.StructType():
-                return self._read_struct(item, kind, path)
-            case types.ListType():
-                return self._read_list(item, kind, path)
-            case types.DictType():
-                return self._read_dict(item, kind, path)
-        value = None if item.text is None else _scalar(item.text, kind)
-        if value is None:
-            placeholder = _placeholder(item)
-            if placeholder and isinstance(kind, types.StrType):
-                self.advise(item, path, f'YAML reads {placeholder} as a mapping: write "{placeholder}", in quotes')
+        match form:
+            case Scalar():
+                value = None if item.text is None else form.parse(item.text)
+                return self._mistaken(item, form, path) if value is None else value
+            case Choice():
+                return self._read_choice(item, form, path)
+            case Group() if item.entries is not None:
+                return self._read_group(item.entries, form, path)
+            case Many() if item.elements is not None:
+                read = (self._read_part(one, form.of, (*path, place)) for place, one in enumerate(item.elements))
+                return [value for value in read if value is not UNREADABLE]
+            case Mapping() if item.entries is not None:
+                values = {key: self._read_part(one, form.of, (*path, key)) for key, one in item.entries.items()}
+                return {key: value for key, value in values.items() if value is not UNREADABLE}
+        return self._mistaken(item, form, path)
+
+    def _read_choice(self, item: Item, form: Choice, path: Path) -> Any:
+        if form.is_optional and item.text is None and item.entries is None and item.elements is None:
+            return None
+        for one in form.forms:
+            if isinstance(one, Scalar):
+                value = None if item.text is None else one.parse(item.text)
+                if value is not None:
+                    return value
+            elif (item.elements if isinstance(one, Many) else item.entries) is not None:
+                return self.read(item, one, path)
+        return self._mistaken(item, form, path)
+
+    def _read_group(self, entries: dict[str, Item], group: Group, path: Path) -> Any:
+        values: dict[str, Any] = {}
+        for name, one in entries.items():
+            key = group.keys.get(name)
+            if key is None:
+                found = f'the unknown key "{name}"'
+                Place(self._findings, path).found(_nearest(name, group.keys), found, one.key_where)
+                self._findings.skip((*path, name), is_part=False)
+                continue
+            value = self.read(one, key.form, (*path, name))
+            if value is UNREADABLE:
+                self._findings.skip((*path, name), is_part=False)
             else:
-                self.found(item, path, expectation(kind) + _corrected(item, kind), _hidden(item, kind))
-            return UNREADABLE
+                values[key.attribute] = value
+        for key in group.required:
+            if key.name not in entries:
+                Place(self._findings, path).found(f'the key "{key.name}"', "none")
+                self._findings.skip((*path, key.name), is_part=False)
+            values.setdefault(key.attribute, key.form.zero)
+        return group.make(values)
+
+    def _read_part(self, item: Item, form: Form, path: Path) -> Any:
+        value = self.read(item, form, path)
+        if value is UNREADABLE:
+            self._findings.skip(path, is_part=True)
         return value
 
-    def _read_union(self, item: Item, kind: types.UnionType, path: str) -> Any:
-        if kind.includes_none and item.text is None and item.entries is None and item.elements is None:
-            return None
-        for member in kind.types:
-            is_fitting = (
-                item.entries is not None
-                if isinstance(member, types.StructType | types.DictType)
-                else item.elements is not None
-                if isinstance(member, types.ListType)
-                else item.text is not None and _scalar(item.text, member) is not None
-            )
-            if is_fitting:
-                return self.read(item, member, path)
-        self.found(item, path, expectation(kind) + _corrected(item, kind), _hidden(item, kind))
+    def _mistaken(self, item: Item, form: Form, path: Path) -> _Unreadable:
+        """Report a value that does not fit."""
+        at, placeholder = Place(self._findings, path), _placeholder(item)
+        if placeholder and isinstance(form, Scalar) and form.cls is str and "enum" not in form.schema:
+            at.advise(f'YAML reads {placeholder} as a mapping: write "{placeholder}", in quotes')
+        else:
+            hidden = "a text" if item.text is not None and _holds_secret(form) else ""
+            at.found(form.expected + _corrected(item, form), hidden)
         return UNREADABLE
 
-    def _read_list(self, item: Item, kind: types.ListType, path: str) -> Any:
-        if item.elements is None:
-            self.found(item, path, expectation(kind) + _as_list(item))
-            return UNREADABLE
-        # Unreadable elements stay, so that the others keep their indexes.
-        return [self.read(one, kind.item_type, f"{path}[{place}]") for place, one in enumerate(item.elements)]
 
-    def _read_dict(self, item: Item, kind: types.DictType, path: str) -> Any:
-        if item.entries is None:
-            self.found(item, path, expectation(kind) + _as_mapping(item), _hidden(item, kind))
-            return UNREADABLE
-        return {key: self.read(one, kind.value_type, f"{path}.{key}") for key, one in item.entries.items()}
-
-    def _read_struct(self, item: Item, kind: types.StructType, path: str) -> Any:
-        if item.entries is None:
-            self.found(item, path, expectation(kind), _hidden(item, kind))
-            return UNREADABLE
-        fields = {field.encode_name: field for field in kind.fields}
-        values: Values = {}
-        for key, one in item.entries.items():
-            at = f"{path}.{key}" if path else key
-            if key in fields:
-                value = self.read(one, fields[key].type, at)
-                if value is not UNREADABLE:
-                    values[key] = value
-            else:
-                self.found(one, path, _nearest(key, fields), f'the unknown key "{key}"', one.key_where)
-        for name, field in fields.items():
-            if field.required and name not in item.entries:
-                self.found(item, path, f'the key "{name}"', "none")
-        return values
-
-
-def _hidden(item: Item, kind: types.Type) -> str | None:
-    """Return a description in place of a secret, or of a mapping with secrets; None if it may be shown."""
-    return "a text" if item.text is not None and _holds_secret(kind) else None
-
-
-def _holds_secret(kind: types.Type) -> bool:
-    match kind:
-        case types.Metadata():
-            return _holds_secret(kind.type)
-        case types.UnionType():
-            return any(_holds_secret(member) for member in kind.types)
-        case types.DictType():
-            return _holds_secret(kind.value_type)
-        case types.StructType():
-            return any(_holds_secret(one.type) for one in kind.fields if not _is_struct(one.type))
-    return isinstance(kind, types.CustomType) and kind.cls is Secret
-
-
-def _is_struct(kind: types.Type) -> bool:
-    return isinstance(kind.type if isinstance(kind, types.Metadata) else kind, types.StructType)
+def _holds_secret(form: Form) -> bool:
+    """True if a text in the place of the value may be a secret."""
+    match form:
+        case Choice():
+            return any(map(_holds_secret, form.forms))
+        case Mapping():
+            return _holds_secret(form.of)
+        case Group():
+            return any(_holds_secret(key.form) for key in form.keys.values() if not isinstance(key.form, Group))
+    return isinstance(form, Scalar) and form.cls is Secret
 
 
 def _as_list(item: Item) -> str:
@@ -201,120 +171,29 @@ def _as_mapping(item: Item) -> str:
     return f", with `{name}: VALUE` in place of `- {name}=VALUE`"
 
 
-def _corrected(item: Item, kind: types.Type) -> str:
-    """Return how to write a duration or a size that a person understands and the file does not; else empty."""
-    match kind:
-        case types.Metadata():
-            return _corrected(item, kind.type)
-        case types.UnionType():
-            return next(filter(None, (_corrected(item, member) for member in kind.types)), "")
-        case types.CustomType() if kind.cls in (Duration, Size) and item.text is not None:
-            match = _AMOUNT.fullmatch(item.text.strip())
-            units = _DURATION_WORDS if kind.cls is Duration else _SIZE_WORDS
-            unit = None if match is None else units.get(match[2].lower())
-            suggested = "" if match is None or unit is None else f"{match[1]}{unit}"
-            return f": write {suggested}" if suggested and _scalar(suggested, kind) is not None else ""
-    return ""
+def _corrected(item: Item, form: Form) -> str:
+    """Return how to write what a person understands and the file does not; else empty."""
+    match form:
+        case Many():
+            return _as_list(item)
+        case Mapping():
+            return _as_mapping(item)
+        case Choice():
+            return next(filter(None, (_corrected_amount(item, one) for one in form.forms)), "")
+    return _corrected_amount(item, form)
 
 
-def build(kind: types.Type, values: Any) -> Any:
-    """Build the structs from values that were read without a problem."""
-    match kind:
-        case types.Metadata():
-            return build(kind.type, values)
-        case types.StructType() if isinstance(values, dict):
-            by_name = {field.encode_name: field for field in kind.fields}
-            return kind.cls(**{by_name[key].name: build(by_name[key].type, value) for key, value in values.items()})
-        case types.ListType() if isinstance(values, list):
-            return [build(kind.item_type, value) for value in values]
-        case types.UnionType() if isinstance(values, dict | list):
-            wanted = types.StructType if isinstance(values, dict) else types.ListType
-            return build(next(member for member in kind.types if isinstance(member, wanted)), values)
-    return values
+def _corrected_amount(item: Item, form: Form) -> str:
+    if not isinstance(form, Scalar) or form.cls not in (Duration, Size) or item.text is None:
+        return ""
+    match = _AMOUNT.fullmatch(item.text.strip())
+    units = _DURATION_WORDS if form.cls is Duration else _SIZE_WORDS
+    unit = None if match is None else units.get(match[2].lower())
+    suggested = "" if match is None or unit is None else f"{match[1]}{unit}"
+    return f": write {suggested}" if suggested and form.parse(suggested) is not None else ""
 
 
-def parse_duration(text: str) -> Duration | None:
-    """Parse `300ms`, `5s`, `2m`, `1h` or a plain number of seconds; None if malformed."""
-    seconds = parse_seconds(text)
-    return None if seconds is None else Duration(seconds)
-
-
-def parse_size(text: str) -> Size | None:
-    """Parse `32KiB`, `1MiB`, `2GiB` or a plain number of bytes; None if malformed."""
-    match = re.fullmatch(SIZE_PATTERN, text, re.ASCII)
-    if match is None:
-        return None
-    size = float(match[1]) * _BYTES[match[2] or "B"]
-    return Size(size) if size < 2**63 else None
-
-
-def expectation(kind: types.Type) -> str:
-    """Return the form that a user should write."""
-    match kind:
-        case types.Metadata():
-            return expectation(kind.type)
-        case types.UnionType():
-            texts = [expectation(member) for member in kind.types if not isinstance(member, types.NoneType)]
-            return ", or ".join(dict.fromkeys(texts))
-        case types.CustomType() if kind.cls is Duration:
-            return "a duration such as 300ms, 5s or 2m"
-        case types.CustomType() if kind.cls is Size:
-            return "a size such as 32KiB or 1MiB"
-        case types.IntType():
-            return "a whole number" + _bounds(kind)
-        case types.FloatType():
-            return "a number" + _bounds(kind)
-        case types.BoolType() | types.LiteralType():
-            words = kind.values if isinstance(kind, types.LiteralType) else ("true", "false")
-            return " or ".join(str(word) for word in words)
-        case types.ListType():
-            return "a list"
-        case types.DictType() | types.StructType():
-            return "a mapping"
-    return "text"
-
-
-def _bounds(kind: types.IntType | types.FloatType) -> str:
-    if kind.ge is not None and kind.le is not None:
-        return f" from {kind.ge:g} to {kind.le:g}"
-    return "" if kind.ge is None else f" of at least {kind.ge:g}"
-
-
-def _scalar(text: str, kind: types.Type) -> Any:
-    """Return the value of a scalar's text; None if it does not fit the type or its bounds."""
-    match kind:
-        case types.StrType():
-            return text
-        case types.LiteralType():
-            return text if text in kind.values else None
-        case types.BoolType():
-            return {"true": True, "false": False}.get(text)
-        case types.IntType():
-            digits = text.replace("_", "")
-            return _within(int(digits), kind) if _INT.fullmatch(digits) else None
-        case types.FloatType():
-            return _within(float(text), kind) if _FLOAT.fullmatch(text) else None
-        case types.CustomType() if kind.cls is Duration:
-            return parse_duration(text)
-        case types.CustomType() if kind.cls is Size:
-            return parse_size(text)
-        case types.CustomType() if kind.cls is Secret:
-            return Secret(text)
-        case types.NoneType():
-            return None
-    raise AssertionError(f"config.py uses a type that the reader does not know: {kind}")
-
-
-def _within(number: float, kind: types.IntType | types.FloatType) -> float | None:
-    is_within = math.isfinite(number) and number >= _or(kind.ge, -math.inf) and number <= _or(kind.le, math.inf)
-    return number if is_within else None
-
-
-def _or(bound: float | None, default: float) -> float:
-    return default if bound is None else bound
-
-
-def _nearest(key: str, fields: dict[str, types.Field]) -> str:
-    begun = sorted(name for name in fields if len(key) >= _BEGUN_MIN and name.startswith(key))
-    near = begun or difflib.get_close_matches(key, fields, n=1, cutoff=0.6)
-    return " or ".join(f'"{name}"' for name in near) if near else "one of " + ", ".join(sorted(fields))
+def _nearest(name: str, keys: dict[str, Key]) -> str:
+    begun = sorted(one for one in keys if len(name) >= _BEGUN_MIN and one.startswith(name))
+    near = begun or difflib.get_close_matches(name, keys, n=1, cutoff=0.6)
+    return " or ".join(f'"{one}"' for one in near) if near else "one of " + ", ".join(sorted(keys))

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 import yaml
-from msgspec import inspect as types
 
-from activator.config.model.file import FIXED_KEYS, Config
-from activator.config.model.kinds import Duration, Secret, Size
+from activator.config.forms import FILE, Group, Key, sections
+from activator.config.model.file import FIXED_KEYS
+from activator.config.model.kinds import Duration, Size
 from activator.runtime.units import GIB, KIB, MIB
 
 _INTRODUCTION: Final = """# Configuration reference
@@ -53,144 +53,50 @@ More about single parts: [routing](routing.md), [queueing](queueing.md), [load b
 """
 
 
-class Key:
-    """One key of the file."""
-
-    def __init__(self, path: str, field: types.Field, root: types.Type) -> None:
-        self.path = path
-        self.name = field.encode_name
-        self.root = root
-        self.kind = bare(field.type)
-        self._field = field
-        shown: dict[str, Any] = {}
-        if isinstance(field.type, types.Metadata):
-            shown = field.type.extra_json_schema or {}
-        self.meaning: str = shown.get("description", "")
-        self.examples: list[Any] = shown.get("examples", [])
-        self.words: list[str] = shown.get("enum", [])
-        self.struct = _struct_of(self.kind)
-        # A key that only contains other keys needs no example of its own.
-        self.is_group = self.struct is not None
-
-    @property
-    def default(self) -> str:
-        if self._field.required:
-            return "required"
-        default = self._field.default
-        if default is msgspec.NODEFAULT:
-            default = self._field.default_factory() if callable(self._field.default_factory) else None
-        match default:
-            case None:
-                return "not set"
-            case "":
-                return "empty"
-            case msgspec.Struct():
-                return ""
-            case Duration():
-                return f"`{_duration(default)}`"
-            case Size():
-                return f"`{_size(default)}`"
-        return f"`{as_yaml(default)}`"
-
-    @property
-    def type(self) -> str:
-        if self.words:
-            return "one of " + ", ".join(f"`{word}`" for word in self.words if word)
-        return _type_name(self.kind)
-
-
-def bare(kind: types.Type) -> types.Type:
-    """Return the type without its documentation."""
-    return bare(kind.type) if isinstance(kind, types.Metadata) else kind
-
-
-def keys() -> Iterator[Key]:
-    """Yield every key, each group's before the next group's."""
-    root = types.type_info(Config)
-    for _, _, members in _sections("", root, root):
-        yield from members
+def keys() -> Iterator[tuple[str, Key]]:
+    """Yield every key with its path, each group's before the next group's."""
+    for path, group in sections(FILE):
+        for key in group.keys.values():
+            yield f"{path}.{key.name}" if path else key.name, key
 
 
 def markdown() -> str:
     """Return the whole page."""
     fixed = ", ".join(f"`{name}`" for name in FIXED_KEYS[:-1]) + f" and `{FIXED_KEYS[-1]}`"
     parts = [_INTRODUCTION.replace("FIXED", fixed)]
-    root = types.type_info(Config)
-    for path, struct, members in _sections("", root, root):
+    for path, group in sections(FILE):
         title = f"`{path}`" if path else "The file"
-        parts.append(f"## {title}\n\n{inspect.getdoc(struct.cls)}\n\n{_table(members)}")
+        parts.append(f"## {title}\n\n{inspect.getdoc(group.cls)}\n\n{_table(path, group)}")
     return "\n".join(parts)
 
 
-def _sections(path: str, kind: types.Type, root: types.Type) -> Iterator[tuple[str, types.StructType, list[Key]]]:
-    struct = _struct_of(kind)
-    assert struct is not None
-    prefix = f"{path}." if path else ""
-    members = [Key(prefix + field.encode_name, field, root) for field in struct.fields]
-    yield path, struct, members
-    for key in members:
-        if key.struct is not None:
-            yield from _sections(key.path + ("[]" if _is_list_of_structs(key.kind) else ""), key.struct, root)
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    match key.default:
+        case None:
+            return "not set"
+        case "":
+            return "empty"
+        case msgspec.Struct():
+            return ""
+        case Duration() as seconds:
+            return f"`{_duration(seconds)}`"
+        case Size() as size:
+            return f"`{_size(size)}`"
+    return f"`{as_yaml(key.default)}`"
 
 
-def _is_list_of_structs(kind: types.Type) -> bool:
-    return isinstance(kind, types.ListType)
-
-
-def _struct_of(kind: types.Type) -> types.StructType | None:
-    """Return the struct that a key contains: directly, in a list, or as one of several forms."""
-    match kind:
-        case types.StructType():
-            return kind
-        case types.ListType():
-            return _struct_of(bare(kind.item_type))
-        case types.UnionType():
-            for member in kind.types:
-                found = _struct_of(bare(member))
-                if found is not None:
-                    return found
-    return None
-
-
-def _type_name(kind: types.Type) -> str:
-    match bare(kind):
-        case types.CustomType() as custom:
-            return {Duration: "duration", Size: "size", Secret: "text"}[custom.cls]
-        case types.IntType() as whole:
-            return "whole number" + _bounds(whole)
-        case types.FloatType() as number:
-            return "number" + _bounds(number)
-        case types.BoolType():
-            return "`true` or `false`"
-        case types.LiteralType() as words:
-            return " or ".join(f"`{word}`" for word in words.values)
-        case types.ListType() as many:
-            return f"list of: {_type_name(many.item_type)}"
-        case types.DictType() as mapping:
-            return f"mapping of names to: {_type_name(mapping.value_type)}"
-        case types.StructType():
-            return "mapping"
-        case types.UnionType() as union:
-            names = [_type_name(member) for member in union.types if not isinstance(member, types.NoneType)]
-            return ", or ".join(dict.fromkeys(names))
-    return "text"
-
-
-def _bounds(kind: types.IntType | types.FloatType) -> str:
-    if kind.ge is not None and kind.le is not None:
-        return f", {kind.ge:g} to {kind.le:g}"
-    return "" if kind.ge is None else f", at least {kind.ge:g}"
-
-
-def _table(members: list[Key]) -> str:
+def _table(path: str, group: Group) -> str:
     rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    for key in members:
+    for key in group.keys.values():
         example = "<br>".join(f"`{as_yaml(one)}`" for one in key.examples)
-        meaning = key.meaning
-        if key.is_group:
-            section = key.path + ("[]" if _is_list_of_structs(key.kind) else "")
+        meaning = key.description
+        if key.group is not None:
+            section = f"{path}{'.' if path else ''}{key.name}{'[]' if key.is_list else ''}"
             meaning += f" See [`{section}`](#{_anchor(section)})."
-        cells = (f"`{key.name}`", key.type, key.default, meaning, example)
+        words = "one of " + ", ".join(f"`{word}`" for word in key.words if word)
+        cells = (f"`{key.name}`", words if key.words else key.form.label, _default(key), meaning, example)
         rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(rows) + "\n"
 

@@ -7,12 +7,14 @@ ignored. Several rules that take them only together are detected if they differ 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
-from activator.config.edge_checks import element_at, item_at
+from activator.config.edge_checks import check_each, is_method
+from activator.config.model.revision import Revision
+from activator.config.model.routing import Match
+from activator.config.places import Place
 from activator.config.policy_checks import check_key_source
-from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
-from activator.config.tree import Item
+from activator.config.reader import TOKEN
 from activator.runtime.url_path import normal_prefix
 
 MODELS_MAX: Final = 256  # names per revision
@@ -27,22 +29,19 @@ _Group = tuple[object, ...]
 class Rule:
     """The routing rule of one revision."""
 
-    def __init__(self, item: Item, values: Values, path: str) -> None:
-        match = values.get("match") or {}
-        self.item = item
-        self.path = path
-        self.weight: int | None = values.get("weight")
-        self.split_on = values.get("split_on")
-        self.is_default: bool = values.get("default", False)
-        self.prefix = normal_prefix(match.get("path", "")).decode()
-        self.methods = frozenset(_readable(match.get("methods", [])))
-        self.headers = frozenset(
-            (name.lower(), value) for name, value in match.get("headers", {}).items() if value is not UNREADABLE
-        )
-        models = _readable((match.get("json") or {}).get("model", []))
-        aliases = _readable(values.get("aliases", []))
-        self.models = [*models, *aliases]
-        self.group: _Group = (self.prefix, self.methods, self.headers, frozenset(models), frozenset(aliases))
+    def __init__(self, at: Place, revision: Revision) -> None:
+        match = revision.match or Match()
+        self.at = at
+        self.path = str(at)
+        self.weight = revision.weight
+        self.split_on = revision.split_on
+        self.is_default = revision.default
+        self.prefix = normal_prefix(match.path).decode()
+        self.methods = frozenset(match.methods)
+        self.headers = frozenset((name.lower(), value) for name, value in match.headers.items())
+        models = [] if match.json is None else match.json.model
+        self.models = [*models, *revision.aliases]
+        self.group: _Group = (self.prefix, self.methods, self.headers, frozenset(models), frozenset(revision.aliases))
 
     def is_every(self) -> bool:
         return not (self.prefix or self.methods or self.headers or self.models)
@@ -90,50 +89,46 @@ class _Host:
 class RoutingChecker:
     """The checks of all revisions, in the order of the file."""
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
 
-    def check_revision(self, item: Item, values: Values, path: str) -> Rule:
+    def check_revision(self, at: Place, revision: Revision) -> Rule:
         """Check a revision by itself."""
-        match = values.get("match")
-        if match is not None and match is not UNREADABLE:
-            self._check_match(item_at(item, "match"), match, f"{path}.match")
-        if not values.get("hosts") and "hosts" not in (item.entries or {}):
-            self._requires_hosts(item, values, path)
-        aliases = values.get("aliases", [])
-        self._check_models(item_at(item, "aliases"), aliases, f"{path}.aliases", False)
-        json = (match or {}).get("json")
-        if aliases and json is None and "json" not in (item_at(item, "match").entries or {}):
+        match, aliases = revision.match, revision.aliases
+        if match is not None:
+            _check_match(at["match"], match)
+        if "hosts" not in at:
+            for key in ("match", "default", "weight"):
+                if getattr(revision, key) and at[key].item.entries != {}:
+                    at[key].advise(f"`{key}` requires `hosts`")
+        _check_models(at["aliases"], aliases, allows_star=False)
+        if aliases and (match is None or match.json is None) and "json" not in at["match"]:
             advice = "`aliases` are other names of models: they require `match.json.model`"
-            self._reader.advise(item_at(item, "aliases"), f"{path}.aliases", advice)
-        if values.get("rewrite_model", "") and not aliases:
-            place = item_at(item, "rewrite_model")
-            self._reader.advise(place, f"{path}.rewrite_model", "`rewrite_model` requires `aliases`")
-        split_on = values.get("split_on")
-        if split_on is not None and split_on is not UNREADABLE:
-            place = item_at(item, "split_on")
-            if values.get("weight") is None:
-                self._reader.advise(place, f"{path}.split_on", "`split_on` requires `weight`")
-            check_key_source(self._reader, place, split_on, f"{path}.split_on", "split_on")
-        return Rule(item, values, path)
+            at["aliases"].advise(advice, beside=(at["match"],))
+        if revision.rewrite_model and not aliases:
+            at["rewrite_model"].advise("`rewrite_model` requires `aliases`", beside=(at["aliases"],))
+        if revision.split_on is not None:
+            if revision.weight is None:
+                at["split_on"].advise("`split_on` requires `weight`", beside=(at["weight"],))
+            check_key_source(at["split_on"], revision.split_on, "split_on")
+        return Rule(at, revision)
 
-    def claim(self, host: str, text: str, item: Item, at: str, rule: Rule) -> None:
+    def claim(self, host: str, text: str, at: Place, rule: Rule) -> None:
         """Add a host of the revision; `text` is its spelling in the file."""
         known = self._hosts.setdefault(host, _Host())
         if rule in known.rules or rule is known.default:
-            self._reader.advise(item, at, f'"{text}" leads to {rule.path} already: use each host once')
+            at.advise(f'"{text}" leads to {rule.path} already: use each host once')
             return
         if rule.is_default:
             if known.default is not None and not rule.shares_with(known.default):
                 advice = f'"{text}" has a default already, {known.default.path}: use `default` once for each host'
-                self._reader.advise(item, at, advice)
+                at.advise(advice)
             known.default = known.default or rule
             if rule.is_every():
                 return
         taker = known.taken_by(rule)
         if taker is not None:
-            self._reader.advise(item, at, _never(text, rule, taker))
+            at.advise(_never(text, rule, taker))
         known.add(rule)
 
     def finish(self) -> None:
@@ -147,84 +142,66 @@ class RoutingChecker:
             default = known.default
             if default is not None and default.is_every() and taker is not None:
                 advice = f'{taker.path} takes every request for "{host}": this default can never match'
-                self._reader.advise(item_at(default.item, "default"), f"{default.path}.default", advice)
+                default.at["default"].advise(advice)
             for group in groups.values():
                 weighted = [rule for rule in group if rule.weight is not None]
                 if len(group) == 1 or len(weighted) > 1:  # else a missing weight has been reported
-                    self._check_group(weighted, seen)
-
-    # --- within ---
-
-    def _check_match(self, item: Item, match: Values, path: str) -> None:
-        prefix = match.get("path", "")
-        if prefix and not _is_prefix(prefix):
-            expected = "the beginning of a path, such as /v1, without `.`, `..` and empty segments, ? # ; \\ and %2F"
-            self._reader.found(item_at(item, "path"), f"{path}.path", expected)
-        if match.get("strip_path", False) and not prefix.strip("/"):
-            advice = "`strip_path` requires `path`, which is left out"
-            self._reader.advise(item_at(item, "strip_path"), f"{path}.strip_path", advice)
-        for place, method in enumerate(match.get("methods", [])):
-            if method is not UNREADABLE and (TOKEN.fullmatch(method) is None or method != method.upper()):
-                one = element_at(item_at(item, "methods"), place)
-                self._reader.found(one, f"{path}.methods[{place}]", "a method in capital letters such as GET")
-        self._check_headers(item_at(item, "headers"), match.get("headers", {}), f"{path}.headers")
-        json = match.get("json")
-        if json is not None and json is not UNREADABLE:
-            place_of = item_at(item_at(item, "json"), "model")
-            self._check_models(place_of, json.get("model", []), f"{path}.json.model", True)
-            if "model" in json and not json["model"]:
-                self._reader.found(place_of, f"{path}.json.model", "at least one name", "an empty list")
-
-    def _check_headers(self, item: Item, headers: Values, path: str) -> None:
-        if len(headers) > MATCH_HEADERS_MAX:
-            self._reader.found(item, path, f"at most {MATCH_HEADERS_MAX} headers", str(len(headers)))
-        if len({name.lower() for name in headers}) < len(headers):
-            self._reader.found(item, path, "each header once", "one in two spellings")
-        for name, value in headers.items():
-            at = item_at(item, name)
-            if TOKEN.fullmatch(name) is None or name.lower() == "host":
-                self._reader.found(at, path, "the name of a request header (for Host there is `hosts`)", f'"{name}"')
-            elif value is not UNREADABLE and _VALUE.fullmatch(value) is None:
-                self._reader.found(at, f"{path}.{name}", "a value of printable ASCII characters")
-
-    def _check_models(self, item: Item, names: list[Any], path: str, allows_star: bool) -> None:
-        if len(names) > MODELS_MAX:
-            self._reader.found(item, path, f"at most {MODELS_MAX} names", str(len(names)))
-        for place, name in enumerate(names):
-            if name is UNREADABLE:
-                continue
-            stem = name.removesuffix("*") if allows_star else name
-            if not name or "*" in stem or len(name) > MODEL_LENGTH_MAX:
-                expected = f"the name of a model, at most {MODEL_LENGTH_MAX} characters"
-                expected += ", perhaps with * at its end" if allows_star else ", without *"
-                self._reader.found(element_at(item, place), f"{path}[{place}]", expected)
-
-    def _requires_hosts(self, item: Item, values: Values, path: str) -> None:
-        for key in ("match", "default", "weight"):
-            if values.get(key):
-                self._reader.advise(item_at(item, key), f"{path}.{key}", f"`{key}` requires `hosts`")
-
-    def _check_group(self, rules: list[Rule], seen: set[int]) -> None:
-        """Check revisions that split their requests by weight."""
-        if not rules or id(rules[0]) in seen:
-            return
-        seen.update(id(rule) for rule in rules)
-        first = rules[0]
-        weight = item_at(first.item, "weight")
-        if len(rules) == 1:
-            advice = "`weight` requires another revision with `weight` and the same `hosts`, `match` and `aliases`"
-            self._reader.advise(weight, f"{first.path}.weight", advice)
-        elif sum(rule.weight or 0 for rule in rules) == 0:
-            self._reader.found(weight, f"{first.path}.weight", "a weight above 0 in one of the revisions that share")
-        sources = [rule for rule in rules if rule.split_on is not None]
-        for rule in sources[1:]:
-            if rule.split_on != sources[0].split_on:
-                advice = f"`split_on` differs from that of {sources[0].path}, with which it shares its requests"
-                self._reader.advise(item_at(rule.item, "split_on"), f"{rule.path}.split_on", advice)
+                    _check_group(weighted, seen)
 
 
-def _readable(texts: list[Any]) -> list[str]:
-    return [text for text in texts if text is not UNREADABLE]
+def _check_match(at: Place, match: Match) -> None:
+    if match.path and not _is_prefix(match.path):
+        at["path"].found("the beginning of a path, such as /v1, without `.`, `..` and empty segments, ? # ; \\ and %2F")
+    if match.strip_path and not match.path.strip("/"):
+        at["strip_path"].advise("`strip_path` requires `path`, which is left out", beside=(at["path"],))
+    check_each(at["methods"], match.methods, is_method, "a method in capital letters such as GET")
+    _check_headers(at["headers"], match.headers)
+    if match.json is not None:
+        place = at["json"]["model"]
+        _check_models(place, match.json.model, allows_star=True)
+        if not match.json.model:
+            place.found("at least one name", "an empty list")
+
+
+def _check_headers(at: Place, headers: dict[str, str]) -> None:
+    if len(headers) > MATCH_HEADERS_MAX:
+        at.found(f"at most {MATCH_HEADERS_MAX} headers", str(len(headers)))
+    if len({name.lower() for name in headers}) < len(headers):
+        at.found("each header once", "one in two spellings")
+    for name, value in headers.items():
+        if TOKEN.fullmatch(name) is None or name.lower() == "host":
+            at.found("the name of a request header (for Host there is `hosts`)", f'"{name}"', at[name].where)
+        elif _VALUE.fullmatch(value) is None:
+            at[name].found("a value of printable ASCII characters")
+
+
+def _check_models(at: Place, names: list[str], allows_star: bool) -> None:
+    if len(names) > MODELS_MAX:
+        at.found(f"at most {MODELS_MAX} names", str(len(names)))
+    for place, name in at.each(names):
+        stem = name.removesuffix("*") if allows_star else name
+        if not name or "*" in stem or len(name) > MODEL_LENGTH_MAX:
+            expected = f"the name of a model, at most {MODEL_LENGTH_MAX} characters"
+            place.found(expected + (", perhaps with * at its end" if allows_star else ", without *"))
+
+
+def _check_group(rules: list[Rule], seen: set[int]) -> None:
+    """Check revisions that split their requests by weight."""
+    if not rules or id(rules[0]) in seen:
+        return
+    seen.update(id(rule) for rule in rules)
+    first = rules[0]
+    if len(rules) == 1:
+        first.at["weight"].advise(
+            "`weight` requires another revision with `weight` and the same `hosts`, `match` and `aliases`"
+        )
+    elif sum(rule.weight or 0 for rule in rules) == 0:
+        first.at["weight"].found("a weight above 0 in one of the revisions that share")
+    sources = [rule for rule in rules if rule.split_on is not None]
+    for rule in sources[1:]:
+        if rule.split_on != sources[0].split_on:
+            advice = f"`split_on` differs from that of {sources[0].path}, with which it shares its requests"
+            rule.at["split_on"].advise(advice)
 
 
 def _is_prefix(text: str) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from activator.config.edge_checks import element_at, item_at, program_key
-from activator.config.model.waiting import COUNTS, COUNTS_OPEN
-from activator.config.reader import UNREADABLE, Reader, Values
-from activator.config.tree import Item
+from activator.config.edge_checks import program_key
+from activator.config.model.revision import Revision
+from activator.config.model.waiting import COUNTS, Activity, Fallback
+from activator.config.places import Place
 from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
 
@@ -24,91 +24,75 @@ COMMENTS_MIN_S: Final = 0.5
 _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
 
-def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None:
+def check_waiting(at: Place, revision: Revision) -> None:
     """Check the waiting settings of one revision."""
-    for place, rule in enumerate(values.get("no_wake") or []):
-        if rule is not UNREADABLE and not (rule.get("path") or rule.get("methods") or rule.get("user_agent")):
-            found = element_at(item_at(item, "no_wake"), place)
-            reader.advise(found, f"{path}.no_wake[{place}]", "say which requests: path, methods or user_agent")
-    page = values.get("waiting_page")
-    refresh = page.get("refresh") if page and page is not UNREADABLE else None
-    if isinstance(refresh, float) and refresh < REFRESH_MIN_S:
-        where = item_at(item_at(item, "waiting_page"), "refresh")
-        reader.found(where, f"{path}.waiting_page.refresh", f"at least {REFRESH_MIN_S:g}s")
-    if page and page is not UNREADABLE and page.get("output") is True and not program_key(item, values):
-        where = item_at(item_at(item, "waiting_page"), "output")
-        reader.advise(where, f"{path}.waiting_page.output", _NO_OUTPUT)
-    _check_activity(reader, item, values, path)
-    progress = values.get("progress")
-    interval = progress.get("interval") if progress and progress is not UNREADABLE else None
-    if isinstance(interval, float) and interval < COMMENTS_MIN_S:
-        where = item_at(item_at(item, "progress"), "interval")
-        reader.found(where, f"{path}.progress.interval", f"at least {COMMENTS_MIN_S:g}s")
-    fallback = values.get("fallback")
-    if fallback is None or fallback is UNREADABLE:
-        return
-    if sum(bool(fallback.get(key)) for key in ("file", "redirect", "revision")) != 1:
-        advice = "one of `file`, `redirect` and `revision` is required"
-        reader.advise(item_at(item, "fallback"), f"{path}.fallback", advice)
-    if fallback.get("while_starting") is True and not fallback.get("revision"):
-        where = item_at(item_at(item, "fallback"), "while_starting")
-        reader.advise(where, f"{path}.fallback.while_starting", "it has no effect without `revision`")
-    redirect = fallback.get("redirect")
-    if redirect and redirect is not UNREADABLE and not _is_target(redirect):
-        where = item_at(item_at(item, "fallback"), "redirect")
-        reader.found(where, f"{path}.fallback.redirect", "an address such as https://status.example.com/, or /path")
+    for place, rule in at["no_wake"].each(revision.no_wake):
+        if not (rule.path or rule.methods or rule.user_agent):
+            beside = (place["path"], place["methods"], place["user_agent"])
+            place.advise("say which requests: path, methods or user_agent", beside=beside)
+    page, progress, fallback = revision.waiting_page, revision.progress, revision.fallback
+    if page is not None:
+        _check_least(at["waiting_page"]["refresh"], page.refresh, REFRESH_MIN_S)
+        if page.output and not program_key(at, revision):
+            at["waiting_page"]["output"].advise(_NO_OUTPUT)
+    _check_activity(at["activity"], revision.activity, bool(program_key(at, revision)))
+    if progress is not None:
+        _check_least(at["progress"]["interval"], progress.interval, COMMENTS_MIN_S)
+    if fallback is not None:
+        _check_fallback(at["fallback"], fallback)
 
 
-def _check_activity(reader: Reader, item: Item, values: Values, path: str) -> None:
-    activity = values.get("activity")
-    if not activity or activity is UNREADABLE:
-        return
-    found = item_at(item, "activity")
+def _check_least(at: Place, seconds: float, least: float) -> None:
+    if seconds < least:
+        at.found(f"at least {least:g}s")
+
+
+def _check_fallback(at: Place, fallback: Fallback) -> None:
+    ways = ("file", "redirect", "revision")
+    if sum(bool(getattr(fallback, key)) for key in ways) != 1:
+        at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in ways))
+    if fallback.while_starting and not fallback.revision:
+        at["while_starting"].advise("it has no effect without `revision`", beside=(at["revision"],))
+    if fallback.redirect and not _is_target(fallback.redirect):
+        at["redirect"].found("an address such as https://status.example.com/, or /path")
+
+
+def _check_activity(at: Place, activity: Activity, has_program: bool) -> None:
     for key in ("websocket", "stream"):
-        if activity.get(key, COUNTS_OPEN) not in (*COUNTS, UNREADABLE):
-            reader.found(item_at(found, key), f"{path}.activity.{key}", "open or traffic")
-    quiet = activity.get("quiet_after")
-    if isinstance(quiet, float) and quiet < LOOKS_MIN_S:
-        reader.found(item_at(found, "quiet_after"), f"{path}.activity.quiet_after", f"at least {LOOKS_MIN_S:g}s")
-    busy = activity.get("busy")
-    if not busy or busy is UNREADABLE:
+        if getattr(activity, key) not in COUNTS:
+            at[key].found("open or traffic")
+    _check_least(at["quiet_after"], activity.quiet_after, LOOKS_MIN_S)
+    busy = activity.busy
+    if busy is None:
         return
-    busy_item = item_at(found, "busy")
-    if not program_key(item, values):
-        advice = "only a revision with `process` or `container` has a program to ask"
-        reader.advise(busy_item, f"{path}.activity.busy", advice)
-    target = busy.get("http_get")
-    if isinstance(target, str) and not (target.startswith("/") and target.isascii() and _is_target(target)):
-        reader.found(item_at(busy_item, "http_get"), f"{path}.activity.busy.http_get", "a path such as /api/status")
-    interval = busy.get("interval")
-    if isinstance(interval, float) and interval < LOOKS_MIN_S:
-        reader.found(item_at(busy_item, "interval"), f"{path}.activity.busy.interval", f"at least {LOOKS_MIN_S:g}s")
+    if not has_program:
+        at["busy"].advise("only a revision with `process` or `container` has a program to ask")
+    target = busy.http_get
+    if not (target.startswith("/") and target.isascii() and _is_target(target)):
+        at["busy"]["http_get"].found("a path such as /api/status")
+    _check_least(at["busy"]["interval"], busy.interval, LOOKS_MIN_S)
 
 
-def check_fallbacks(reader: Reader, root: Item, values: Values) -> None:
+def check_fallbacks(root: Place, revisions: list[Revision]) -> None:
     """Check the fallbacks of all revisions: each named one exists, and none leads back to itself."""
-    keys: dict[str, int] = {}
-    for place, revision in enumerate(values.get("revisions", [])):
-        if revision is not UNREADABLE and isinstance(revision.get("name"), str):
-            keys.setdefault(f"{revision.get('namespace', 'default')}/{revision['name']}", place)
+    found: dict[str, tuple[Place, Revision]] = {}
+    for place, revision in root["revisions"].each(revisions):
+        if not place["name"].is_unread:
+            found.setdefault(f"{revision.namespace}/{revision.name}", (place, revision))
     following: dict[str, str] = {}
-    for key, place in keys.items():
-        fallback = values["revisions"][place].get("fallback")
-        named = fallback.get("revision") if isinstance(fallback, dict) else None
-        if not isinstance(named, str) or not named:
+    for key, (place, revision) in found.items():
+        named = "" if revision.fallback is None else revision.fallback.revision
+        if not named:
             continue
-        path = f"revisions[{place}].fallback.revision"
-        revision_item = element_at(item_at(root, "revisions"), place)
-        where = item_at(item_at(revision_item, "fallback"), "revision")
-        target = key_of(named)
-        if target not in keys:
-            reader.advise(where, path, f'there is no revision "{named}" in this file')
+        at, target = place["fallback"]["revision"], key_of(named)
+        if target not in found:
+            at.advise(f'there is no revision "{named}" in this file', beside=(root["revisions"],))
             continue
         following[key] = target
         circle = _circle(key, following)
         if circle:
             del following[key]
-            reader.advise(where, path, f"a circle: {' -> '.join(one.removeprefix('default/') for one in circle)}")
+            at.advise(f"a circle: {' -> '.join(one.removeprefix('default/') for one in circle)}")
 
 
 def _circle(key: str, following: dict[str, str]) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from activator.config.file import parse
+from activator.config.forms import parse_duration, parse_size
 from activator.config.model.file import Config
-from activator.config.reader import parse_duration, parse_size
 from activator.runtime.errors import ConfigError
 
 

@@ -12,9 +12,11 @@ import yaml
 
 from activator.config.checks import Checker
 from activator.config.file import schema
+from activator.config.forms import FILE, Key
 from activator.config.model.file import Config
+from activator.config.places import Findings, Place
 from activator.config.reader import UNREADABLE, Reader
-from activator.config.reference import Key, keys
+from activator.config.reference import keys
 from activator.config.tree import read_tree
 from activator.runtime.durations import parse_seconds
 
@@ -71,41 +73,42 @@ def test_the_pattern_of_a_duration_is_the_readers() -> None:
     assert re.search(pattern, "5 minutes") is None
 
 
-@pytest.mark.parametrize("key", list(keys()), ids=lambda key: key.path)
-def test_every_key_has_an_example_that_can_be_read(key: Key) -> None:
-    assert key.examples or key.is_group, key.path
+@pytest.mark.parametrize(("path", "key"), [pytest.param(path, key, id=path) for path, key in keys()])
+def test_every_key_has_an_example_that_can_be_read(path: str, key: Key) -> None:
+    assert key.examples or key.group is not None, path
     for example in key.examples:
         problems: list[str] = []
         text = yaml.safe_dump({"value": example})
         root = read_tree(text, "example", {}, problems)
         assert root is not None
         assert root.entries is not None
-        assert Reader(problems).read(root.entries["value"], key.kind, "value") is not UNREADABLE, problems
+        reader = Reader(Findings(root, problems))
+        assert reader.read(root.entries["value"], key.form, ("value",)) is not UNREADABLE, problems
         assert problems == []
 
 
 # But for those that need another key, or a file.
 CHECKABLE = [
-    key
-    for key in keys()
+    pytest.param(path, key, id=path)
+    for path, key in keys()
     if key.examples
-    and not key.path.startswith(("listen.", "revisions[]", "groups[]"))
-    and key.path not in {"push.token", "push.token_file", "push.networks"}
+    and not path.startswith(("listen.", "revisions[]", "groups[]"))
+    and path not in {"push.token", "push.token_file", "push.networks"}
 ]
 MEMBERS = {"listen": "0.0.0.0:8015", "peers": ["10.0.0.1:8015"], "key_file": "k"}  # none of which stands alone
 
 
-@pytest.mark.parametrize("key", CHECKABLE, ids=lambda key: key.path)
-def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
+@pytest.mark.parametrize(("path", "key"), CHECKABLE)
+def test_the_examples_of_the_file_itself_pass_the_checks(path: str, key: Key) -> None:
     for example in key.examples:
         if "certificate" in str(example):
             continue
         tree: Any = example
-        for name in reversed(key.path.split(".")):
+        for name in reversed(path.split(".")):
             tree = {name: tree}
-        if key.path.startswith("admin.") and key.path != "admin.listen":
+        if path.startswith("admin.") and path != "admin.listen":
             tree["admin"].setdefault("address", "unix:/run/admin.sock")
-        if key.path in {"kubernetes.namespace", "kubernetes.service"}:
+        if path in {"kubernetes.namespace", "kubernetes.service"}:
             tree["kubernetes"]["mode"] = "activations"
         if "members" in tree:
             tree["members"] = {**MEMBERS, **tree["members"]}
@@ -113,6 +116,6 @@ def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
         text = yaml.safe_dump({"revisions": [{"name": "a", "hosts": ["*"], "pods": ["h:1"]}], **tree})
         root = read_tree(text, "example", {}, problems)
         assert root is not None
-        reader = Reader(problems)
-        Checker(reader, None).check(root, reader.read(root, key.root, ""))
+        findings = Findings(root, problems)
+        Checker(Place(findings), None).check(Reader(findings).read(root, FILE))
         assert problems == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from activator.config.activation import KIND_OF_SPEC, camel
+from activator.config.activation import SPEC, camel
 from activator.config.crd import CONDITIONS, make_definition
 
 Schema = dict[str, Any]
@@ -51,7 +51,7 @@ def test_every_level_is_structural() -> None:
 
 
 def test_every_key_is_there_with_a_description_and_no_key_is_spelled_as_in_the_file() -> None:
-    assert set(spec()["properties"]) == {camel(field.encode_name) for field in KIND_OF_SPEC.fields}
+    assert set(spec()["properties"]) == {camel(name) for name in SPEC.keys}
     for path, one in levels(spec()):
         for name, inner in one.get("properties", {}).items():
             assert "_" not in name, path

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from activator.config.cluster_settings import ClusterSettings
+from activator.config.forms import parse_size
 from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
 from activator.config.model.queueing import Buffer
-from activator.config.reader import parse_size
 from activator.config.specs import ProbeSpec, RevisionSpec, resolve_buffer
 from activator.kubernetes.objects import Container, Revision
 from activator.runtime.child_name import private_service

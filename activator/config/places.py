@@ -1,0 +1,118 @@
+"""The place of each key of a file, for the messages about it.
+
+Rules
+  1. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
+  2. A value that could not be read has been reported by the reader, and the struct has a default in its place. A second
+     message would mislead: `Place` omits messages about such a value, and those that depend on it (`beside`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import TypeVar
+
+from activator.config.tree import Item
+
+T = TypeVar("T")
+Path = tuple[str | int, ...]  # ("revisions", 3, "pods", 0)
+
+
+class Findings:
+    """The mistakes of one tree, and the values of it that could not be read."""
+
+    def __init__(self, root: Item, problems: list[str]) -> None:
+        self.root = root
+        self.problems = problems
+        self.unread: set[Path] = set()
+        self.partial: set[Path] = set()  # lists, and mappings with free names, without some of their values
+        self.broken: set[Path] = set()  # what directly contains an unread value
+
+    def skip(self, path: Path, is_part: bool) -> None:
+        """Note a value that could not be read. `is_part`: it is left out of a list or a mapping with free names."""
+        self.unread.add(path)
+        self.broken.add(path[:-1])
+        if is_part:
+            self.partial.add(path[:-1])
+
+    def item_at(self, path: Path) -> Item:
+        """Return the item at a path, or the nearest one around it."""
+        found = self.root
+        for step in path:
+            if isinstance(step, int):
+                below = found.elements[step] if found.elements and step < len(found.elements) else None
+            else:
+                below = found.entries.get(step) if found.entries else None
+            if below is None:
+                return found
+            found = below
+        return found
+
+
+class Place:
+    """A key, by its path. `place["queue"]` is the place of a key in it, `place[0]` that of an element."""
+
+    __slots__ = ("_findings", "path")
+
+    def __init__(self, findings: Findings, path: Path = ()) -> None:
+        self._findings = findings
+        self.path = path
+
+    def __getitem__(self, step: str | int) -> Place:
+        return Place(self._findings, (*self.path, step))
+
+    def __contains__(self, key: str) -> bool:
+        """True if the file has this key, whether or not its value could be read."""
+        return self[key].item is not self.item
+
+    def each(self, values: Iterable[T]) -> Iterator[tuple[Place, T]]:
+        """Yield the elements of a list with their places."""
+        unread, path = self._findings.unread, self.path
+        places = (place for place in count() if (*path, place) not in unread)
+        for value, place in zip(values, places):
+            yield self[place], value
+
+    @property
+    def problems(self) -> int:
+        """The number of mistakes that have been reported so far, of any key."""
+        return len(self._findings.problems)
+
+    @property
+    def item(self) -> Item:
+        return self._findings.item_at(self.path)
+
+    @property
+    def where(self) -> str:
+        """The file and the line of the key, or of the nearest one around it."""
+        return self.item.where
+
+    @property
+    def is_unread(self) -> bool:
+        """True if the value, a part of it, or what contains it could not be read."""
+        unread, path = self._findings.unread, self.path
+        if not unread:
+            return False
+        return path in self._findings.partial or any(path[:end] in unread for end in range(1, len(path) + 1))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every key of this mapping is known and could be read."""
+        return self.path not in self._findings.broken
+
+    def sets(self, key: str) -> bool:
+        """True if the file has this key and its value could be read."""
+        return key in self and not self[key].is_unread
+
+    def found(self, expected: str, found: str = "", where: str = "", beside: tuple[Place, ...] = ()) -> None:
+        """Report a mistake. `where` is its line, if that is not the one of the key."""
+        self.advise(f"found {found or self.item.describe()}, expected {expected}", where, beside)
+
+    def advise(self, advice: str, where: str = "", beside: tuple[Place, ...] = ()) -> None:
+        """Report a mistake that is best described by what to change."""
+        if not any(one.is_unread for one in (self, *beside)):
+            self._findings.problems.append(f"{where or self.where}: {f'{self}: ' if self.path else ''}{advice}")
+
+    def __str__(self) -> str:
+        """Return the path as messages show it: `revisions[3].pods[0]`."""
+        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
+        return "".join(steps).removeprefix(".")
