@@ -1,4 +1,4 @@
-"""The choice between the two worlds: the hot modules compiled by mypyc, or the same sources as plain Python.
+"""The choice of the hot modules: compiled by mypyc, or the same sources as plain Python.
 
 Rules
   1. This module runs before any other of `lb` and `activator` (both packages import it first), so it is never compiled
@@ -60,7 +60,7 @@ class PlainFinder:
 
 
 def enter() -> bool:
-    """Select the world of this process. Return True if it is the compiled one.
+    """Select the compiled or the plain Python modules for this process. Return True if compiled.
 
     Raises StaleBuildError if the compiled files of a checkout do not match its sources.
     """

@@ -40,7 +40,7 @@ class Running(Protocol):
 
 
 class AdminView:
-    """Reads the program, and carries out what an operator asks for."""
+    """The implementation of the admin port's queries and commands."""
 
     def __init__(self, app: Running) -> None:
         self._app = app

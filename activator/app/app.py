@@ -442,7 +442,7 @@ class App:
         self._admin = admin
 
     def _judge(self) -> None:
-        """Drain and exit if the state worker has failed for longer than the grace, so that it can be restarted."""
+        """Drain and exit, so that the activator is restarted, if the control plane has kept failing for the grace."""
         grace_s = self.config.shutdown.panic_grace
         if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
             reasons = self.control.over_budget()

@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
 
 class Figures:
-    """`own_counts()` returns what this process counts beside its workers; `config()` the configuration in force."""
+    """The metrics of the activator.
+
+    `own_counts()` returns what this process counts beside its workers; `config()` the configuration in effect.
+    """
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ def listeners(config: Config) -> list[str | Listener]:
 
 
 class ServedAddresses:
-    """`config()` returns the configuration in force."""
+    """The addresses that the activator listens on. `config()` returns the configuration in effect."""
 
     def __init__(self, workers: Workers, config: Callable[[], Config]) -> None:
         self._workers = workers
@@ -66,7 +66,7 @@ class ServedAddresses:
         return frozenset({"IPv4", "IPv6"} if host == "::" else {"IPv6" if ":" in host else "IPv4"})
 
     def _entry_host(self) -> str:
-        """Return the host on which entries are opened: that of the first port for all revisions."""
+        """Return the host to bind entries to: that of the first TCP listener in `listen`, or 0.0.0.0 without one."""
         addresses = [address_of_listener(one) for one in listeners(self._config())]
         return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
 

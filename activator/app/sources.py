@@ -30,7 +30,10 @@ log = logging.getLogger("activator")
 
 
 class Sources:
-    """`send_command` sends to the data plane; `settled(settings)` receives the settings of a cluster with Knative."""
+    """The sources beside the file.
+
+    `send_command` sends to the data plane; `settled(settings)` receives the settings of a cluster with Knative.
+    """
 
     def __init__(
         self,

@@ -34,9 +34,9 @@ with its line.
 
 SIGHUP, or `POST /reload` on the admin port, reads the file again; requests in flight are not touched.
 A reload does not change FIXED.
-They need a restart, and `POST /reload` names those that differ in `needs_restart`. All other keys hold at once, except
-those of `limits` and `forwarded` that are about a request's header, its body's size or its origin: these hold for
-connections that are made from then on.
+They need a restart, and `POST /reload` names those that differ in `needs_restart`. All other keys take effect at
+once, except the keys of `limits` and `forwarded` for a request's header, the size of its body or its origin: these
+apply to new connections.
 
 The smallest file:
 

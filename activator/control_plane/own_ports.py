@@ -26,7 +26,7 @@ log = logging.getLogger("activator.state")
 
 
 class OwnPorts:
-    """`addresses` returns the addresses on which the activator listens now: `host:port` or `unix:/path`."""
+    """The activator's own addresses. `addresses` returns those it listens on now: `host:port` or `unix:/path`."""
 
     def __init__(self, addresses: Callable[[], Iterable[str]] = tuple) -> None:
         self.addresses = addresses

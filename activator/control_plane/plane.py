@@ -135,7 +135,7 @@ class ControlPlane:
         return self.worker.supervision.over_budget(self._revisions(), self._now())
 
     def is_hopeless(self, grace_s: float) -> bool:
-        """True if it has failed repeatedly for the whole grace: only a restart may help."""
+        """True if a task of the control plane, or half of the revisions, has kept failing for `grace_s`."""
         return self.worker.supervision.is_hopeless(self._revisions(), grace_s, self._now())
 
     def _revisions(self) -> int:
@@ -235,11 +235,11 @@ class ControlPlane:
     # --- from the prober and the fixed pods ---
 
     def pod_failed(self, key: str) -> None:
-        """A pod of the revision was probed and did not answer (`ProbeListener`)."""
+        """Handle a probe that a pod of the revision did not answer (`ProbeListener`)."""
         self._unreachable.pod_failed(key)
 
     def pod_answered(self, key: str) -> None:
-        """A pod of the revision answered (`ProbeListener`)."""
+        """Handle a probe that a pod of the revision answered (`ProbeListener`)."""
         self._unreachable.recover(key)
 
     def _pods_changed(self, key: str, are_others: bool) -> None:

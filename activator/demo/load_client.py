@@ -83,7 +83,7 @@ async def _connection(host: str, port: int, until_s: float, tally: Tally) -> Non
 
 
 async def load(address: str, connections: int, seconds: float) -> None:
-    """Send requests for `seconds`, and report every REPORT_S and at the end."""
+    """Send requests for `seconds`; print the results every REPORT_S and at the end."""
     host, _, port = address.rpartition(":")
     tally = Tally()
     began_s = time.monotonic()

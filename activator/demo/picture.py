@@ -49,7 +49,7 @@ class Snapshot:
         self.look = look
 
     def pods(self) -> list[PodTracker]:
-        """Return the slots that hold a process."""
+        """Return the slots in use, and update `most_ready`."""
         throttler = self._throttler()
         if throttler is None:
             return []

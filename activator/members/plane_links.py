@@ -33,7 +33,10 @@ Pair = tuple[int, int]  # our data plane, the other one
 
 
 class PlaneLinks:
-    """The links of one replica. `address(seat)` returns the address to dial; `met` gets each dialled connection."""
+    """The links between the data planes of this replica and those of other replicas.
+
+    `address(seat)` returns the address to dial; `met` is called with each connection that was dialled.
+    """
 
     def __init__(
         self,

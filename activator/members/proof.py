@@ -56,7 +56,7 @@ def _may_live(process: Process) -> bool:
 
 
 class EndOfProcesses:
-    """Watches processes, and calls `ended` once when all of them have ended; never, if one cannot be watched.
+    """A watch on processes: it calls `ended` once when all have ended, and never if one cannot be watched.
 
     `of` is not used here; callers compare it.
     """

@@ -215,7 +215,7 @@ class Controllers:
 
 
 class Reconcile:
-    """A pass of one controller, as a context."""
+    """A context manager that counts and times one pass of a controller."""
 
     def __init__(self, controllers: Controllers, controller: str) -> None:
         self._controllers = controllers

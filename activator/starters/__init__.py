@@ -16,10 +16,10 @@ MANIFEST: Final = "activation.yaml"  # what a cluster takes
 
 
 def starter(situation: str) -> str:
-    """Return the text of the file for a situation of SITUATIONS."""
+    """Return the example file for `situation`, a key of SITUATIONS."""
     return (Path(__file__).parent / f"{situation}.yaml").read_text("utf-8")
 
 
 def file_for(situation: str) -> str:
-    """Return the name of the file that a situation has by default."""
+    """Return the default name of the file that `activator init SITUATION` writes."""
     return MANIFEST if situation == "cluster" else FILE

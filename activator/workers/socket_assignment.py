@@ -17,7 +17,7 @@ log = logging.getLogger("activator")
 
 
 class SocketAssignment:
-    """Sends descriptors of the sockets to the workers."""
+    """The assignment of listening sockets to workers, which get their descriptors."""
 
     def __init__(self, sockets: SharedSockets, lifecycle: WorkerLifecycle, now: Now) -> None:
         self._sockets = sockets

@@ -36,12 +36,12 @@ class WorkerMembers:
         self._group = group
 
     def link(self, one: WorkerProcess, other: WorkerProcess) -> None:
-        """Give two workers a link, unless one of them has ended."""
+        """Connect two workers by a socket pair, unless one of them has ended."""
         if one.ended.is_set() or other.ended.is_set():
             return
         try:
             end, other_end = pair()
-        except OSError as error:  # no descriptors: until the retry, each of the two waits for the other
+        except OSError as error:  # out of file descriptors: until a retry succeeds, the two cannot reach each other
             log.error("workers %d and %d cannot be linked, again in %g s: %s", one.place, other.place, RETRY_S, error)
             self._loop.call_later(RETRY_S, self.link, one, other)
             return

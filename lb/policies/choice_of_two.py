@@ -18,7 +18,7 @@ from lb.tracker import PodTracker
 
 @final
 class ChoiceOfTwo(Policy):
-    """The policy `choice-of-2`."""
+    """The policy `choice-of-2`: draw two pods with room and pick the less loaded one."""
 
     name: ClassVar[str] = "choice-of-2"
     needs: ClassVar[type[RoomStructure]] = RoomArray

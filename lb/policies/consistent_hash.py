@@ -23,7 +23,7 @@ from lb.tracker import PodTracker
 
 @final
 class ConsistentHash(Policy):
-    """The policy `consistent-hash`."""
+    """The policy `consistent-hash`: pick the same pod for the same key while it has room."""
 
     name: ClassVar[str] = "consistent-hash"
     needs: ClassVar[type[RoomStructure]] = RoomCircle

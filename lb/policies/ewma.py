@@ -36,7 +36,7 @@ FIRST_GUESS_S: Final = 1.0  # the latency of every pod before the first response
 
 @final
 class Ewma(Policy):
-    """The policy `ewma`."""
+    """The policy `ewma`: draw two pods with room and pick the one with the lower expected latency."""
 
     name: ClassVar[str] = "ewma"
     needs: ClassVar[type[RoomStructure]] = RoomArray

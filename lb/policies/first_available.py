@@ -17,7 +17,7 @@ from lb.tracker import PodTracker
 
 @final
 class FirstAvailable(Policy):
-    """The policy `first-available`."""
+    """The policy `first-available`: pick the pod in the lowest slot with room."""
 
     name: ClassVar[str] = "first-available"
     needs: ClassVar[type[RoomStructure]] = RoomBitmap

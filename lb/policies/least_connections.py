@@ -15,7 +15,7 @@ from lb.tracker import PodTracker
 
 @final
 class LeastConnections(Policy):
-    """The policy `least-connections`."""
+    """The policy `least-connections`: pick the pod with the fewest requests in flight."""
 
     name: ClassVar[str] = "least-connections"
     needs: ClassVar[type[RoomStructure]] = RoomBuckets

@@ -14,7 +14,7 @@ from lb.tracker import PodTracker
 
 @final
 class RandomPick(Policy):
-    """The policy `random`."""
+    """The policy `random`: pick a random pod with room."""
 
     name: ClassVar[str] = "random"
     needs: ClassVar[type[RoomStructure]] = RoomArray

@@ -18,7 +18,7 @@ from lb.tracker import PodTracker
 
 @final
 class RoundRobin(Policy):
-    """The policy `round-robin`."""
+    """The policy `round-robin`: pick the pods with room in turn."""
 
     name: ClassVar[str] = "round-robin"
     needs: ClassVar[type[RoomStructure]] = RoomRing

@@ -19,7 +19,7 @@ from lb.weights import RoomWeights
 
 @final
 class Weighted(Policy):
-    """The policy `weighted`."""
+    """The policy `weighted`: pick a random pod with room in proportion to the weights."""
 
     name: ClassVar[str] = "weighted"
     needs: ClassVar[type[RoomStructure]] = RoomWeights

@@ -91,7 +91,7 @@ class Plan(NamedTuple):
 
 
 class GroupPolicy:
-    """Decides which programs to load and to evict, and which revision to serve next."""
+    """The policy of a group: which programs to load and to evict, and which revision to serve next."""
 
     name = ""
 

@@ -19,7 +19,7 @@ _STATUS_NAMES: Final = {b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOW
 
 
 def check_request(address: str, service: str) -> tuple[RequestHead, bytes]:
-    """Return the request and its message; `service` empty: the server as a whole."""
+    """Return the head and body of a Health/Check call; an empty `service` asks about the whole server."""
     name = service.encode()
     message = b"\x0a%c%b" % (len(name), name) if name else b""
     body = b"\0" + len(message).to_bytes(4, "big") + message

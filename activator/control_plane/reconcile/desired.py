@@ -31,7 +31,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def has_status(self) -> bool:
-        """True for an Activation. The status of a Service is not the activator's; there, events report."""
+        """True for an Activation. The activator does not write the status of a Service, and reports by events."""
         return self.kind == ACTIVATION_KIND
 
 

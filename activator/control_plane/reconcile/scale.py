@@ -77,7 +77,7 @@ class ScaleComponent:
         return await self._written(run, path, replicas)
 
     async def _patched(self, run: Pass, path: str, replicas: int) -> Outcome:
-        """Write the replicas by a patch (rule 4)."""
+        """Write the replicas of a custom resource by a patch, because its scale cannot be applied (rule 4)."""
         memory, now_s, target = run.memory, run.now(), run.desired.target
         again = memory.taken_for == replicas
         wait_s = _wait_s(run, replicas)

@@ -42,7 +42,7 @@ class ServiceComponent:
         return not isinstance(known, ServiceSeen) or not wire.is_service(known, wanted, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
-        """Write the Service; raise the API's refusal."""
+        """Create, update or delete the Service. Raises the error of the API if it rejects a write."""
         wanted = run.desired.service if run.desired.present else None
         known = await self._known(run, "" if wanted is None else wanted.name)
         if wanted is None:

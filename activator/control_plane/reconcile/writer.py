@@ -50,7 +50,7 @@ class Applied:
 
 @final
 class Writer:
-    """Makes the writes of passes and counts their results in `controllers`."""
+    """The writer of a pass, which counts the results in `controllers`."""
 
     def __init__(self, api: Api, controllers: Controllers, rng: Rng, pause: Pause = pause) -> None:
         self.api = api

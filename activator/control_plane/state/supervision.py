@@ -53,7 +53,7 @@ class Panics:
 
 
 class Supervision:
-    """Counts panics and returns backoffs. `rng` draws the jitter; without one there is none."""
+    """The counts of panics and the backoffs that follow. `rng` draws the jitter; without one there is none."""
 
     def __init__(self, rng: Rng | None = None) -> None:
         self._rng = rng

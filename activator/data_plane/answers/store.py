@@ -179,7 +179,7 @@ class AnswerStore(AnswerKeeper):
     # --- the end ---
 
     def close(self) -> None:
-        """Accept no more requests."""
+        """Store no more responses: later requests are answered synchronously."""
         self.is_closing = True
 
     def cut(self) -> None:

@@ -298,7 +298,11 @@ class Lending(SlotLender):
             del self.borrowers[member]
 
     def hand_over(self) -> None:
-        """Release everything, because another member owns the revision now and the throttler already has a source."""
+        """Take back all lent slots and drop the requests of borrowers, which register again with the next owner.
+
+        The caller has replaced the source of a throttler that stays in use, so that none of its requests gets these
+        slots.
+        """
         for borrower in self.borrowers.values():
             self._forget_waiters(borrower)
             for slot in list(borrower.slots):

@@ -61,7 +61,7 @@ class RegisteredConnection(Connection):
         raise NotImplementedError
 
     def refuse_unsent(self) -> int:
-        """Refuse the requests whose bodies are still being received; return their number."""
+        """Refuse, at the end of a drain, the requests that have no pod and are not queued; return their number."""
         raise NotImplementedError
 
     def try_evict(self) -> bool:

@@ -37,7 +37,7 @@ class Removal:
 
 
 def highest_generation(table: TrackerTable) -> int:
-    """Return a generation above that of all slots, even if the table has lost count."""
+    """Return a generation above that of every slot, even if the counter of the table is wrong."""
     generation = int(table.generation)
     for tracker in table.slots:
         generation = max(generation, int(tracker.generation) + 1)

@@ -107,7 +107,7 @@ class PooledConnection(Connection):
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # because tests derive from the pool
 class ConnectionOwner:
-    """The pool as a connection sees it."""
+    """The interface of the pool to its connections, which report their events to it."""
 
     def opened(self, connection: PooledConnection) -> None:
         """Handle a successful dial."""

@@ -78,7 +78,7 @@ is in the traces ([tracing](tracing.md)).
 
 _SCALING = """\
 These metrics cover the revisions that the activator scales, that is those with `process`, as of their last decision
-([scaling](scaling.md)). For a revision that sleeps, that is without load, the averages are 0.
+([scaling](scaling.md)). The averages of a revision without load are 0.
 """
 
 

@@ -63,7 +63,7 @@ class Family(NamedTuple, Generic[Source]):
         return HistogramMetricFamily(self.name, self.text, labels=labels)
 
     def folded(self, rows: Iterable[Row]) -> list[Row]:
-        """Combine the rows of several sources."""
+        """Merge rows that have the same labels."""
         found: dict[tuple[str, ...], Value] = {}
         for labels, value in rows:
             before = found.get(labels)

@@ -86,7 +86,7 @@ class CountedRequests(Protocol):
 
 
 class RequestReader(Protocol):
-    """`KnativeRequests` of one process, or `WorkersRequests`."""
+    """The interface of `KnativeRequests` (one process) and `WorkersRequests` (all workers)."""
 
     def read(self, revisions: AbstractSet[str]) -> Iterator[tuple[str, CountedRequests]]:
         """Yield the series as `KnativeRequests.read` does."""

@@ -32,7 +32,7 @@ log = logging.getLogger("activator.kubernetes")
 
 
 class GiveBack:
-    """Gives Services back.
+    """The task that restores Services that are no longer declared.
 
     `may(service_uid)`: True if this replica writes for the Service and all declarations of Services are known.
     """

@@ -21,9 +21,9 @@ _SECONDS: Final = 1 << 34  # above any creation time
 
 
 def part_of_host(revision: Revision, key: str) -> str:
-    """Return the part of a host that the revision claims, as text; empty: all of it.
+    """Return a suffix that names the part of a host's requests that the revision claims; empty: all requests.
 
-    Revisions that split their requests share a claim.
+    A revision with a weight gets its own key as the suffix, so that it conflicts with no other revision of the split.
     """
     if revision.weight is not None:
         return f" {key}"

@@ -73,7 +73,7 @@ def place_of(target: Target, namespace: str) -> Place:
 
 
 class OtherTargets:
-    """Reads the targets that are not watched.
+    """The reader of targets whose kind is not watched.
 
     `filed(place, workload, problem)` receives each result. `workload` None: there is no object of this name, or
     `problem` is the reason why the object can never be scaled.

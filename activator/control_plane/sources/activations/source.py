@@ -55,7 +55,7 @@ log = logging.getLogger("activator.kubernetes")
 
 
 class Targets(Protocol):
-    """Reads targets of kinds that are not watched (`OtherTargets`)."""
+    """The interface of `OtherTargets`, the reader of targets whose kind is not watched."""
 
     def follow(self, place: Place) -> None:
         """Read the target until `forget`."""

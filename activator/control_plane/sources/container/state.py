@@ -11,7 +11,10 @@ STOPPED_CODES = frozenset({0, 130, 137, 143})  # ended by itself, or by a signal
 
 
 class ContainerState(NamedTuple):
-    """`exit_code` is valid if it does not run, `process` if it does: the number on the engine's machine."""
+    """The state of a container.
+
+    `exit_code` is valid if it does not run; `process`, its process ID on the engine's machine, if it does.
+    """
 
     is_running: bool
     is_paused: bool

@@ -30,7 +30,7 @@ log = logging.getLogger("activator.container")
 
 
 class Watcher:
-    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next call follows."""
+    """The loop that calls `look` on events of the engine and every LOOK_S; an error is logged, and retried."""
 
     def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine

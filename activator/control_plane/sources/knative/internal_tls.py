@@ -115,7 +115,7 @@ class SecretObjects:
         log.warning("the Secret %s was deleted; its last content stays in use", SECRET)
 
     def missed(self, new: Secret) -> None:
-        """Do nothing: the present state has been delivered."""
+        """Do nothing: `changed` has already been called with the current state."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
         """Do nothing: the differences have been delivered one by one."""
@@ -134,7 +134,7 @@ class BundleObjects:
         self._tls.bundle(old.metadata.name, {})
 
     def missed(self, new: ConfigMap) -> None:
-        """Do nothing: the present state has been delivered."""
+        """Do nothing: `changed` has already been called with the current state."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
         """Do nothing: the differences have been delivered one by one."""

@@ -34,7 +34,7 @@ class _Objects:
     """The handler of one kind; lists need no more than the calls for single objects."""
 
     def missed(self, new: Any) -> None:
-        """Do nothing: the present state has been delivered, which is enough for most kinds."""
+        """Do nothing: `changed` has already been called with the current state, which is enough for most kinds."""
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
         """Do nothing: the differences have been delivered one by one."""

@@ -63,7 +63,7 @@ def trusts_queue_proxy(revision: Revision) -> bool:
 
 
 class SpecMaker:
-    """Makes specifications.
+    """The translator of Knative Revisions into specifications.
 
     `default_policy` returns the policy for a container concurrency; `policies` are the existing names. `threshold` and
     `health` are the configuration's, for all revisions.

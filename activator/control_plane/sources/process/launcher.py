@@ -14,7 +14,7 @@ NOT_POSSIBLE = 126
 
 
 def limit(key: str, values: list[int]) -> str:
-    """Limit this process; return why that is not possible, or an empty string."""
+    """Apply one setting to this process: a resource limit or the user. Return the error, or an empty string."""
     what = f"set `{key}`"
     try:
         if key == "cpus":

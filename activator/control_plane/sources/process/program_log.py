@@ -107,7 +107,7 @@ class History:
 
 
 class FileSettings(NamedTuple):
-    """`path` is absolute, `bytes_max` the limit of one file, `keep` the number of older files."""
+    """A log file: its absolute `path`, the limit of one file, and the number of older files to keep."""
 
     path: str
     bytes_max: int

@@ -33,7 +33,7 @@ class _Shown:
 
 
 class ShownOutput:
-    """Sends the output of starting programs to the data plane.
+    """The sender of starting programs' output to the data plane.
 
     `find(key)` returns the processes of a revision; `send` delivers messages.
     """

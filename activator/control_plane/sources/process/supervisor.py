@@ -65,7 +65,7 @@ class ProgramListener(Protocol):
 
 
 class ProcessSupervisor(Keeper):
-    """Keeps the wanted number of programs of each revision running; `units` creates them.
+    """The supervisor of local programs: it runs the wanted number for each revision. `units` creates them.
 
     `panicked(key, what, error, now_s)` is called with bugs of the activator and returns how long to wait.
     """
