@@ -169,13 +169,16 @@ format: $(VENV)/.packages  ## puts the sources in shape
 bench: $(VENV)/.packages build  ## measures (BENCH="micro", "load", …)
 	$(PY) -m bench $(or $(BENCH),load)
 
+# The folders that hold them: collecting all tests takes half a minute of each process.
+E2E := tests/e2e tests/bench
+
 e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
-	$(PY) -m pytest -m "e2e and not deep and not soak" $(PYTEST_ARGS)
+	$(PY) -m pytest -m "e2e and not deep and not soak" $(E2E) $(PYTEST_ARGS)
 
 deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
 	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
-	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep" $(PYTEST_ARGS)
+	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep and not soak" $(PYTEST_ARGS)
 
 soak: $(VENV)/.packages build  ## hours of real traffic: 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts
 	$(PY) -m pytest -q -m "e2e and soak" $(PYTEST_ARGS)

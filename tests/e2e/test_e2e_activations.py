@@ -323,6 +323,7 @@ def ask_patiently(activator: Activator) -> tuple[int, float]:
     return status, time.monotonic()
 
 
+@pytest.mark.deep
 def test_a_request_in_line_is_served_soon_after_the_api_is_back(cluster: StoryCluster, activator: Activator) -> None:
     """However long it was away: nobody waits out a pause that has grown meanwhile."""
     cluster.deploy()

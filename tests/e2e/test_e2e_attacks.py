@@ -67,7 +67,7 @@ def descriptors(activator: Activator) -> int:
     "connections",
     [pytest.param(750, id="short"), pytest.param(100_000, id="long", marks=pytest.mark.soak)],
 )
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [pytest.param(False, marks=pytest.mark.deep), True])
 def test_a_storm_of_resets_cuts_nobody_else(
     tls: bool, connections: int, run_activator: RunActivator, tmp_path: Path
 ) -> None:

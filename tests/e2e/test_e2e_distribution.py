@@ -19,7 +19,7 @@ import pytest
 import activator
 from tests.sources import PACKAGES, PRODUCT_FILES, ROOT
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.deep]
 
 HOOKS = "import sys, setuptools.build_meta as hooks; print(getattr(hooks, 'build_' + sys.argv[1])(sys.argv[2]))"
 SMALLEST = "listen: 127.0.0.1:0\nrevisions:\n  - {name: app, hosts: ['*'], pods: [127.0.0.1:9]}\n"

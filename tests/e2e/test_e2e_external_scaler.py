@@ -122,6 +122,7 @@ def test_a_request_that_trickles_has_its_time(serving: tuple[Activator, str]) ->
     assert is_answered(address)
 
 
+@pytest.mark.deep
 def test_nothing_that_a_peer_sends_is_written_to_our_log(serving: tuple[Activator, str]) -> None:
     activator, address = serving
     for _ in range(5):

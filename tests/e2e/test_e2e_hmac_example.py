@@ -16,6 +16,7 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> InstalledExample:
     return InstalledExample("hmac_filter", tmp_path_factory.mktemp("installed"))
 
 
+@pytest.mark.deep
 def test_it_keeps_the_contract(installed: InstalledExample) -> None:
     assert "9 passed" in installed.run("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/test_hmac_filter.py")
 

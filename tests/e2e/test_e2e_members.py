@@ -99,7 +99,10 @@ class Replicas:
         return [one.address for one in self.running.values()]
 
 
-@pytest.mark.parametrize(("limit", "workers"), [(1, 1), (3, 1), (1, 2)])
+@pytest.mark.parametrize(
+    ("limit", "workers"),
+    [pytest.param(1, 1, marks=pytest.mark.deep), pytest.param(3, 1, marks=pytest.mark.deep), (1, 2)],
+)
 def test_a_limit_holds_over_all_replicas(run_activator: RunActivator, tmp_path: Path, limit: int, workers: int) -> None:
     with CountingPods(3, 0.002) as pods:
         replicas = Replicas(run_activator, tmp_path, 3, [limited(pods.addresses, limit)], workers=workers)
@@ -111,7 +114,7 @@ def test_a_limit_holds_over_all_replicas(run_activator: RunActivator, tmp_path: 
         assert all(one.revision("app")["requests"] for one in replicas.running.values())
 
 
-@pytest.mark.parametrize("limit", [1, 3])
+@pytest.mark.parametrize("limit", [pytest.param(1, marks=pytest.mark.deep), 3])
 def test_limits_hold_while_replicas_are_killed_and_started_again(
     run_activator: RunActivator, tmp_path: Path, limit: int
 ) -> None:
@@ -311,7 +314,7 @@ def known(replicas: Replicas) -> list[int]:
     ]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.deep), 2])
 def test_a_replica_that_drains_hands_over_what_it_owns_at_once(
     run_activator: RunActivator, tmp_path: Path, workers: int
 ) -> None:
@@ -364,7 +367,7 @@ def test_all_workers_of_a_group_end_at_once(run_activator: RunActivator, tmp_pat
             assert [ask(activator.address, request()).status for _ in range(8)] == [200] * 8
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.deep)])
 def test_a_group_that_cannot_grant_is_not_ready_until_the_operator_has_spoken(
     run_activator: RunActivator, tmp_path: Path, workers: int
 ) -> None:

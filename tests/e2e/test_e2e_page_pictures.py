@@ -260,6 +260,7 @@ def show_table(page: Page, answers: Answers) -> None:
     expect(page.locator("svg.spark")).to_have_count(len(STATES))
 
 
+OFTEN = frozenset({"failed", "serving", "groups"})  # the others in `make deep`
 SHOWN: dict[str, Callable[[Page, Answers], None]] = {
     "table": show_table,
     "failed": show_failed,
@@ -284,7 +285,9 @@ def check_both(page: Page, calculator: Page, name: str, folder: Path) -> None:
             compare(calculator, f"{name}-{scheme}", page.screenshot(animations="disabled", caret="hide"), folder)
 
 
-@pytest.mark.parametrize("state", SHOWN)
+@pytest.mark.parametrize(
+    "state", [pytest.param(state, marks=() if state in OFTEN else pytest.mark.deep) for state in SHOWN]
+)
 def test_the_live_page(activator: Activator, page: Page, calculator: Page, state: str, tmp_path: Path) -> None:
     answers = Answers(activator)
     answers.give(page)

@@ -75,8 +75,10 @@ def test_ewma(stack: ExitStack, run_activator: RunActivator) -> None:
 
 @pytest.mark.parametrize(
     ("hash_on", "header"),
-    [({"header": "X-User"}, "X-User: {}\r\n"), ({"cookie": "session"}, "Cookie: theme=dark; session={}\r\n")],
-    ids=["header", "cookie"],
+    [
+        pytest.param({"header": "X-User"}, "X-User: {}\r\n", id="header"),
+        pytest.param({"cookie": "session"}, "Cookie: theme=dark; session={}\r\n", id="cookie", marks=pytest.mark.deep),
+    ],
 )
 def test_consistent_hash(
     pods: list[ScriptedPod], run_activator: RunActivator, hash_on: dict[str, str], header: str
