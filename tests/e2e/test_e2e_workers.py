@@ -21,7 +21,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Client, CutShortError, ask, request
 from tests.e2e.load import Tally, limited
-from tests.e2e.running import SERVING, Activator, configured, eventually, is_dead, process_revision
+from tests.e2e.running import PATIENCE_S, SERVING, Activator, configured, eventually, is_dead, process_revision
 from tests.simulation.checker import check, read
 
 
@@ -31,14 +31,14 @@ def workers(activator: Activator) -> list[dict[str, Any]]:
     return found
 
 
-def pids(activator: Activator) -> list[int]:
+def pids(activator: Activator, timeout_s: float = PATIENCE_S) -> list[int]:
     """Of all workers, once all serve."""
 
     def all_serve() -> list[int]:
         shown = workers(activator)
         return [one["pid"] for one in shown] if all(one["state"] == "serving" for one in shown) else []
 
-    return eventually(all_serve, "all workers serve")
+    return eventually(all_serve, "all workers serve", timeout_s)
 
 
 def counter(activator: Activator, name: str) -> float:
