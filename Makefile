@@ -54,12 +54,12 @@ test: $(VENV)/.packages build  ## the tests, on two cores (without a C compiler 
 	    $(MAKE) --no-print-directory test-both; \
 	fi
 
-# What the second says is shown when the first is done. Two processes for each half: a test that waits leaves its core.
+# What the second says is shown when the first is done. Two processes for the plain half, which often waits.
 .PHONY: test-both
 test-both:
 	@mkdir -p build; echo "make: the folders that are not compiled are tested beside the others (build/plain.log)"
 	@$(PLAIN) $(PYTEST) -n 2 tests $(call IGNORED,$(COMPILED_TESTS) $(REPOSITORY_TESTS)) $(PYTEST_ARGS) >build/plain.log 2>&1 & plain=$$!; \
-	$(COMPILED) $(PYTEST) -n 2 $(COMPILED_TESTS) $(PYTEST_ARGS); compiled=$$?; \
+	$(COMPILED) $(PYTEST) $(COMPILED_TESTS) $(PYTEST_ARGS); compiled=$$?; \
 	wait $$plain; failed=$$?; cat build/plain.log; \
 	[ $$compiled -eq 0 ] && [ $$failed -eq 0 ]
 
