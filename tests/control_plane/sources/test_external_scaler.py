@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -432,3 +435,14 @@ def test_the_error_for_a_port_in_use_has_the_remedy() -> None:
             await other.start()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("level", ["", "INFO"])
+def test_programs_do_not_inherit_how_grpc_logs_here(level: str) -> None:
+    package = "activator.control_plane.sources.external_scaler"
+    code = f"import os, {package}; print(os.environ.get('GRPC_VERBOSITY', ''))"
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
+    if level:
+        environment["GRPC_VERBOSITY"] = level
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == level
