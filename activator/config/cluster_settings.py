@@ -47,18 +47,18 @@ class ClusterSettings(msgspec.Struct, frozen=True):
 
 
 Data = Mapping[str, str]
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def read_network(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
-    """Return the settings updated from config-network; `tell` receives each mistake."""
+def read_network(settings: ClusterSettings, data: Data, report: Report) -> ClusterSettings:
+    """Return the settings updated from config-network; `report` receives each mistake."""
     mode = data.get("mesh-compatibility-mode", MESH_AUTO).lower()
     if mode not in (MESH_AUTO, MESH_ENABLED, MESH_DISABLED):
-        tell(f"{NETWORK}: mesh-compatibility-mode: expected auto, enabled or disabled, found {mode!r}")
+        report(f"{NETWORK}: mesh-compatibility-mode: expected auto, enabled or disabled, found {mode!r}")
         mode = settings.mesh_mode
     encryption = data.get("system-internal-tls", "").lower()
     if encryption not in ("", "enabled", "disabled"):
-        tell(f"{NETWORK}: system-internal-tls: expected Enabled or Disabled, found {encryption!r}")
+        report(f"{NETWORK}: system-internal-tls: expected Enabled or Disabled, found {encryption!r}")
         internal_tls = settings.internal_tls
     else:
         internal_tls = encryption == "enabled" or (not encryption and _true(data.get("internal-encryption", "")))
@@ -66,21 +66,21 @@ def read_network(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSe
     return replace(settings, mesh_mode=mode, internal_tls=internal_tls, passes_through=passes_through)
 
 
-def read_autoscaler(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
+def read_autoscaler(settings: ClusterSettings, data: Data, report: Report) -> ClusterSettings:
     """Return the settings updated from config-autoscaler."""
     return replace(
         settings,
-        max_scale=_whole(data, "max-scale", settings.max_scale, tell),
-        max_scale_limit=_whole(data, "max-scale-limit", settings.max_scale_limit, tell),
+        max_scale=_whole(data, "max-scale", settings.max_scale, report),
+        max_scale_limit=_whole(data, "max-scale-limit", settings.max_scale_limit, report),
     )
 
 
-def read_observability(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
+def read_observability(settings: ClusterSettings, data: Data, report: Report) -> ClusterSettings:
     """Return the settings updated from config-observability."""
     template = data.get("logging.request-log-template", "")
     wanted = _true(data.get("logging.enable-request-log", ""))
     if wanted and "logging.request-log-template" in data and not template:
-        tell("config-observability: logging.enable-request-log needs a logging.request-log-template")
+        report("config-observability: logging.enable-request-log needs a logging.request-log-template")
         wanted, template = settings.request_log, settings.request_log_template
     return replace(
         settings,
@@ -90,15 +90,15 @@ def read_observability(settings: ClusterSettings, data: Data, tell: Tell) -> Clu
         metrics_endpoint=data.get("metrics-endpoint", ""),
         tracing_protocol=data.get("tracing-protocol", "none"),
         tracing_endpoint=data.get("tracing-endpoint", ""),
-        tracing_sampling_rate=_share(data, "tracing-sampling-rate", settings.tracing_sampling_rate, tell),
+        tracing_sampling_rate=_share(data, "tracing-sampling-rate", settings.tracing_sampling_rate, report),
     )
 
 
-def read_logging(settings: ClusterSettings, data: Data, tell: Tell) -> ClusterSettings:
+def read_logging(settings: ClusterSettings, data: Data, report: Report) -> ClusterSettings:
     """Return the settings updated from config-logging: `loglevel.activator`, else the level of zap's configuration."""
     level = data.get("loglevel.activator", "") or _zap_level(data.get("zap-logger-config", ""))
     if level and level.lower() not in _LEVELS:
-        tell(f"config-logging: loglevel.activator: expected debug, info, warn or error, found {level!r}")
+        report(f"config-logging: loglevel.activator: expected debug, info, warn or error, found {level!r}")
         return settings
     return replace(settings, log_level=_LEVELS.get(level.lower(), ""))
 
@@ -118,17 +118,17 @@ def _true(text: str) -> bool:
     return text.strip().lower() in ("true", "enabled")
 
 
-def _whole(data: Data, name: str, former: int, tell: Tell) -> int:
+def _whole(data: Data, name: str, former: int, report: Report) -> int:
     text = data.get(name, "").strip()
     if not text:
         return 0
     if not text.isdecimal() or len(text) > _DIGITS_MAX:
-        tell(f"{AUTOSCALER}: {name}: expected a whole number, found {text!r}")
+        report(f"{AUTOSCALER}: {name}: expected a whole number, found {text!r}")
         return former
     return int(text)
 
 
-def _share(data: Data, name: str, former: float, tell: Tell) -> float:
+def _share(data: Data, name: str, former: float, report: Report) -> float:
     text = data.get(name, "").strip()
     if not text:
         return 0.0
@@ -137,6 +137,6 @@ def _share(data: Data, name: str, former: float, tell: Tell) -> float:
     except ValueError:
         share = -1.0
     if not 0.0 <= share <= 1.0:
-        tell(f"config-observability: {name}: expected a number from 0 to 1, found {text!r}")
+        report(f"config-observability: {name}: expected a number from 0 to 1, found {text!r}")
         return former
     return share

@@ -3,8 +3,8 @@
 Rules
   1. A file is a manifest if one of its documents has `apiVersion` and `kind`; other files are the activator's own.
   2. Objects of other kinds are skipped: the API server reports their mistakes.
-  3. Two objects with the same name are a mistake, and so is one without a name. What depends on the cluster (whether a
-     target exists, which other object has a host) is reported in the status of the applied object.
+  3. An object without a name is a mistake, and so are two with the same name. Properties of the cluster (whether a
+     target exists, which other object has a host) are reported in the status of the applied object.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from activator.runtime.reasons import Reason
 HOLD_MAX_S: Final = 3600.0  # the longest hold of a request by a filter
 
 WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses without a body
-NO_PLACE: Final = Waiter()  # of an exchange without a revision, and after its end
+NO_PLACE: Final = Waiter()  # the place of an exchange without a revision, and of one that is over
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -48,7 +48,7 @@ class SharedWriting:
         self._outgoing: dict[int, dict[str, RevisionLoad]] = {}
         self._loop = asyncio.get_running_loop()
         self._changed: Callable[[Writers], None] | None = None
-        self._heard: Callable[[int, Load], None] | None = None
+        self._loaded: Callable[[int, Load], None] | None = None
         self.writers = Writers(group.seat, is_allowed=False)
         self._sent_total = 0  # loads sent
         self._received_total = 0
@@ -56,9 +56,9 @@ class SharedWriting:
 
     # --- for the source that writes ---
 
-    def join(self, changed: Callable[[Writers], None], heard: Callable[[int, Load], None]) -> None:
-        """Call `changed(writers)` now and at each change, and `heard(seat, load)` for each load of another replica."""
-        self._changed, self._heard = changed, heard
+    def join(self, changed: Callable[[Writers], None], loaded: Callable[[int, Load], None]) -> None:
+        """Call `changed(writers)` now and at each change, and `loaded(seat, load)` for each load of another replica."""
+        self._changed, self._loaded = changed, loaded
         changed(self.writers)
 
     def set_writes(self, writes: bool) -> None:
@@ -93,11 +93,11 @@ class SharedWriting:
         now_s = self._now()
         for one in message.loads:
             self._received_total += 1
-            if self._heard is not None:
+            if self._loaded is not None:
                 load = Load(
                     one.key, one.in_flight, one.queued, one.requests_total, one.concurrency, one.request_seconds, now_s
                 )
-                self._heard(seat, load)
+                self._loaded(seat, load)
 
     # --- internal ---
 

@@ -11,7 +11,7 @@ from activator.runtime.errors import StartError
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_sockets import SocketAccess, bind_unix
 
-PRIVILEGED_BELOW: Final = 1024  # unless net.ipv4.ip_unprivileged_port_start says otherwise
+PRIVILEGED_BELOW: Final = 1024  # the default of net.ipv4.ip_unprivileged_port_start
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # connections of the admin port; above it, the oldest is closed
 

@@ -4,8 +4,8 @@ Rules
   1. Metrics that a controller runtime has keep its names, so that its dashboards work. The only label is `controller`,
      because the queues' label `name` would have the same value. The label `host` of client-go's calls is omitted,
      because its value would be an address. The verb is that of the API.
-  2. Each of the activator's own metrics states what it adds to the nearest standard one. Together they are at most 113
-     series.
+  2. The description of each of the activator's own metrics names the difference from the nearest standard one.
+     Together they are at most 113 series.
 """
 
 from __future__ import annotations
