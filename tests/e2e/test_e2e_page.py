@@ -212,6 +212,27 @@ def test_streams_are_counted_beside_connections(run_activator: RunActivator, pag
             expect(status).not_to_contain_text("HTTP/2 streams")
 
 
+def test_what_a_change_said_stays_long_enough_to_be_read(serving: Activator, page: Page) -> None:
+    """The state of the proxy takes its place after 15 s, or when the proxy stops answering."""
+    page.add_init_script("window.ahead_ms = 0; const real = performance.now.bind(performance); performance.now = () => real() + ahead_ms")
+    opened(page, serving)
+    status = page.get_by_role("status")
+    page.get_by_role("button", name="Reload the file").click()
+    expect(status).to_contain_text("Reload: done")
+    for _ in range(3):
+        with page.expect_response("**/debug/overview"):
+            pass
+    expect(status).to_contain_text("Reload: done")
+    page.evaluate("ahead_ms = 15000")
+    expect(status).to_contain_text("3 revisions")
+    page.get_by_role("button", name="Reload the file").click()
+    expect(status).to_contain_text("Reload: done")
+    page.route("**/debug/overview", lambda route: route.fulfill(status=503))
+    expect(status).to_have_text("no answer: status 503")
+    page.unroute("**/debug/overview")
+    expect(status).to_contain_text("3 revisions")
+
+
 def test_when_there_is_no_answer_it_says_so(serving: Activator, page: Page) -> None:
     opened(page, serving)
     page.route("**/debug/overview", lambda route: route.fulfill(status=503))

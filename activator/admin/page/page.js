@@ -1,6 +1,6 @@
 
 'use strict';
-const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000, CHANGE_MS = 30000;
+const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000, CHANGE_MS = 30000, KEPT_MS = 15000;
 const CURVES_MAX = 60, SPARK_POINTS = 60;
 const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, UNLIMITED = 2 ** 30;
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
@@ -12,7 +12,7 @@ const COLUMNS = [
 const find = name => document.querySelector(name);
 const told = find('#told'), table = find('table'), search = find('#search'), filter = find('#state'), sure = find('#sure');
 const rows = new Map();  // by key: what is shown of a revision
-let sorted = {column: 1, way: 1}, open = '', last = null, asked_ms = -Infinity, confirmed = null;
+let sorted = {column: 1, way: 1}, open = '', last = null, asked_ms = -Infinity, kept_until_ms = 0, confirmed = null;
 
 // --- elements: what has not changed is not written -----------------------------------------------------------------
 
@@ -340,12 +340,12 @@ async function change(path, button, what) {
     told.textContent = what + ': ' + (problems.length ? problems.join('; ') :
       restart.length ? 'done; only a new start applies ' + restart.join(', ') : 'done');
     mark(told, problems.length || restart.length ? 'bad' : 'good');
-    last = null;  // it stays for a moment
   } catch (error) {
     told.textContent = what + ': ' + (error.name === 'TimeoutError' ?
       'no answer within ' + CHANGE_MS / 1000 + ' s; it may be done all the same' : error.message);
     mark(told, 'bad');
   }
+  kept_until_ms = performance.now() + KEPT_MS;  // long enough to read a problem
   button.disabled = false;
 }
 function confirm_first(question, act) {
@@ -391,7 +391,7 @@ async function look() {
   for (const [key, row] of rows) if (!keys.has(key)) { row.body.remove(); rows.delete(key); if (open === key) open = ''; }
   order();
   draw_groups(all.groups || []);
-  if (last !== null || told.className === '') {
+  if (performance.now() >= kept_until_ms) {
     write(told, all.revisions.length + ' revisions, ' + all.clients + ' client connections' +
       (all.streams ? ' (' + all.streams + ' HTTP/2 streams)' : '') + (all.workers > 1 ? ', ' + all.workers + ' workers' : '') +
       (all.draining ? ', draining' : ''));
@@ -403,7 +403,7 @@ async function look() {
 }
 async function again() {
   if (!document.hidden) {
-    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
+    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; kept_until_ms = 0; }
   }
   setTimeout(again, rows.size > ROWS_OFTEN ? SELDOM_MS : OFTEN_MS);
 }
