@@ -210,10 +210,12 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
 
     from activator.app import App, Settings, load, worker_count
     from activator.control_plane.sources.process.reaping import Reaping
+    from activator.runtime import lean_import
     from activator.runtime.service_manager import ServiceManager
     from activator.runtime.sockets import pass_on
     from activator.runtime.unix_sockets import remove_all_files
 
+    lean_import.prepare("aiohttp")
     _raise_descriptor_limit()  # before the workers are forked, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)

@@ -30,8 +30,8 @@ SHAPES = {"1 object of 1,000": 1, "10 slices of 100": 10}
 BAR_MS = 5.0
 IMPORTS = {
     "what the data path needs": "import uvloop, httptools, msgspec, yaml, aiohttp",
-    "… and the lean import": "from activator.kubernetes import lean_import;"
-    " lean_import.prepare(); import kubernetes_asyncio.config",
+    "… and the lean import": "from activator.runtime import lean_import;"
+    " lean_import.prepare('kubernetes_asyncio'); import kubernetes_asyncio.config",
     "… and all of kubernetes_asyncio": "import kubernetes_asyncio",
 }
 

@@ -20,8 +20,8 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.request import getproxies
 
-from activator.kubernetes import lean_import
 from activator.kubernetes.errors import CredentialsError
+from activator.runtime import lean_import
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.units import MIB
 
@@ -110,7 +110,7 @@ class Credentials:
             return True
 
     async def _read(self) -> None:
-        lean_import.prepare()
+        lean_import.prepare("kubernetes_asyncio")
         from kubernetes_asyncio.client import Configuration
 
         self._read_s = self._looked_s = self._now()

@@ -214,7 +214,9 @@ def test_streams_are_counted_beside_connections(run_activator: RunActivator, pag
 
 def test_what_a_change_said_stays_long_enough_to_be_read(serving: Activator, page: Page) -> None:
     """The state of the proxy takes its place after 15 s, or when the proxy stops answering."""
-    page.add_init_script("window.ahead_ms = 0; const real = performance.now.bind(performance); performance.now = () => real() + ahead_ms")
+    page.add_init_script(
+        "window.ahead_ms = 0; const real = performance.now.bind(performance); performance.now = () => real() + ahead_ms"
+    )
     opened(page, serving)
     status = page.get_by_role("status")
     page.get_by_role("button", name="Reload the file").click()

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import os
 import ssl
-import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator
@@ -18,7 +17,6 @@ import pytest
 import trustme
 import uvloop
 
-from activator.kubernetes import lean_import
 from activator.kubernetes.client import KubeClient
 from activator.kubernetes.credentials import KUBE_CREDENTIALS_AGE_S, KUBE_RENEW_MIN_S, Credentials
 from activator.kubernetes.errors import (
@@ -28,6 +26,7 @@ from activator.kubernetes.errors import (
     WatchCutError,
 )
 from activator.kubernetes.resources import CONFIG_MAPS, Selection
+from activator.runtime import lean_import
 from tests.kubernetes.fake_api_server import FakeApiServer
 from tests.kubernetes.fake_cluster import (
     Cluster,
@@ -176,7 +175,7 @@ async def test_a_plugin_is_run_again_after_a_401(tmp_path: Path) -> None:
 @on_a_loop
 async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's loader, on files of our own: a token that is replaced is used after a minute, or after a 401."""
-    lean_import.prepare()
+    lean_import.prepare("kubernetes_asyncio")
     from kubernetes_asyncio.config import incluster_config
 
     authority = trustme.CA().cert_pem
@@ -288,44 +287,3 @@ async def test_what_cannot_be_read_is_one_kind_of_error(
     named = {} if environ else {"KUBECONFIG": str(file)}
     with pytest.raises(CredentialsError):
         await Credentials({**environ, **named}, ManualClock().now).client()
-
-
-def test_the_import_is_lean_and_whoever_needs_more_gets_it() -> None:
-    code = """
-        import sys
-        from activator.kubernetes import lean_import
-        lean_import.prepare()
-        from kubernetes_asyncio.config import load_kube_config
-        from kubernetes_asyncio.client import ApiClient, Configuration
-        heavy = [name for name in sys.modules if ".models." in name or ".api." in name or "dynamic" in name]
-        assert not heavy, heavy
-        assert len([name for name in sys.modules if name.startswith("kubernetes_asyncio")]) < 25
-        from kubernetes_asyncio.client import V1Pod, CoreV1Api
-        assert V1Pod(kind="Pod").kind == "Pod" and CoreV1Api
-        import kubernetes_asyncio.client
-        assert kubernetes_asyncio.client.models.V1Pod is V1Pod
-        assert kubernetes_asyncio.client.ApiClient is ApiClient
-        import kubernetes_asyncio
-        assert kubernetes_asyncio.__version__ and kubernetes_asyncio.watch.Watch
-        try:
-            kubernetes_asyncio.nothing
-        except AttributeError:
-            print("fine")
-    """
-    environment = {**os.environ, "ACTIVATOR_COMPILE": "0"}
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
-    assert (result.returncode, result.stdout) == (0, "fine\n"), result.stderr
-
-
-def test_what_was_imported_before_stays_as_it_is() -> None:
-    code = """
-        import kubernetes_asyncio
-        from activator.kubernetes import lean_import
-        lean_import.prepare()
-        assert kubernetes_asyncio.client.CoreV1Api
-        assert "__getattr__" not in kubernetes_asyncio.client.__dict__
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 0, result.stderr
