@@ -1,4 +1,4 @@
-"""Calls to the Kubernetes API, by kubernetes-asyncio's client: its transport and credentials, but raw bytes.
+"""Calls to the Kubernetes API: kubernetes-asyncio's configuration and credentials, aiohttp's transport, raw bytes.
 
 Rules
   1. Every call is bounded in time (credentials, queueing, and body included) and in bytes. A watch is bounded until its
@@ -19,8 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import urlencode
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import msgspec
@@ -37,14 +36,11 @@ from activator.kubernetes.errors import (
     UnreadableError,
 )
 from activator.kubernetes.outage import Outage
+from activator.kubernetes.session import KubeSession
 from activator.kubernetes.watch_stream import WatchStream
 from activator.runtime.tasks import pause
 from activator.runtime.units import MIB
 
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import ApiClient
-
-KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # for a connection to the Kubernetes API, TLS included
 KUBE_CALL_TIMEOUT_S: Final = 30.0  # for one call, credentials and body included; for a watch until its head has arrived
 KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # one response, for example one page of a list
 KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that lists after an outage do not crowd out other calls
@@ -70,7 +66,6 @@ _NO_BUDGET: Final = nullcontext()
 _GZIP: Final = "gzip"
 _AS_IT_IS: Final = "identity"  # for a watch, so that each event can be read when it arrives
 _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
-_CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the rest: `_bounded`
 
 
 class _Call(NamedTuple):
@@ -101,8 +96,8 @@ class KubeClient:
         self._call_timeout_s = call_timeout_s
         self._line_bytes_max = line_bytes_max
         self._body_bytes_max = body_bytes_max
-        self._clients: dict[str, ApiClient] = {}  # "reads" and "writes", each with its own connections
-        self._clients_lock = asyncio.Lock()
+        self._sessions: dict[str, KubeSession] = {}  # "reads" and "writes", each with its own connections
+        self._sessions_lock = asyncio.Lock()
         writes = asyncio.Semaphore(KUBE_WRITES_AT_ONCE_MAX)
         self._budgets = {"list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX), **dict.fromkeys(WRITES, writes)}
         self.requests_total: Counter[tuple[str, str]] = Counter()
@@ -169,9 +164,9 @@ class KubeClient:
 
     async def close(self) -> None:
         """Close all connections; running calls fail."""
-        clients, self._clients = self._clients, {}
-        for client in clients.values():
-            await client.close()
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            await session.close()
 
     async def _whole(self, call: _Call) -> bytes:
         async with self._bounded(call.verb), self._budgets.get(call.verb, _NO_BUDGET):
@@ -231,25 +226,23 @@ class KubeClient:
         return renewed
 
     async def _send(self, call: _Call) -> aiohttp.ClientResponse:
-        client = await self._client("writes" if call.verb in WRITES else "reads")
+        session = await self._session("writes" if call.verb in WRITES else "reads")
         encoding = _AS_IT_IS if call.verb == "watch" else _GZIP
-        headers = {**client.default_headers, "Accept": call.accept, "Accept-Encoding": encoding}
+        headers = {"User-Agent": self._user_agent, "Accept": call.accept, "Accept-Encoding": encoding}
         if call.content_type:
             headers["Content-Type"] = call.content_type
-        await client.update_params_for_auth(headers, [], ["BearerToken"])
         body = None if call.body is None else msgspec.json.encode(call.body)
-        return await _request(client, call.method, call.path, call.query, headers, body)
+        return await session.request(call.method, call.path, call.query, headers, body)
 
-    async def _client(self, purpose: str) -> ApiClient:
+    async def _session(self, purpose: str) -> KubeSession:
         await self._credentials.refresh()
         if self._credentials.transport_changed:
             await self.close()
-        async with self._clients_lock:
-            client = self._clients.get(purpose)
-            if client is None:
-                client = self._clients[purpose] = await self._credentials.client()
-                client.user_agent = self._user_agent
-            return client
+        async with self._sessions_lock:
+            session = self._sessions.get(purpose)
+            if session is None:
+                session = self._sessions[purpose] = await self._credentials.session()
+            return session
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """Return the whole body, inflated here, because aiohttp inflates each small piece of a list by itself."""
@@ -307,31 +300,6 @@ class _Inflating:
 def _encoding(response: aiohttp.ClientResponse) -> str:
     """Return the Content-Encoding (RFC 9110 section 8.4)."""
     return response.headers.get("Content-Encoding", _AS_IT_IS).strip().lower()
-
-
-async def _request(
-    client: ApiClient, method: str, path: str, query: Query, headers: Mapping[str, str], body: bytes | None
-) -> aiohttp.ClientResponse:
-    """Send a request with the session and the settings of the library's client.
-
-    The library's own method walks through the body and the headers and writes JSON with Python's encoder, which costs
-    half as much again as the call itself.
-    """
-    rest = client.rest_client
-    more: dict[str, Any] = {}
-    if rest.proxy:
-        more["proxy"] = rest.proxy
-    if rest.proxy_headers:
-        more["proxy_headers"] = rest.proxy_headers
-    if rest.server_hostname:
-        more["server_hostname"] = rest.server_hostname
-    url = client.configuration.host + path
-    if query:
-        url = f"{url}?{urlencode(query)}"
-    response: aiohttp.ClientResponse = await rest.pool_manager.request(
-        method, url, headers=headers, data=body, timeout=_CONNECT_TIMEOUT, auto_decompress=False, **more
-    )
-    return response
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float | None:

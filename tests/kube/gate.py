@@ -40,8 +40,7 @@ class Gate:
     async def start(self) -> None:
         """Opens it; again after `stop`, on the same port."""
         if self._session is None:
-            lane = await self._client._client("gate")
-            configuration = lane.configuration
+            configuration = (await self._client._session("gate")).configuration
             self._target = configuration.host.rstrip("/")
             context: ssl.SSLContext | bool = False
             if configuration.verify_ssl:

@@ -187,18 +187,18 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     environ = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
     clock = ManualClock()
     credentials = Credentials(environ, clock.now)
-    client = await credentials.client()
-    assert client.configuration.host == "https://[fd00::1]:443"
-    assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
+    session = await credentials.session()
+    assert session.configuration.host == "https://[fd00::1]:443"
+    assert await session.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
     (tmp_path / "token").write_text("second")
     (tmp_path / "ca.crt").unlink()
     authority.write_to_path(str(tmp_path / "ca.crt"))  # as a kubelet does with each rotation
     os.utime(tmp_path / "ca.crt", (1.0, 1.0))
     await credentials.refresh()
-    assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
+    assert await session.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
     clock.pass_time(KUBE_RENEW_MIN_S)
     assert await credentials.renew()
-    assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
+    assert await session.configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
     assert not await credentials.renew()
     assert credentials.renewals_total == 1
     assert [credentials.transport_changed] == [False], "the same authority: connections stay"
@@ -206,9 +206,9 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     clock.pass_time(KUBE_CREDENTIALS_AGE_S)
     await credentials.refresh()
-    assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer third"
+    assert await session.configuration.get_api_key_with_prefix("BearerToken") == "Bearer third"
     assert credentials.transport_changed
-    await client.close()
+    await session.close()
 
 
 @on_a_loop
@@ -286,4 +286,4 @@ async def test_what_cannot_be_read_is_one_kind_of_error(
         file.write_text(text)
     named = {} if environ else {"KUBECONFIG": str(file)}
     with pytest.raises(CredentialsError):
-        await Credentials({**environ, **named}, ManualClock().now).client()
+        await Credentials({**environ, **named}, ManualClock().now).session()
