@@ -39,9 +39,11 @@ _COLON: Final = 58
 _LOWER: Final = 32  # setting this bit lowers a letter and does not change a hyphen
 _A: Final = 97
 _C: Final = 99
+_E: Final = 101
 _F: Final = 102
 _H: Final = 104
 _K: Final = 107
+_O: Final = 111
 _P: Final = 112
 _R: Final = 114
 _T: Final = 116
@@ -80,7 +82,9 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
         if end - start < _CLAIM_BYTES_MIN:
             return ORDINARY
         third: i64 = data[start + 2] | _LOWER
-        if third != _F and third != _R:  # neither x-forwarded- nor x-real-ip nor x-request-id
+        fourth: i64 = data[start + 3] | _LOWER
+        # x-forwarded-, x-real-ip, x-request-id
+        if not ((third == _F and fourth == _O) or (third == _R and fourth == _E)):
             return ORDINARY
         return CLAIM if is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:

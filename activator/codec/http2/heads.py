@@ -383,7 +383,7 @@ def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
     Framing fields and Host are refused in requests, as in HTTP/1.1, and dropped from responses. Fields that only
     Knative's components and this program use are dropped from requests.
     """
-    bad = Reason.BAD_REQUEST if of_request else Reason.BAD_RESPONSE
+    bad = _BAD if of_request else _BAD_ANSWER
     if not whole:
         raise WireError(bad, "the trailers are too large")
     kept: Headers = []
