@@ -14,8 +14,8 @@ from activator.messages import (
 )
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
-from activator.workers.figures import counts_plus
 from activator.workers.messages import WorkerCounts
+from activator.workers.sums import plus
 from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Figures:
         from activator.telemetry.metrics.scaling_families import ScalingFigures
 
         control, sources = self._control, self._sources
-        counts = counts_plus(self._workers.counts(), self._own_counts())
+        counts = plus(self._workers.counts(), self._own_counts())
         return Program(
             counts.data,
             control.worker,

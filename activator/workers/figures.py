@@ -3,8 +3,6 @@
 Rules
   1. A revision lives from its `SetRevision` to its `DropRevision`, whatever incarnations the workers give it.
   2. Totals never fall: what a worker reported is kept when it has ended. Its gauges are dropped.
-  3. Requests, bytes and connections are summed. All workers have the same table, except for short times: pods, capacity
-     and slots are the maximum.
 """
 
 from __future__ import annotations
@@ -16,19 +14,15 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from activator.messages import (
-    DataPlaneStatistics,
     DropRevision,
     Effect,
-    Http2Statistics,
     RebuildRevision,
     RevisionEnded,
     RevisionStatistics,
     SetRevision,
-    TableStatistics,
-    TrafficStatistics,
 )
-from activator.runtime.distribution import Distribution
 from activator.workers.messages import WorkerCounts
+from activator.workers.sums import lasting, plus
 
 Key = TypeVar("Key")
 
@@ -58,8 +52,8 @@ class Life:
         """Keep the totals of a worker that has ended, or has no request of it any more."""
         last = self.of_workers.pop(worker, None)
         if last is not None:
-            lasting = totals_of(last)
-            self.ended = lasting if self.ended is None else plus(self.ended, lasting)
+            kept = lasting(last)
+            self.ended = kept if self.ended is None else plus(self.ended, kept)
         if self.leaving is not None:
             self.leaving.discard(worker)
 
@@ -121,18 +115,7 @@ class Figures:
             del self._life_of[known]
         counts = self._counts.pop(worker, None)
         if counts is not None:
-            data = counts.data
-            lasting = DataPlaneStatistics(
-                handshakes_closed_total=data.handshakes_closed_total,
-                accepted_total=data.accepted_total,
-                shed_total=data.shed_total,
-                refused_requests=data.refused_requests,
-                transitions=data.transitions,
-                errors_total=data.errors_total,
-                http2=replace(data.http2, connections=0, streams=0),
-            )
-            counts = replace(counts, data=lasting, resident_bytes=0, owned=0, held=0)
-            self._ended_counts = counts_plus(self._ended_counts, counts)
+            self._ended_counts = plus(self._ended_counts, lasting(counts))
 
     # --- queries ---
 
@@ -151,7 +134,7 @@ class Figures:
         """Return the counts of all workers, including those that have ended."""
         total = self._ended_counts
         for counts in self._counts.values():
-            total = counts_plus(total, counts)
+            total = plus(total, counts)
         return total
 
     def ownership(self) -> tuple[int, int]:
@@ -187,159 +170,3 @@ class Figures:
         total = life.sum()
         if total is not None:
             self._ended(total)
-
-
-# --- sums -----------------------------------------------------------------------------------------------------------
-
-
-def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatistics:
-    """Return the sum of both; names and settings are those of the first."""
-    return replace(
-        one,
-        requests_total=one.requests_total + other.requests_total,
-        responses=_sums(one.responses, other.responses),
-        grpc_statuses=_sums(one.grpc_statuses, other.grpc_statuses),
-        failures=_sums(one.failures, other.failures),
-        retries=_sums(one.retries, other.retries),
-        fallbacks=_sums(one.fallbacks, other.fallbacks),
-        client_gone_total=one.client_gone_total + other.client_gone_total,
-        queued=one.queued + other.queued,
-        gathering=one.gathering + other.gathering,
-        delivering=one.delivering + other.delivering,
-        held_bytes=one.held_bytes + other.held_bytes,
-        granted_total=one.granted_total + other.granted_total,
-        exempted_total=one.exempted_total + other.exempted_total,
-        errors_total=one.errors_total + other.errors_total,
-        cold_starts_total=max(one.cold_starts_total, other.cold_starts_total),
-        cannot_start=one.cannot_start or other.cannot_start,
-        traffic=_traffic(one.traffic, other.traffic),
-        table=_table(one.table, other.table),
-    )
-
-
-def totals_of(one: RevisionStatistics) -> RevisionStatistics:
-    """Return the totals, which are kept when the worker has ended, without the gauges."""
-    table = TableStatistics(
-        in_flight=0,
-        capacity=0,
-        pods=(0,) * len(one.table.pods),
-        connections=(0, 0, 0, 0),
-        length=0,
-        slots=0,
-        holes=0,
-        trailing=0,
-        fragmentation=0.0,
-        trims=one.table.trims,
-        growths=one.table.growths,
-        full_total=one.table.full_total,
-        late_releases=one.table.late_releases,
-        bad_picks=one.table.bad_picks,
-    )
-    traffic = None if one.traffic is None else replace(one.traffic, tunnels=0)
-    return replace(
-        one,
-        queued=0,
-        gathering=0,
-        delivering=0,
-        held_bytes=0,
-        cannot_start=False,
-        traffic=traffic,
-        table=table,
-    )
-
-
-def _http2_plus(a: Http2Statistics, b: Http2Statistics) -> Http2Statistics:
-    return Http2Statistics(
-        connections=a.connections + b.connections,
-        streams=a.streams + b.streams,
-        connections_total=a.connections_total + b.connections_total,
-        requests_total=a.requests_total + b.requests_total,
-        reset_total=a.reset_total + b.reset_total,
-        failed_total=a.failed_total + b.failed_total,
-        refused_total=a.refused_total + b.refused_total,
-        errors=_sums(a.errors, b.errors),
-    )
-
-
-def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
-    """Return the sum of both."""
-    a, b = one.data, other.data
-    data = DataPlaneStatistics(
-        client_connections=a.client_connections + b.client_connections,
-        handshakes=a.handshakes + b.handshakes,
-        handshakes_closed_total=a.handshakes_closed_total + b.handshakes_closed_total,
-        accepted_total=a.accepted_total + b.accepted_total,
-        shed_total=a.shed_total + b.shed_total,
-        exchanges=a.exchanges + b.exchanges,
-        held_bytes=a.held_bytes + b.held_bytes,
-        held_requests=a.held_requests + b.held_requests,
-        file_bytes=a.file_bytes + b.file_bytes,
-        answers=a.answers + b.answers,
-        answer_bytes=a.answer_bytes + b.answer_bytes,
-        answer_totals=_sums(a.answer_totals, b.answer_totals),
-        refused_requests=_sums(a.refused_requests, b.refused_requests),
-        transitions=_greatest(a.transitions, b.transitions),  # each worker counts the same transitions
-        errors_total=a.errors_total + b.errors_total,
-        http2=_http2_plus(a.http2, b.http2),
-    )
-    return WorkerCounts(
-        data,
-        one.lost_log_lines + other.lost_log_lines,
-        _sums(one.spans, other.spans),
-        one.cpu_s + other.cpu_s,
-        one.resident_bytes + other.resident_bytes,
-        one.owned + other.owned,
-        one.held + other.held,
-    )
-
-
-def _traffic(one: TrafficStatistics | None, other: TrafficStatistics | None) -> TrafficStatistics | None:
-    if one is None or other is None:
-        return one or other
-    cold: dict[str, Distribution] = dict(one.cold)
-    for phase, more in other.cold.items():
-        cold[phase] = cold[phase].plus(more) if phase in cold else more
-    return TrafficStatistics(
-        duration=one.duration.plus(other.duration),
-        first_byte=one.first_byte.plus(other.first_byte),
-        wait=one.wait.plus(other.wait),
-        cold=cold,
-        request_bytes=one.request_bytes + other.request_bytes,
-        response_bytes=one.response_bytes + other.response_bytes,
-        tunnels=one.tunnels + other.tunnels,
-        tunnels_total=one.tunnels_total + other.tunnels_total,
-    )
-
-
-def _table(one: TableStatistics, other: TableStatistics) -> TableStatistics:
-    a, b = one.connections, other.connections
-    return TableStatistics(
-        in_flight=one.in_flight + other.in_flight,
-        capacity=max(one.capacity, other.capacity),
-        pods=tuple([max(pair) for pair in zip(one.pods, other.pods)]),
-        connections=(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]),
-        length=max(one.length, other.length),
-        slots=max(one.slots, other.slots),
-        holes=max(one.holes, other.holes),
-        trailing=max(one.trailing, other.trailing),
-        fragmentation=max(one.fragmentation, other.fragmentation),
-        trims=max(one.trims, other.trims),
-        growths=max(one.growths, other.growths),
-        full_total=max(one.full_total, other.full_total),
-        late_releases=one.late_releases + other.late_releases,
-        bad_picks=one.bad_picks + other.bad_picks,
-    )
-
-
-def _sums(one: dict[Key, int], other: dict[Key, int]) -> dict[Key, int]:
-    total = dict(one)
-    for key, count in other.items():
-        total[key] = total.get(key, 0) + count
-    return total
-
-
-def _greatest(one: dict[Key, int], other: dict[Key, int]) -> dict[Key, int]:
-    total = dict(one)
-    for key, count in other.items():
-        total[key] = max(total.get(key, 0), count)
-    return total

@@ -19,8 +19,9 @@ from activator.messages import (
     TrafficStatistics,
 )
 from activator.runtime.distribution import Distribution
-from activator.workers.figures import Figures, counts_plus, plus, totals_of
+from activator.workers.figures import Figures
 from activator.workers.messages import Statistics, WorkerCounts, encode, from_worker
+from activator.workers.sums import lasting, plus
 
 KEY = "ns/a"
 
@@ -193,7 +194,7 @@ def test_counts_of_the_whole() -> None:
     )
     read.figures.counted(1, one)
     read.figures.counted(2, one)
-    assert read.figures.counts() == counts_plus(one, one)
+    assert read.figures.counts() == plus(one, one)
     assert read.figures.counts().data.transitions == {(1, 2): 3}, "the same pods in each"
     read.figures.worker_ended(1)
     counts = read.figures.counts()
@@ -201,11 +202,11 @@ def test_counts_of_the_whole() -> None:
 
 
 def test_what_stays_has_no_gauges() -> None:
-    lasting = totals_of(revision(5))
-    assert lasting.traffic is not None
-    gauges = (lasting.queued, lasting.held_bytes, lasting.table.in_flight, lasting.table.pods, lasting.traffic.tunnels)
+    kept = lasting(revision(5))
+    assert kept.traffic is not None
+    gauges = (kept.queued, kept.held_bytes, kept.table.in_flight, kept.table.pods, kept.traffic.tunnels)
     assert gauges == (0, 0, 0, (0,) * 7, 0)
-    assert (lasting.requests_total, lasting.table.late_releases) == (5, 5)
+    assert (kept.requests_total, kept.table.late_releases) == (5, 5)
 
 
 def test_a_report_crosses_the_wire() -> None:

@@ -383,8 +383,8 @@ class Deadlines(Deadline):
         self.half_close_s: float = NEVER  # a half-closed client is checked
 
     def earliest_s(self) -> float:
-        earliest_s = self.head_s if self.head_s < self.body_s else self.body_s  # `min` takes 10 times as long
-        return earliest_s if earliest_s < self.half_close_s else self.half_close_s
+        earliest_s = min(self.body_s, self.head_s)  # `min` takes 10 times as long
+        return min(self.half_close_s, earliest_s)
 
     def expired(self, now_s: float) -> None:
         if self.connection is not None:
