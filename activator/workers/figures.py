@@ -35,9 +35,17 @@ class Life:
         self.of_workers: dict[int, RevisionStatistics] = {}
         self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
         self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
+        self._sum: RevisionStatistics | None = None  # kept while no worker reports: most revisions are idle
+
+    def reported(self, worker: int, statistics: RevisionStatistics) -> None:
+        """Replace what the worker has reported."""
+        self.of_workers[worker] = statistics
+        self._sum = None
 
     def sum(self) -> RevisionStatistics | None:
         """Return the sum over all workers; None if no worker has reported it."""
+        if self._sum is not None and self._sum.dropped == (self.leaving is not None):
+            return self._sum
         parts = [*self.of_workers.values()]
         if self.ended is not None:
             parts.append(self.ended)
@@ -46,11 +54,13 @@ class Life:
         total = parts[0]
         for part in parts[1:]:
             total = plus(total, part)
-        return replace(total, incarnation=self.number, dropped=self.leaving is not None)
+        self._sum = replace(total, incarnation=self.number, dropped=self.leaving is not None)
+        return self._sum
 
     def worker_ended(self, worker: int) -> None:
         """Keep the totals of a worker that has ended, or has no request of it any more."""
         last = self.of_workers.pop(worker, None)
+        self._sum = None
         if last is not None:
             kept = lasting(last)
             self.ended = kept if self.ended is None else plus(self.ended, kept)
@@ -90,7 +100,7 @@ class Figures:
         for one in revisions:
             life = self._found(worker, one)
             if life is not None:
-                life.of_workers[worker] = one
+                life.reported(worker, one)
 
     def counted(self, worker: int, counts: WorkerCounts) -> None:
         """Take the counts of a worker as a whole."""
@@ -102,7 +112,7 @@ class Figures:
         life = self._found(worker, statistics)
         self._life_of.pop((worker, statistics.incarnation), None)
         if life is not None:
-            life.of_workers[worker] = statistics
+            life.reported(worker, statistics)
             life.worker_ended(worker)
             self._conclude(life)
 

@@ -190,7 +190,11 @@ def test_a_dropped_revision_ends_with_its_last_worker() -> None:
 def test_counts_of_the_whole() -> None:
     read = Read()
     one = WorkerCounts(
-        DataPlaneStatistics(client_connections=2, accepted_total=5, transitions={(1, 2): 3}), 1, {"sent": 4}
+        DataPlaneStatistics(
+            client_connections=2, accepted_total=5, transitions={(1, 2): 3}, answer_totals={"delivered": 1}
+        ),
+        1,
+        {"sent": 4},
     )
     read.figures.counted(1, one)
     read.figures.counted(2, one)
@@ -199,6 +203,7 @@ def test_counts_of_the_whole() -> None:
     read.figures.worker_ended(1)
     counts = read.figures.counts()
     assert (counts.data.client_connections, counts.data.accepted_total, counts.spans) == (2, 10, {"sent": 8})
+    assert counts.data.answer_totals == {"delivered": 2}
 
 
 def test_what_stays_has_no_gauges() -> None:
