@@ -176,7 +176,9 @@ class FieldJudge:
 
     def claims(self) -> list[bytes]:
         """Return the lines about the request's origin, without those that Connection names."""
-        if not self._named or not self._claims:
+        if not self._claims:
+            return []  # not the list itself, which the next head fills
+        if not self._named:
             return self._claims
         named = set(self._named)  # a set, because a hostile client may name thousands
         return [line for line in self._claims if line.partition(b":")[0].lower() not in named]

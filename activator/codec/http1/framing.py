@@ -5,7 +5,8 @@ Rules
      boundary of a message is always a boundary between two calls of llhttp. Every limit is therefore checked before
      llhttp sees the bytes, and the parser always knows which message a byte belongs to.
   2. Only bytes that llhttp delivered are passed to the sink. The end of a message is computed twice, here and by
-     llhttp; a message on which the two disagree is refused.
+     llhttp; a message on which the two disagree is refused. A head whose bytes are those of the last one on the
+     connection is an exception: both have accepted it already, so neither reads it again (`_read_again`).
   3. This code checks the first line before llhttp sees any of it: the line is buffered until it is complete (bounded by
      the subclass). The bytes behind it are streamed to llhttp, so that an invalid byte or line is refused at once. The
      fields are classified when all are received: an incomplete head is buffered (bounded by `head_max`).
@@ -34,6 +35,7 @@ from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 TRAILERS_BYTES_MAX: Final = 8 * KIB
+SEEN_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
 
 Grammar: TypeAlias = HttpRequestParser | HttpResponseParser
 
@@ -112,6 +114,9 @@ class MessageParser:
         # Data that were fed and not parsed, while the parser is paused or needs a turn.
         self._kept: bytes = b""
         self._kept_from: int = 0  # offset of the unparsed rest
+        # The last head, if one with the same bytes would mean the same; `_fields` holds its fields.
+        self._seen: bytes = b""
+        self._seen_line_end: int = 0
         # The incomplete head.
         self._begun: bytearray = bytearray()
         self._fed: int = 0  # how many of these bytes llhttp was fed; 0 until the first line is checked
@@ -145,6 +150,14 @@ class MessageParser:
     def _ends_with_head(self) -> bool:
         """Return True if the message validated last has no body, even if llhttp expects one because of its fields."""
         raise NotImplementedError
+
+    def _is_repeatable(self) -> bool:
+        """Return True if another head with the same bytes has a body of the same length, or none. The head is valid."""
+        raise NotImplementedError
+
+    def _repeats_fields(self) -> bool:
+        """Return True if fields that repeat those of a repeatable head mean the same behind the line judged last."""
+        return False
 
     def _deliver_head(self) -> None:
         raise NotImplementedError
@@ -180,6 +193,7 @@ class MessageParser:
     def retire(self) -> None:
         """Release the data and the sink of a closed connection, so that no reference cycle is left to collect."""
         self._kept = b""
+        self._seen = b""
         self._begun = bytearray()
         self._delivery.pieces = []
         self._forget_sink()
@@ -238,9 +252,15 @@ class MessageParser:
             pos = self._skip_blank_lines(data, pos)
             if pos == len(data):
                 return pos
-        self.in_head = True
-        self.in_message = True
         self._blank_bytes = 0
+        self.in_message = True
+        seen = self._seen
+        if seen:
+            end = self._read_again(data, pos, seen)
+            if end >= 0:
+                return end
+            self._seen = b""
+        self.in_head = True
         self._grammar_spoilt = False
         self._delivery.head_complete = False
         self._delivery.message_complete = False
@@ -248,6 +268,12 @@ class MessageParser:
         line_end = end_of_line(data, pos, stop)
         if line_end >= 0:
             self._judge_line(data[pos:line_end])
+            if seen:
+                end = line_end + len(seen) - self._seen_line_end
+                if data[line_end:end] == seen[self._seen_line_end :] and self._repeats_fields():
+                    self._feed(self._for_grammar(data[pos:line_end] + _HEAD_END, line_end - pos))
+                    self._end_head(data[pos:end], line_end - pos, len(data) - end)
+                    return end
             try:
                 end = self._fields.read(data, line_end, stop)
             except WireError:
@@ -257,13 +283,29 @@ class MessageParser:
             if end >= 0:  # the common case: a whole head in one read
                 head = data if end == len(data) and pos == 0 else data[pos:end]
                 self._feed(self._for_grammar(head, line_end - pos))
-                self._end_head(len(data) - end)
+                self._end_head(head, line_end - pos, len(data) - end)
                 return end
         self._begun = bytearray()
         self._fed = 0
         self._line_judged = False
         self._line_ends = 0
         return self._read_head_piece(data, pos)
+
+    def _read_again(self, data: bytes, pos: int, seen: bytes) -> int:
+        """Read the message at `pos` if its head is `seen` and its body is complete. Return its end, or -1."""
+        if (not data.startswith(seen)) if pos == 0 else data[pos : pos + len(seen)] != seen:
+            return -1
+        start = pos + len(seen)
+        end = start + max(self._fields.content_length, 0)
+        if end > len(data):
+            return -1
+        self._judge_head()
+        self._deliver_head()
+        if end > start:
+            self.body_remaining = 0
+            self._deliver_body(data[start:end])
+        self._end_message([], len(data) - end)
+        return end
 
     def _read_head_piece(self, data: bytes, pos: int) -> int:
         begun = self._begun
@@ -288,7 +330,7 @@ class MessageParser:
             raise WireError(self._bad, "the head does not end where it should")
         self._feed(self._rest_for_grammar(head) if self._fed > 0 else self._for_grammar(head, line_end))
         stop = pos + end - known
-        self._end_head(len(data) - stop)
+        self._end_head(head, line_end, len(data) - stop)
         return stop
 
     def _rest_for_grammar(self, head: bytes) -> bytes:
@@ -357,7 +399,7 @@ class MessageParser:
         if len(new.translate(None, _NOT_IN_LINE)) != len(new):
             raise WireError(self._bad, _what_is_wrong(new))
 
-    def _end_head(self, bytes_left: int) -> None:
+    def _end_head(self, head: bytes, line_end: int, bytes_left: int) -> None:
         self.in_head = False
         if not self._delivery.head_complete:
             raise WireError(self._bad, "the head does not end where it should")
@@ -368,6 +410,9 @@ class MessageParser:
             raise WireError(self._bad, "it is not certain whether a body follows")
         if self._state == CHUNKED:
             self._chunks.start()
+        if len(head) <= SEEN_BYTES_MAX and not self._grammar_spoilt and self._is_repeatable():
+            self._seen = head
+            self._seen_line_end = line_end
         self._deliver_head()
         if self._state == HEAD:
             self._end_message([], bytes_left)

@@ -33,6 +33,9 @@ class LenientResponseParser(ResponseParser):
         self._old = b""
         super().retire()
 
+    def _is_repeatable(self) -> bool:
+        return False
+
     def _read_head(self, data: bytes, pos: int) -> int:
         known = len(self._old)
         begun = self._old + data[pos:]

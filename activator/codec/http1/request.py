@@ -207,6 +207,19 @@ class RequestParser(MessageParser):
         authority = line.authority or b""
         return authority, headers.with_line(b"Host", authority) if authority else headers
 
+    def _is_repeatable(self) -> bool:
+        fields = self._fields
+        return (
+            not self._request_line.http_1_0
+            and fields.content_length <= 0
+            and not fields.chunked
+            and not fields.has_close
+            and not fields.proxy_connection
+        )
+
+    def _repeats_fields(self) -> bool:
+        return not self._request_line.http_1_0
+
     def _deliver_head(self) -> None:
         head = self._head
         assert head is not None

@@ -43,6 +43,7 @@ RESPONSE_HEADERS_MAX: Final = 256
 INTERIM_RESPONSES_MAX: Final = 16  # 1xx responses before the final one; more is a loop
 
 _BAD: Final = Reason.BAD_RESPONSE
+_WITHOUT_BODY: Final = frozenset({204, 304})
 _CONTROLS: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # HTAB is allowed in a reason phrase
 
 _USUAL_LINES: Final[dict[bytes, tuple[int, bytes]]] = {
@@ -109,6 +110,8 @@ class ResponseParser(MessageParser):
         reported an error remains unusable.
         """
         self._upgrade = upgrade
+        if head_request:
+            self._seen = b""  # a response with the same head would have a body
         self.keep_alive = False
         self.started = False
         self.complete = False
@@ -207,7 +210,7 @@ class ResponseParser(MessageParser):
         return b"%bContent-Length: %d\r\n%b" % (head[:line_end], self._fields.content_length, fields)
 
     def _ends_with_head(self) -> bool:
-        return self._state == HEAD and (self._head_request or self._status < 200 or self._status in {204, 304})
+        return self._state == HEAD and (self._head_request or self._status < 200 or self._status in _WITHOUT_BODY)
 
     def _judge_head(self) -> None:
         fields = self._fields
@@ -266,6 +269,20 @@ class ResponseParser(MessageParser):
             self._state = UNTIL_EOF
             self.body_remaining = -1
             self.keep_alive = False
+
+    def _is_repeatable(self) -> bool:
+        fields = self._fields
+        return (
+            self.keep_alive
+            and not self._http_1_0
+            and not self._head_request
+            and self._status >= 200
+            and self._status not in _WITHOUT_BODY
+            and fields.content_length >= 0
+            and not fields.chunked
+            and not fields.length_repeated
+            and not fields.proxy_connection
+        )
 
     def _deliver_head(self) -> None:
         head = self._head

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activator.codec.http1.lenient import LenientResponseParser
+from activator.codec.http1.response import ResponseParser
 from tests.codec.http1.hostile_requests import HOSTILE
-from tests.codec.http1.recording import RequestRun, ResponseRun
+from tests.codec.http1.recording import Message, RequestRun, ResponseRun, Responses, feed_pieces
 
 # Fragments of messages, in any order: nearer to the edges of the grammar than bytes at random.
 REQUEST_PARTS = [
@@ -97,3 +99,85 @@ def test_pipelined_requests_are_the_same_in_any_pieces(messages: list[bytes], at
     run = RequestRun(cut(b"".join(messages), at))
     assert run.error is None
     assert run.sink.complete == expected
+
+
+# Heads of which one repeats another, or its fields behind another line.
+FIELDS = [
+    b"Host: a\r\nAccept: x\r\nX-Forwarded-For: 1.2.3.4\r\n\r\n",
+    b"Host: a\r\nConnection: keep-alive, x-own\r\nX-Own: 1\r\ntraceparent: 00\r\n\r\n",
+    b"Host: a\r\nContent-Length: 0\r\n\r\n",
+    b"Host: a\r\nContent-Length: 3\r\n\r\nabc",
+    b"Host: a\r\nConnection: keep-alive\r\nProxy-Connection: keep-alive\r\n\r\n",
+    b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+]
+LINES = [
+    b"GET /a HTTP/1.1\r\n", b"GET /b HTTP/1.1\r\n", b"POST /a HTTP/1.1\r\n", b"BREW /a HTTP/1.1\r\n",
+    b"HEAD /a HTTP/1.1\r\n",
+    b"GET http://other/x HTTP/1.1\r\n", b"GET /a HTTP/1.0\r\n", b"TRACE /a HTTP/1.1\r\n", b"GET /a b HTTP/1.1\r\n",
+]  # fmt: skip
+repeating_requests = st.lists(
+    st.tuples(st.sampled_from(LINES[:3] * 4 + LINES), st.sampled_from(FIELDS[:3] * 4 + FIELDS)).map(b"".join),
+    min_size=2,
+    max_size=8,
+)
+
+
+@given(repeating_requests, st.booleans())
+def test_a_request_that_repeats_another_is_read_like_a_first_one(messages: list[bytes], in_one_read: bool) -> None:
+    run = RequestRun([b"".join(messages)] if in_one_read else messages)
+    alone = [RequestRun([message]) for message in messages]
+    expected: list[Message] = []
+    for one in alone:
+        expected += one.sink.complete
+        if one.error is not None or not one.sink.keep_alive[0]:
+            break
+    assert run.sink.complete == expected
+    ended = len(run.sink.keep_alive) > 0 and not run.sink.keep_alive[-1]
+    assert (run.error is None) == (ended or all(one.error is None for one in alone))
+    heads = [one.sink.heads[0] for one in alone[: len(expected)]]
+    for head, first in zip(run.sink.heads, heads, strict=False):
+        assert (head.claims, head.named, head.traceparent, head.upgrade) == (
+            first.claims, first.named, first.traceparent, first.upgrade,
+        )  # fmt: skip
+
+
+ANSWERS = [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\nDate: x\r\n\r\n",
+    b"HTTP/1.1 304 Not Modified\r\nContent-Length: 2\r\nDate: x\r\n\r\n",
+    b"HTTP/1.1 204 No Content\r\nDate: x\r\n\r\n",
+    b"HTTP/1.1 103 Early Hints\r\nLink: y\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\nDate: x\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 2\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n",
+]
+BODIES = [b"ok", b"no", b"", b"o", b"2\r\nok\r\n0\r\n\r\n", b"okHTTP/1.1 200 OK"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(ANSWERS[:2] * 6 + ANSWERS), st.sampled_from(BODIES[:1] * 6 + BODIES), st.booleans()),
+        min_size=2,
+        max_size=8,
+    ),
+    st.sampled_from([0, 0, 0, 1, 30, 90]),
+    st.booleans(),
+)
+def test_a_response_that_repeats_another_is_read_like_a_first_one(
+    answers: list[tuple[bytes, bytes, bool]], place: int, lenient: bool
+) -> None:
+    sink = Responses()
+    parser = LenientResponseParser(sink) if lenient else ResponseParser(sink)
+    for head, body, head_request in answers:
+        pieces = cut(head + body, [place])
+        alone = ResponseRun(pieces, head_request, lenient=lenient)
+        sink.messages.clear()
+        sink.interims.clear()
+        parser.expect(head_request)
+        error = feed_pieces(parser.feed, pieces)
+        assert (error and error.reason) == (alone.error and alone.error.reason)
+        assert (sink.messages, sink.interims) == (alone.sink.messages, alone.sink.interims)
+        assert (parser.complete, parser.keep_alive) == (alone.parser.complete, alone.parser.keep_alive)
+        if error is not None or not parser.complete or not parser.keep_alive:
+            return
