@@ -23,7 +23,7 @@ import uvloop
 
 import lb
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, RevisionSpec, RoutingSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import Supervision
@@ -103,7 +103,8 @@ class World:
         await self.data.start().open(listener)
         for key in (SERVED, FLOODED, POISONED, ASKED):
             host = key.partition("/")[2]
-            self.worker.submit(RevisionSet(RevisionSpec(key=key, hosts=(host,), max_scale=self.pods)))
+            spec = RevisionSpec(key, routing=RoutingSpec((host,)), balancing=BalancingSpec(max_scale=self.pods))
+            self.worker.submit(RevisionSet(spec))
         await self.worker.submit_with_outcome(PodSeen(SERVED, "list", "p", upstream, PodStatus.READY))
         self._words = [
             [_pod(FLOODED, number, status) for number in range(self.pods)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, RevisionSpec, RoutingSpec
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.state.supervision import Supervision
@@ -67,7 +67,8 @@ class World:
         self.tasks.start("worker", self.worker.run())
         listener = open_socket("127.0.0.1:0")
         await self.data.start().open(listener)
-        self.worker.submit(RevisionSet(RevisionSpec(key=KEY, hosts=("hello",), max_scale=2 * self._pods)))
+        spec = RevisionSpec(KEY, routing=RoutingSpec(("hello",)), balancing=BalancingSpec(max_scale=2 * self._pods))
+        self.worker.submit(RevisionSet(spec))
         return listener.address
 
     def source_submits(self, change: Change) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec, RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
@@ -74,7 +74,7 @@ class _Side:
         table = TrackerTable(create("least-connections", Rng(number)), pods)
         for pod in range(pods):
             table.add(f"bench-00001-deployment-{pod:05}", f"10.0.{pod >> 8}.{pod & 255}:8012", 1, READY)
-        spec = RevisionSpec(key=KEY, queue_depth=_QUEUE, container_concurrency=1)
+        spec = RevisionSpec(key=KEY, queue=QueueSpec(depth=_QUEUE), container_concurrency=1)
         self.throttler = RevisionThrottler(spec, table, time.monotonic, loop.call_soon, _Deaf(), 256)
         self.at_pods: list[Lease] = []
         self.ended = 0

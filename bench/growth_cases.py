@@ -11,7 +11,7 @@ import msgspec
 
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.pods import Health, PodTls
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, HealthSpec, RevisionSpec
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
@@ -38,7 +38,7 @@ def slot_drained(size: int) -> Measure:
 
 
 def strike_beyond_share(size: int) -> Measure:
-    world = with_pods(size, strikes=1, ejection_share=0.0)
+    world = with_pods(size, health=HealthSpec(strikes=1, ejection_share=0.0))
     world.do([PodRefused(KEY, "pod-0", 1, False)])  # one pod is ejected, and no other may be
     changes = [PodRefused(KEY, f"pod-{1 + number % (size - 1)}", 1, False) for number in range(TIMES)]
     return each(lambda: world.do(changes), TIMES)
@@ -77,7 +77,9 @@ def audit_of_revisions_turn(size: int) -> Measure:
     world = World()
     for number in range(size):
         key = f"ns/rev-{number}"
-        world.worker.submit(RevisionSet(RevisionSpec(key=key, container_concurrency=1, max_scale=10)))
+        world.worker.submit(
+            RevisionSet(RevisionSpec(key=key, container_concurrency=1, balancing=BalancingSpec(max_scale=10)))
+        )
         world.worker.submit(seen(number, key=key))
     world.settle()
     return _audit(world, size)

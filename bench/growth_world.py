@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, HealthSpec, RevisionSpec
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.tables.audit import Auditor
@@ -162,11 +162,12 @@ def seen(number: int, status: PodStatus = PodStatus.READY, key: str = KEY) -> Po
     )
 
 
-def with_pods(size: int, status: PodStatus = PodStatus.READY, **spec: object) -> World:
+def with_pods(size: int, status: PodStatus = PodStatus.READY, health: HealthSpec | None = None) -> World:
     """Return a world with one revision of `size` pods of concurrency 1."""
     world = World()
-    fields: dict[str, object] = {"key": KEY, "container_concurrency": 1, "policy": "round-robin", "max_scale": size}
-    world.worker.submit(RevisionSet(RevisionSpec(**{**fields, **spec})))  # type: ignore[arg-type]
+    balancing = BalancingSpec(policy="round-robin", max_scale=size)
+    spec = RevisionSpec(key=KEY, container_concurrency=1, balancing=balancing, health=health or HealthSpec())
+    world.worker.submit(RevisionSet(spec))
     for number in range(size):
         world.worker.submit(seen(number, status))
     world.settle()

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
-from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.config.specs import DisciplineSpec, QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
@@ -176,12 +178,14 @@ class TraceWorld:
         self.process = HeldBudget(requests_max=PROCESS_MAX)
         self.spec = RevisionSpec(
             key="ns/trace",
-            queue_depth=20,
-            queue_timeout_s=5.0,
-            request_timeout=True,
-            request_timeout_max_s=9.0,
-            discipline=DISCIPLINES[discipline],
-            queue_rules=RULES,
+            queue=QueueSpec(
+                depth=20,
+                timeout_s=5.0,
+                request_timeout=True,
+                request_timeout_max_s=9.0,
+                discipline=DISCIPLINES[discipline],
+                rules=RULES,
+            ),
         )
         self.throttler = RevisionThrottler(
             self.spec,
@@ -220,7 +224,7 @@ class TraceWorld:
             self._judge_refusal(reason, before)
             self._over(guest, reason.value)
             return guest
-        self._must(before < throttler.spec.queue_depth, "a full queue accepted another request")
+        self._must(before < throttler.spec.queue.depth, "a full queue accepted another request")
         self._must(
             self.process.held_requests <= PROCESS_MAX + sum(throttler.counters.retries.values()),
             "the process holds too many requests",
@@ -283,7 +287,7 @@ class TraceWorld:
     def _place_of(self, guest: Guest) -> tuple[int, bytes, int]:
         """Return level, share and charge by the current discipline."""
         fields = {name.decode(): value for name, value in guest.head.headers.pairs()}
-        discipline = self.spec.discipline.name
+        discipline = self.spec.queue.discipline.name
         level = min(int(fields["X-Priority"]), 7) if discipline == "priority" else 0
         share = fields["X-Tenant"] if discipline == "fair" else b""
         heavy = guest.head.target.startswith(b"/heavy")
@@ -354,7 +358,7 @@ class TraceWorld:
     def _judge_refusal(self, reason: Reason, length: int) -> None:
         throttler = self.throttler
         if reason is Reason.QUEUE_FULL:
-            self._must(length >= throttler.spec.queue_depth, "refused although the line had a place")
+            self._must(length >= throttler.spec.queue.depth, "refused although the line had a place")
         elif reason is Reason.HELD_REQUESTS_FULL:
             self._must(self.process.held_requests >= PROCESS_MAX, "refused although the process may hold more")
         else:
@@ -420,9 +424,8 @@ class TraceWorld:
         """Change the discipline or the depth: waiters move to the new line in their order of arrival."""
         waiting = sorted(self.model.waiting, key=lambda waiter: waiter.arrival)
         spec = self.spec
-        changed = spec.discipline != DISCIPLINES[discipline]
-        fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
-        self.spec = RevisionSpec(**{**fields, "queue_depth": depth, "discipline": DISCIPLINES[discipline]})
+        changed = spec.queue.discipline != DISCIPLINES[discipline]
+        self.spec = replace(spec, queue=replace(spec.queue, depth=depth, discipline=DISCIPLINES[discipline]))
         self.throttler.reconfigure(self.spec)
         self.counts["reloads"] += 1
         if changed:
@@ -497,7 +500,7 @@ class TraceWorld:
     # --- within ---
 
     def _make_model(self) -> QueueModel:
-        discipline = self.spec.discipline
+        discipline = self.spec.queue.discipline
         if discipline.name == "priority":
             return PriorityModel(discipline.ageing_s)
         if discipline.name == "fair":

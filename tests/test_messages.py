@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 
 from activator import messages
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, RoutingSpec
 from activator.messages import FromData, Message, ToData, decode, encode
 from activator.runtime.distribution import Distribution, ExemplarReading
 
@@ -29,7 +29,7 @@ def _values(annotation: Any) -> st.SearchStrategy[Any]:
     arguments = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if annotation is RevisionSpec:
-        return st.builds(RevisionSpec, key=st.text(), hosts=st.lists(st.text(), max_size=3).map(tuple))
+        return st.builds(RevisionSpec, key=st.text(), routing=of(RoutingSpec))
     if annotation is bool:
         return st.booleans()
     if annotation is int:

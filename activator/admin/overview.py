@@ -70,7 +70,7 @@ def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
     server_errors = sum(count for code, count in one.responses.items() if code >= 500)
     return {
         "key": one.key,
-        "hosts": list(spec.hosts),
+        "hosts": list(spec.routing.hosts),
         "state": _state(one, known, attention),
         "attention": attention,
         "requests": one.requests_total,

@@ -32,32 +32,41 @@ from activator.config.model.pods import (
     RevisionHealth,
 )
 from activator.config.model.programs import Readiness
-from activator.config.model.queueing import CANCEL_WAIT, Queue
+from activator.config.model.queueing import CANCEL_WAIT, Queue, Timeouts
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
-from activator.config.model.waiting import COUNTS_TRAFFIC
+from activator.config.model.waiting import COUNTS_TRAFFIC, Fallback
 from activator.config.places import Findings, Place
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
 from activator.config.specs import (
     AsyncSpec,
+    BalancingSpec,
+    ConnectionSpec,
     DisciplineSpec,
     FallbackSpec,
     FaultSpec,
     FieldRulesSpec,
     FilterSpec,
+    FiltersSpec,
     HeaderRulesSpec,
     HealthCheckSpec,
+    HealthSpec,
     MatchSpec,
     ProbeSpec,
+    ProbingSpec,
     ProgressSpec,
+    QueueSpec,
     QuietSpec,
     RevisionSpec,
+    RoutingSpec,
     RuleSpec,
+    TimeoutsSpec,
     WaitingPageSpec,
     concurrency_of,
     is_once,
-    resolve_buffer,
+    reroute,
+    resolve_buffers,
     resolve_program,
     stand_for_many,
 )
@@ -151,10 +160,10 @@ def _ordered(specs: list[RevisionSpec]) -> list[RevisionSpec]:
     """Return the revisions with `order` set only where hosts are shared, so that moving others changes nothing."""
     uses: dict[str, int] = {}
     for spec in specs:
-        for host in spec.hosts:
+        for host in spec.routing.hosts:
             uses[host] = uses.get(host, 0) + 1
     return [
-        msgspec.structs.replace(spec, order=place) if any(uses[host] > 1 for host in spec.hosts) else spec
+        reroute(spec, order=place) if any(uses[host] > 1 for host in spec.routing.hosts) else spec
         for place, spec in enumerate(specs)
     ]
 
@@ -163,16 +172,34 @@ def resolve_revision(
     config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None = None
 ) -> RevisionSpec:
     """Return one revision, from any source, with all defaults resolved; `config` has the settings of all revisions."""
-    threshold = revision.trailing_fragmentation_threshold
-    queue = revision.queue
     concurrency = concurrency_of(revision)
-    buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, concurrency)
-    if revision.program is not None:
-        most = resolve_program(revision, processors).max_scale
-    else:
-        most = 0 if stand_for_many(revision) else len(revision.pods)
     return RevisionSpec(
         key=f"{revision.namespace}/{revision.name}",
+        container_concurrency=concurrency,
+        is_once=is_once(revision),
+        upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
+        routing=_resolve_routing(revision),
+        balancing=_resolve_balancing(config, revision, revision.policy or default_policy(concurrency), processors),
+        queue=_resolve_queue(revision.queue, revision.timeouts),
+        timeouts=_resolve_timeouts(revision),
+        buffers=resolve_buffers(revision.buffer, concurrency),
+        connection=ConnectionSpec(
+            _pod_protocol(revision), revision.tls, revision.lenient_pods, revision.proxy_protocol
+        ),
+        probing=ProbingSpec(
+            _introduced(_resolve_probe(revision.probe, revision), revision), _resolve_health_checks(revision.health)
+        ),
+        health=HealthSpec(
+            _or(revision.health.strikes, config.health.strikes),
+            _or(revision.health.ejection_share, config.health.ejection_share),
+            float(_or(revision.health.stale_after, config.health.stale_after)),
+        ),
+        filters=_resolve_filters(revision),
+    )
+
+
+def _resolve_routing(revision: Revision) -> RoutingSpec:
+    return RoutingSpec(
         hosts=tuple(canonical_host(host) or host for host in revision.hosts),
         match=_resolve_match(revision.match),
         aliases=tuple(revision.aliases),
@@ -180,55 +207,79 @@ def resolve_revision(
         default=revision.default,
         weight=-1 if revision.weight is None else revision.weight,
         split_on=_hash_on(revision.split_on),
-        container_concurrency=concurrency,
-        is_once=is_once(revision),
-        policy=revision.policy or default_policy(concurrency),
+    )
+
+
+def _resolve_balancing(config: Config, revision: Revision, policy: str, processors: int | None) -> BalancingSpec:
+    if revision.program is not None:
+        most = resolve_program(revision, processors).max_scale
+    else:
+        most = 0 if stand_for_many(revision) else len(revision.pods)
+    return BalancingSpec(
+        policy=policy,
         hash_on=_hash_on(revision.hash_on),
         slow_start_s=float(revision.slow_start),
-        strikes=_or(revision.health.strikes, config.health.strikes),
-        ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
-        stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
-        probe=_introduced(_resolve_probe(revision.probe, revision), revision),
-        health_checks=_resolve_health_checks(revision.health),
-        lenient_pods=revision.lenient_pods,
-        proxy_protocol=revision.proxy_protocol,
-        protocol=_pod_protocol(revision),
-        server_timing=revision.server_timing,
-        headers=_resolve_header_rules(revision.headers),
-        fault=_resolve_fault(revision.fault),
-        filters=tuple(
-            FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
-            for use in revision.filters
-        ),
         max_scale=revision.max_scale or most,
-        trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
-        queue_depth=queue.depth,
+        trailing_fragmentation_threshold=_or(
+            revision.trailing_fragmentation_threshold, config.trailing_fragmentation_threshold
+        ),
+    )
+
+
+def _resolve_queue(queue: Queue, timeouts: Timeouts) -> QueueSpec:
+    return QueueSpec(
+        depth=queue.depth,
+        bytes=int(queue.bytes),
         # Plain floats: a message between the planes cannot carry `Duration`.
-        queue_timeout_s=_seconds(queue.timeout),
-        queue_bytes=int(queue.bytes),
+        timeout_s=_seconds(queue.timeout),
+        startup_timeout_s=float(timeouts.startup),
         request_timeout=queue.request_timeout,
         request_timeout_max_s=_seconds(queue.request_timeout_max),
         admission=queue.admission,
         discipline=_resolve_discipline(queue),
-        queue_rules=tuple(
-            RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules
-        ),
-        startup_timeout_s=float(revision.timeouts.startup),
-        connect_timeout_s=float(revision.timeouts.connect),
-        first_byte_timeout_s=float(revision.timeouts.first_byte),
-        idle_timeout_s=float(revision.timeouts.idle),
-        total_timeout_s=float(revision.timeouts.total),
-        tunnel_idle_timeout_s=float(revision.timeouts.tunnel_idle),
+        rules=tuple(RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules),
+    )
+
+
+def _resolve_timeouts(revision: Revision) -> TimeoutsSpec:
+    timeouts = revision.timeouts
+    return TimeoutsSpec(
+        connect_s=float(timeouts.connect),
+        first_byte_s=float(timeouts.first_byte),
+        idle_s=float(timeouts.idle),
+        total_s=float(timeouts.total),
+        tunnel_idle_s=float(timeouts.tunnel_idle),
         cancel_wait_s=float(revision.cancel_timeout) if revision.on_cancel == CANCEL_WAIT else 0.0,
-        buffer_request_bytes=buffer_request,
-        buffer_response_bytes=buffer_response,
-        buffer_file_bytes=buffer_file,
-        upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
-        tls=revision.tls,
+    )
+
+
+def _resolve_filters(revision: Revision) -> FiltersSpec:
+    """Return the filters of a revision. Raises ConfigError for a file that cannot be read."""
+    activity = revision.activity
+    page, progress, later = revision.waiting_page, revision.progress, revision.respond_async
+    return FiltersSpec(
+        of_packages=tuple(
+            FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
+            for use in revision.filters
+        ),
+        fault=_resolve_fault(revision.fault),
         no_wake=tuple(
             QuietSpec(rule.path, tuple(rule.methods), rule.user_agent, rule.status) for rule in revision.no_wake
         ),
-        **_replacements(revision),
+        respond_async=None
+        if later is None
+        else AsyncSpec(
+            float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
+        ),
+        progress=None if progress is None else ProgressSpec(float(progress.after), float(progress.interval)),
+        waiting_page=None
+        if page is None
+        else WaitingPageSpec(float(page.refresh), text_of(page.file) if page.file else "", page.output),
+        fallback=_resolve_fallback(revision.fallback),
+        quiet_tunnels_s=float(activity.quiet_after) if activity.websocket == COUNTS_TRAFFIC else 0.0,
+        quiet_streams_s=float(activity.quiet_after) if activity.stream == COUNTS_TRAFFIC else 0.0,
+        server_timing=revision.server_timing,
+        headers=_resolve_header_rules(revision.headers),
     )
 
 
@@ -249,33 +300,16 @@ def _resolve_fault(fault: Fault | None) -> FaultSpec | None:
     return FaultSpec(float(fault.delay), fault.delay_share, fault.status or 0, fault.status_share)
 
 
-def _replacements(revision: Revision) -> dict[str, Any]:
-    """Return the values of the responses that replace a pod's. Raises ConfigError for a file that cannot be read."""
-    made: dict[str, Any] = {}
-    activity = revision.activity
-    if activity.websocket == COUNTS_TRAFFIC:
-        made["quiet_tunnels_s"] = float(activity.quiet_after)
-    if activity.stream == COUNTS_TRAFFIC:
-        made["quiet_streams_s"] = float(activity.quiet_after)
-    page, fallback, later = revision.waiting_page, revision.fallback, revision.respond_async
-    if later is not None:
-        made["respond_async"] = AsyncSpec(
-            float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
-        )
-    if page is not None:
-        template = text_of(page.file) if page.file else ""
-        made["waiting_page"] = WaitingPageSpec(float(page.refresh), template, page.output)
-    if revision.progress is not None:
-        made["progress"] = ProgressSpec(float(revision.progress.after), float(revision.progress.interval))
-    if fallback is not None:
-        made["fallback"] = FallbackSpec(
-            body=text_of(fallback.file) if fallback.file else "",
-            content_type=fallback.content_type,
-            redirect=fallback.redirect,
-            revision=key_of(fallback.revision) if fallback.revision else "",
-            while_starting=fallback.while_starting,
-        )
-    return made
+def _resolve_fallback(fallback: Fallback | None) -> FallbackSpec | None:
+    if fallback is None:
+        return None
+    return FallbackSpec(
+        body=text_of(fallback.file) if fallback.file else "",
+        content_type=fallback.content_type,
+        redirect=fallback.redirect,
+        revision=key_of(fallback.revision) if fallback.revision else "",
+        while_starting=fallback.while_starting,
+    )
 
 
 def _resolve_match(match: Match | None) -> MatchSpec:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -175,10 +175,9 @@ class FilterSpec(msgspec.Struct, frozen=True):
         return f"FilterSpec({self.name!r}, {[name for name, _ in self.options]})"
 
 
-class RevisionSpec(msgspec.Struct, frozen=True):
-    """One revision with resolved defaults; plain values only, because it is sent between the planes."""
+class RoutingSpec(msgspec.Struct, frozen=True):
+    """The requests that a revision takes."""
 
-    key: str  # namespace/name
     hosts: tuple[str, ...] = ()
     ports: tuple[int, ...] = ()  # entry ports of its own: requests there are for it, whatever the host
     is_left: bool = False  # clients at these ports now reach its pods directly: their connections may be closed
@@ -189,60 +188,126 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     default: bool = False  # takes requests that no revision of its hosts matches
     weight: int = -1  # its share among revisions with the same `match`; -1: none
     split_on: str = ""  # key of a request for the split, as in `hash_on`; empty: the revisions take turns
-    container_concurrency: int = 0
-    is_once: bool = False  # a pod takes one request in its life
+
+
+class BalancingSpec(msgspec.Struct, frozen=True):
+    """The table of a revision's pods, and the policy that picks one."""
+
     policy: str = "choice-of-2"
     hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy needs a key
     slow_start_s: float = 0.0
-    strikes: int = _HEALTH.strikes
-    ejection_share: float = _HEALTH.ejection_share
-    stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for this time is probed again; 0: never
-    probe: ProbeSpec = ProbeSpec()
-    health_checks: HealthCheckSpec | None = None  # checks of ready pods by `probe`; None: there are none
     max_scale: int = 0
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
-    queue_depth: int = _QUEUE.depth
-    queue_bytes: int = int(_QUEUE.bytes)  # 0: no limit of its own
-    queue_timeout_s: float | None = None
+
+
+class QueueSpec(msgspec.Struct, frozen=True):
+    """The queue of a revision."""
+
+    depth: int = _QUEUE.depth
+    bytes: int = int(_QUEUE.bytes)  # 0: no limit of its own
+    timeout_s: float | None = None
+    startup_timeout_s: float = float(_TIMEOUTS.startup)
     request_timeout: bool = False
     request_timeout_max_s: float | None = None
     admission: str = _QUEUE.admission
     discipline: DisciplineSpec = DisciplineSpec()
-    queue_rules: tuple[RuleSpec, ...] = ()
-    startup_timeout_s: float = float(_TIMEOUTS.startup)
-    connect_timeout_s: float = float(_TIMEOUTS.connect)
-    first_byte_timeout_s: float = float(_TIMEOUTS.first_byte)
-    idle_timeout_s: float = float(_TIMEOUTS.idle)
-    total_timeout_s: float = float(_TIMEOUTS.total)
-    tunnel_idle_timeout_s: float = float(_TIMEOUTS.tunnel_idle)
+    rules: tuple[RuleSpec, ...] = ()
+
+
+class TimeoutsSpec(msgspec.Struct, frozen=True):
+    """The time limits of a request with a slot. 0.0: no limit."""
+
+    connect_s: float = float(_TIMEOUTS.connect)
+    first_byte_s: float = float(_TIMEOUTS.first_byte)
+    idle_s: float = float(_TIMEOUTS.idle)
+    total_s: float = float(_TIMEOUTS.total)
+    tunnel_idle_s: float = float(_TIMEOUTS.tunnel_idle)
     cancel_wait_s: float = 0.0  # how long a pod may finish a cancelled request; 0.0: its connection is closed at once
-    times_from_arrival: bool = False  # the total and first-byte timeouts include the wait for a slot, as Knative's do
-    buffer_request_bytes: int = 0  # received of a body before its request needs a slot
-    buffer_response_bytes: int = 0  # buffered of a response, so that the slot is free when the pod has finished
-    buffer_file_bytes: int = 0  # more of each, in a temporary file
-    upgrades: tuple[str, ...] = ("websocket",)
+    from_arrival: bool = False  # the total and first-byte timeouts include the wait for a slot, as Knative's do
+
+
+class BuffersSpec(msgspec.Struct, frozen=True):
+    """The buffers that keep slow clients from holding a slot."""
+
+    request_bytes: int = 0  # received of a body before its request needs a slot
+    response_bytes: int = 0  # buffered of a response, so that the slot is free when the pod has finished
+    file_bytes: int = 0  # more of each, in a temporary file
+
+
+class ConnectionSpec(msgspec.Struct, frozen=True):
+    """The connections to the pods of a revision."""
+
     protocol: str = "h1"  # h1 | h2c | h2 | alpn: over TLS, whichever the pod prefers
-    lenient_pods: bool = False
-    proxy_protocol: str = ""  # v1 | v2: the header at the beginning of each connection to a pod; empty: none
-    server_timing: bool = False
-    headers: HeaderRulesSpec | None = None
+    tls: PodTls | None = None
+    lenient: bool = False  # the response head may have the forms that old servers send
+    proxy_protocol: str = ""  # v1 | v2: the header at the beginning of each connection; empty: none
+
+
+class ProbingSpec(msgspec.Struct, frozen=True):
+    """The probes of a revision's pods."""
+
+    probe: ProbeSpec = ProbeSpec()
+    checks: HealthCheckSpec | None = None  # checks of ready pods by `probe`; None: there are none
+
+
+class HealthSpec(msgspec.Struct, frozen=True):
+    """When failed requests eject a pod, and when a pod that is not ready is probed again."""
+
+    strikes: int = _HEALTH.strikes
+    ejection_share: float = _HEALTH.ejection_share
+    stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for this time is probed again; 0: never
+
+
+class FiltersSpec(msgspec.Struct, frozen=True):
+    """The filters of a revision's requests."""
+
+    of_packages: tuple[FilterSpec, ...] = ()
     fault: FaultSpec | None = None
-    filters: tuple[FilterSpec, ...] = ()
     no_wake: tuple[QuietSpec, ...] = ()
-    waiting_page: WaitingPageSpec | None = None  # None: browsers wait like other clients
-    quiet_tunnels_s: float = 0.0  # an open WebSocket counts for this time without traffic; 0.0: always
-    quiet_streams_s: float = 0.0  # the same for an event stream
     respond_async: AsyncSpec | None = None
     progress: ProgressSpec | None = None
+    waiting_page: WaitingPageSpec | None = None  # None: browsers wait like other clients
     fallback: FallbackSpec | None = None
-    tls: PodTls | None = None
-    knative_service: str = ""  # from its labels: the Service that it belongs to
-    knative_configuration: str = ""
+    quiet_tunnels_s: float = 0.0  # an open WebSocket counts for this time without traffic; 0.0: always
+    quiet_streams_s: float = 0.0  # the same for an event stream
+    server_timing: bool = False
+    headers: HeaderRulesSpec | None = None
+
+
+class KnativeSpec(msgspec.Struct, frozen=True):
+    """The objects that a revision of Knative belongs to, from its labels."""
+
+    service: str = ""
+    configuration: str = ""
+
+
+class RevisionSpec(msgspec.Struct, frozen=True):
+    """One revision with resolved defaults; plain values only, because it is sent between the planes."""
+
+    key: str  # namespace/name
+    container_concurrency: int = 0
+    is_once: bool = False  # a pod takes one request in its life
+    upgrades: tuple[str, ...] = ("websocket",)
+    routing: RoutingSpec = RoutingSpec()
+    balancing: BalancingSpec = BalancingSpec()
+    queue: QueueSpec = QueueSpec()
+    timeouts: TimeoutsSpec = TimeoutsSpec()
+    buffers: BuffersSpec = BuffersSpec()
+    connection: ConnectionSpec = ConnectionSpec()
+    probing: ProbingSpec = ProbingSpec()
+    health: HealthSpec = HealthSpec()
+    filters: FiltersSpec = FiltersSpec()
+    knative: KnativeSpec = KnativeSpec()
 
     @property
     def drain_timeout_s(self) -> float:
         """Return how long a removed pod may finish its requests: as long as a request may take."""
-        return max(DRAIN_TIMEOUT_S, self.total_timeout_s)
+        return max(DRAIN_TIMEOUT_S, self.timeouts.total_s)
+
+
+def reroute(spec: RevisionSpec, **changes: Any) -> RevisionSpec:
+    """Return the revision with other values of fields of `routing`."""
+    return msgspec.structs.replace(spec, routing=msgspec.structs.replace(spec.routing, **changes))
 
 
 def stand_for_many(revision: Revision) -> bool:
@@ -263,15 +328,12 @@ def stand_for_many(revision: Revision) -> bool:
     return False
 
 
-def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int, int]:
-    """Return the bytes of requests, of responses and of files that a revision buffers.
-
-    By default, buffers are used where one slow client could occupy a large share of a pod.
-    """
+def resolve_buffers(buffer: Buffer, container_concurrency: int) -> BuffersSpec:
+    """Return the buffers of a revision; by default, where one slow client could occupy a large share of a pod."""
     few = 1 <= container_concurrency <= BUFFERED_CONCURRENCY_MAX
     request = (BUFFER_REQUEST_BYTES if few else 0) if buffer.request is None else int(buffer.request)
     response = (BUFFER_RESPONSE_BYTES if few else 0) if buffer.response is None else int(buffer.response)
-    return request, response, int(buffer.file)
+    return BuffersSpec(request, response, int(buffer.file))
 
 
 def concurrency_of(revision: Revision) -> int:

@@ -276,7 +276,7 @@ class DataPlane:
         self.filters.shared = shared
         self.proxy.filters = FilterChain((), shared)
         for throttler in self.throttlers():
-            throttler.filters = self.filters.chain_of(throttler.spec)
+            throttler.filters = self.filters.chain_of(throttler.key, throttler.spec.filters)
 
     def _unhealthy(self, target: bytes) -> str:
         """Return why a kubelet probe fails: the program is not ready or, on the paths of liveness, not alive."""
@@ -402,13 +402,13 @@ class _Hooks(TableHooks):
         return create(name, Rng(self._rng.below(1 << 30)))
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        throttler.filters = self._data.filters.chain_of(throttler.spec)
+        throttler.filters = self._data.filters.chain_of(throttler.key, throttler.spec.filters)
         self._data.router.set(throttler)
-        self._data.answers.revision_set(throttler.key, throttler.spec.respond_async is not None)
-        entries = {entry_of(port) for port in throttler.spec.ports}
+        self._data.answers.revision_set(throttler.key, throttler.spec.filters.respond_async is not None)
+        entries = {entry_of(port) for port in throttler.routing.ports}
         if entries:
             left = self._data.registry.leaving
-            if throttler.spec.is_left:
+            if throttler.routing.is_left:
                 left.update(entries)
             else:
                 left.difference_update(entries)
@@ -426,7 +426,7 @@ class _Hooks(TableHooks):
         key = throttler.key
         self._data.router.drop(key)
         self._data.answers.revision_set(key, False)
-        self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.spec.ports)
+        self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.routing.ports)
         if self._data.member is not None:
             self._data.member.revision_dropped(throttler.common_name)
         if self._data.loads is not None:

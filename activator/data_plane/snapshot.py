@@ -31,9 +31,9 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
     return {
         "namespace": namespace,
         "name": name,
-        "hosts": list(throttler.spec.hosts),
-        "policy": throttler.spec.policy,
-        "protocol": throttler.spec.protocol,
+        "hosts": list(throttler.routing.hosts),
+        "policy": throttler.spec.balancing.policy,
+        "protocol": throttler.spec.connection.protocol,
         "owner": sharing.lending is not None or sharing.source is None,
         "container_concurrency": throttler.spec.container_concurrency,
         "requests": counters.requests_total,
@@ -41,7 +41,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "queued": throttler.queue.waiting(),
         "gathering": throttler.gathering,
         "delivering": throttler.delivering,
-        "queue_depth": throttler.spec.queue_depth,
+        "queue_depth": throttler.spec.queue.depth,
         "queue": queue(throttler),
         "capacity": table.capacity,
         "failure": throttler.queue.failure,
@@ -65,7 +65,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
 def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     """Return the figures of the queue and its discipline."""
     return {
-        "discipline": throttler.spec.discipline.name,
+        "discipline": throttler.spec.queue.discipline.name,
         "waiting": throttler.queue.waiting(),
         **throttler.queue.waiters.shares(),
         "held_bytes": throttler.held.held_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from activator.config.specs import KnativeSpec
 from activator.runtime.distribution import Distribution
 
 
@@ -83,8 +84,7 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     key: str
     incarnation: int
     dropped: bool
-    knative_service: str
-    knative_configuration: str
+    knative: KnativeSpec
     policy: str
     requests_total: int
     responses: dict[int, int]  # the pods' responses, by status

@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.codec.json_field import BEYOND, FOUND, FieldScan
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
-from activator.config.specs import MatchSpec, RevisionSpec
+from activator.config.specs import MatchSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.units import KIB
@@ -43,7 +43,7 @@ def _defer(callback: Callable[[], None]) -> None:
 
 
 def throttler(number: int, match: MatchSpec, host: str = "a.test") -> RevisionThrottler:
-    spec = RevisionSpec(key=f"ns/r{number}", hosts=(host,), order=number, match=match)
+    spec = RevisionSpec(key=f"ns/r{number}", routing=RoutingSpec(hosts=(host,), order=number, match=match))
     return RevisionThrottler(spec, TrackerTable(create("random", Rng(1)), 4), time.monotonic, _defer, Deaf(), 256)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, RevisionSpec
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.tables.hooks import TableHooks
@@ -52,7 +52,9 @@ def make_worker(pods: int) -> StateWorker:
     wheel = TimingWheel(lambda: 1.0, lambda delay_s, callback: Timer(), _raise)
     part = RevisionTables(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
     worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source, key: None)
-    worker.submit(RevisionSet(RevisionSpec(key=KEY, container_concurrency=10, max_scale=PODS + COMERS)))
+    worker.submit(
+        RevisionSet(RevisionSpec(key=KEY, container_concurrency=10, balancing=BalancingSpec(max_scale=PODS + COMERS)))
+    )
     worker.submit(listed(pods, PodStatus.READY, pods))
     worker.turn()
     table = part.throttlers[KEY].table

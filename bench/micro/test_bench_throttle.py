@@ -16,7 +16,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
-from activator.config.specs import DisciplineSpec, RevisionSpec
+from activator.config.specs import DisciplineSpec, QueueSpec, RevisionSpec
 from activator.data_plane.throttle.drill import Drill, DrilledWaiter
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -63,7 +63,7 @@ def make(discipline: str, limit: int, policy: str = "round-robin") -> Drill:
     """Return a throttler with one pod that takes `limit` requests at a time."""
     table = TrackerTable(create(policy, Rng(1)), 4)
     table.add("pod", "10.0.0.1:8012", limit, READY)
-    spec = RevisionSpec(key="ns/bench", queue_depth=WAITERS + 1, discipline=DISCIPLINES[discipline])
+    spec = RevisionSpec(key="ns/bench", queue=QueueSpec(depth=WAITERS + 1, discipline=DISCIPLINES[discipline]))
     return Drill(RevisionThrottler(spec, table, time.monotonic, _defer, Deaf(), 256))
 
 

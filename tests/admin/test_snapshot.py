@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
+from activator.config.specs import ConnectionSpec
 from activator.control_plane import snapshot as control_snapshot
 from activator.control_plane.probes.asked_pod import Failing
 from activator.data_plane import snapshot as data_snapshot
@@ -86,7 +87,7 @@ def test_a_slot_that_drains_says_nothing_of_the_pod_that_has_moved_away() -> Non
 
 def test_why_a_pod_has_no_slot() -> None:
     joined = Joined()
-    slots = 2 * SPEC.max_scale
+    slots = 2 * SPEC.balancing.max_scale
     joined.do(RevisionSet(SPEC), *(seen(f"p{number}") for number in range(slots)))
     joined.throttler().table._array.slots_max = slots  # else it would take 131,072 pods
     joined.do(seen("late", PodStatus.PENDING, probe=True, address="10.0.9.1:80"))
@@ -109,7 +110,7 @@ def test_a_pod_whose_address_another_one_has_is_shown_with_that_one() -> None:
 
 def test_what_clients_have_open() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, protocol="h2c")), seen("p1"))
+    joined.do(RevisionSet(replace(SPEC, connection=ConnectionSpec(protocol="h2c"))), seen("p1"))
     told = msgspec.json.decode(answer(joined))
     assert told["clients"] == {"connections": 7, "http2_connections": 2, "streams": 5}
     assert told["revisions"][0]["protocol"] == "h2c"

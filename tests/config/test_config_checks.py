@@ -348,8 +348,9 @@ def test_a_queue_with_all_its_keys() -> None:
         "rules: [{path_prefix: /healthz, methods: [GET], exempt: true}, {path_prefix: /batch, charge: 5}]}"
     )
     (spec,) = resolve(parse(f"revisions: [{revision(queue)}]", "a", {}), lambda limit: "random")
-    assert spec.discipline == DisciplineSpec("fair", "X-Tenant", weights={"a": 3})
-    assert spec.queue_rules == (RuleSpec("/healthz", ("GET",), True), RuleSpec("/batch", charge=5))
-    assert (spec.queue_depth, spec.queue_bytes, spec.queue_timeout_s) == (5, 2**20, 5.0)
-    assert (spec.request_timeout, spec.request_timeout_max_s, spec.admission) == (True, 60.0, "predictive")
+    assert spec.queue.discipline == DisciplineSpec("fair", "X-Tenant", weights={"a": 3})
+    assert spec.queue.rules == (RuleSpec("/healthz", ("GET",), True), RuleSpec("/batch", charge=5))
+    assert (spec.queue.depth, spec.queue.bytes, spec.queue.timeout_s) == (5, 2**20, 5.0)
+    assert (spec.queue.request_timeout, spec.queue.request_timeout_max_s) == (True, 60.0)
+    assert spec.queue.admission == "predictive"
     assert decode(encode(SetRevision(spec))) == SetRevision(spec), "it goes between the parts"

@@ -88,7 +88,7 @@ def test_a_container_is_scaled_as_a_process() -> None:
     )
     rules = [process_rule(one, 8) for one in config.revisions]
     assert [(rule.max, rule.target, rule.scale_to_zero_grace_s) for rule in rules] == [(3, 2.0, 5.0), (1, 2.0, 60.0)]
-    assert [spec.max_scale for spec in resolve(config, lambda _: "random", 8)] == [3, 1]
+    assert [spec.balancing.max_scale for spec in resolve(config, lambda _: "random", 8)] == [3, 1]
 
 
 def test_which_engine_there_is(tmp_path: Path) -> None:

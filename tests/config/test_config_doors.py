@@ -130,7 +130,8 @@ def test_how_many_copies_a_range_allows() -> None:
 def test_a_copy_that_ends_after_one_request_takes_one() -> None:
     config = parse(program("lifetime: request"), "a", {})
     (spec,) = resolve(config, lambda limit: f"policy for {limit}", 8)
-    assert (spec.container_concurrency, spec.is_once, spec.policy, spec.max_scale) == (1, True, "policy for 1", 8)
+    assert (spec.container_concurrency, spec.is_once) == (1, True)
+    assert (spec.balancing.policy, spec.balancing.max_scale) == ("policy for 1", 8)
     process = resolve_program(config.revisions[0], 8)
     assert (process.target_concurrency, process.max_scale) == (1, 8)
 

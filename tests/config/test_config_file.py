@@ -86,10 +86,11 @@ def test_keys_that_are_absent_have_the_defaults_of_config_py() -> None:
 def test_resolved_revisions() -> None:
     hello, app = resolve(parse(WHOLE))
     assert (hello.key, app.key) == ("default/hello", "other/app")
-    assert (hello.policy, app.policy) == ("round-robin", "default for 0")
-    assert (hello.max_scale, app.max_scale) == (100, 4)
-    assert (hello.trailing_fragmentation_threshold, app.trailing_fragmentation_threshold) == (0.75, 0.25)
-    assert (hello.queue_timeout_s, app.queue_timeout_s) == (120.0, None)
+    assert (hello.balancing.policy, app.balancing.policy) == ("round-robin", "default for 0")
+    assert (hello.balancing.max_scale, app.balancing.max_scale) == (100, 4)
+    thresholds = [one.balancing.trailing_fragmentation_threshold for one in (hello, app)]
+    assert thresholds == [0.75, 0.25]
+    assert (hello.queue.timeout_s, app.queue.timeout_s) == (120.0, None)
 
 
 def test_a_resolved_revision_crosses_a_socket() -> None:
@@ -100,7 +101,7 @@ def test_a_resolved_revision_crosses_a_socket() -> None:
 
 def test_max_scale_is_the_number_of_fixed_pods_where_it_is_not_set() -> None:
     config = parse("revisions: [{name: a, hosts: [a], pods: ['127.0.0.1:1', '[::1]:2', '127.0.0.1:3']}]")
-    assert resolve(config)[0].max_scale == 3
+    assert resolve(config)[0].balancing.max_scale == 3
 
 
 @pytest.mark.parametrize(
@@ -116,12 +117,12 @@ def test_defaults_of_a_process(revision: str, process: str, max_scale: int, targ
     config = parse(f"revisions: [{{name: a, hosts: [a], {revision} process: {{command: [x]{process}}}}}]")
     settled = resolve_program(config.revisions[0], processors=8)
     assert (settled.max_scale, settled.target_concurrency) == (max_scale, target)
-    assert resolve(config)[0].max_scale == max_scale
+    assert resolve(config)[0].balancing.max_scale == max_scale
 
 
 def test_hosts_are_resolved_to_what_is_compared() -> None:
     config = parse("revisions: [{name: a, hosts: [A.Example., '*.B.example', bücher.example], pods: ['h:1']}]")
-    assert resolve(config)[0].hosts == ("a.example", "*.b.example", "xn--bcher-kva.example")
+    assert resolve(config)[0].routing.hosts == ("a.example", "*.b.example", "xn--bcher-kva.example")
 
 
 def test_the_environment_is_laid_over_a_configuration_that_no_file_gave() -> None:
@@ -292,7 +293,7 @@ revisions:
     config = config_file.parse(text, "a", environ, known)
     assert config.revisions[0].pods == ["h:1", Pod("h:2", 3), Pod("h:3", 0)]
     specs = config_file.resolve(config, lambda _: "random")
-    assert [spec.hash_on for spec in specs] == ["", "header:X-User", "cookie:session", ""]
-    assert [spec.slow_start_s for spec in specs] == [30.0, 120.0, 0.0, 0.0]
-    assert specs[0].max_scale == 0, "names may stand for any number of pods"
+    assert [spec.balancing.hash_on for spec in specs] == ["", "header:X-User", "cookie:session", ""]
+    assert [spec.balancing.slow_start_s for spec in specs] == [30.0, 120.0, 0.0, 0.0]
+    assert specs[0].balancing.max_scale == 0, "names may stand for any number of pods"
     assert config_file.overlay(config, {}, known) == config

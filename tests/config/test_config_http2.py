@@ -34,7 +34,7 @@ def revision(keys: str) -> str:
 )
 def test_what_is_spoken_with_pods(keys: str, protocol: str) -> None:
     (spec,) = resolve(parse(revision(keys), "f", {}), lambda _: "random")
-    assert spec.protocol == protocol
+    assert spec.connection.protocol == protocol
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_connection_has_at_least_one_stream() -> None:
 def test_what_happens_to_a_request_that_is_given_up() -> None:
     def wait_s(keys: str) -> float:
         (spec,) = resolve(parse(revision(keys), "f", {}), lambda _: "random")
-        return spec.cancel_wait_s
+        return spec.timeouts.cancel_wait_s
 
     assert wait_s("max_scale: 1") == wait_s("on_cancel: close") == 0.0
     assert wait_s("on_cancel: wait") == 30.0

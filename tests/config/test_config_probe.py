@@ -15,7 +15,7 @@ PROCESS = "process: {command: [x]}"
 def spec_of(probe: str) -> ProbeSpec:
     text = f"revisions:\n  - {{name: a, hosts: [a], {PODS}, {probe}}}\n"
     (spec,) = resolve(parse(text, "f", {}), lambda _: "random")
-    return spec.probe
+    return spec.probing.probe
 
 
 def problems(probe: str, runs: str = PODS) -> list[str]:
@@ -94,7 +94,7 @@ def test_a_local_process_is_asked_as_its_readiness_says() -> None:
 def test_active_health_checks(health: str, checks: HealthCheckSpec | None, probe: ProbeSpec) -> None:
     text = f"revisions:\n  - {{name: a, hosts: [a], {PODS}, {health}}}\n"
     (spec,) = resolve(parse(text, "f", {}), lambda _: "random")
-    assert (spec.health_checks, spec.probe) == (checks, probe)
+    assert (spec.probing.checks, spec.probing.probe) == (checks, probe)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_no_signals(name: str, expected: str) -> None:
 def test_a_port_allows_one_copy_whatever_the_limit_is() -> None:
     config = parse(f"revisions: [{revision('port: 8080', more='container_concurrency: 4')}]", "a", {})
     assert resolve_program(config.revisions[0], processors=8).max_scale == 1
-    assert resolve(config, lambda _: "random", 8)[0].max_scale == 1
+    assert resolve(config, lambda _: "random", 8)[0].balancing.max_scale == 1
 
 
 def test_so_does_a_socket_of_the_file() -> None:

@@ -53,7 +53,7 @@ def test_mistakes(push: str, part: str) -> None:
 def test_where_pods_report_themselves_a_revision_needs_neither_pods_nor_a_process() -> None:
     rest = "revisions: [{name: a, hosts: [a], probe: {path: /who, identity_header: X-Pod}}]\n"
     (spec,) = resolve(parse(f"push: {{listen: '127.0.0.1:0'}}\n{rest}", "f", {}), lambda _: "random")
-    assert (spec.max_scale, spec.probe.identity_header) == (0, "X-Pod")
+    assert (spec.balancing.max_scale, spec.probing.probe.identity_header) == (0, "X-Pod")
     (spec,) = resolve(parse(rest, "f", {"ACTIVATOR_PUSH__LISTEN": "127.0.0.1:0"}), lambda _: "random")
     with pytest.raises(ConfigError) as caught:
         parse(rest, "f", {})
@@ -70,7 +70,7 @@ def test_what_a_revision_does_not_say_of_health_the_file_says_for_all() -> None:
         "  - {name: c, hosts: [c], pods: ['h:1'], health: {ejection_share: 0, stale_after: 0s}}\n"
     )
     specs = resolve(parse(text, "f", {}), lambda _: "random")
-    found = [(spec.strikes, spec.ejection_share, spec.stale_after_s) for spec in specs]
+    found = [(spec.health.strikes, spec.health.ejection_share, spec.health.stale_after_s) for spec in specs]
     assert found == [(7, 0.2, 120.0), (1, 0.2, 120.0), (7, 0.0, 0.0)]
     with pytest.raises(ConfigError):
         parse(text.replace("strikes: 7", "strikes: 0"), "f", {})
@@ -78,7 +78,7 @@ def test_what_a_revision_does_not_say_of_health_the_file_says_for_all() -> None:
 
 def test_health_is_the_revisions() -> None:
     (spec,) = resolve(parse(REST, "f", {}), lambda _: "random")
-    assert (spec.strikes, spec.ejection_share) == (5, 0.25)
+    assert (spec.health.strikes, spec.health.ejection_share) == (5, 0.25)
     for bad in ("{strikes: 0}", "{ejection_share: 1.5}", "{ejection_share: -1}", "{strike: 1}", "{stale_after: -1s}"):
         with pytest.raises(ConfigError):
             parse(REST.replace("{strikes: 5, ejection_share: 0.25}", bad), "f", {})

@@ -161,12 +161,13 @@ def test_what_becomes_of_it() -> None:
         revision(4, default=True),
     ]
     specs = resolve(parse(json.dumps({"revisions": revisions}), "f", {}), lambda limit: "random")
-    assert [spec.order for spec in specs] == [0, 1, 2, 3, 4]
+    assert [spec.routing.order for spec in specs] == [0, 1, 2, 3, 4]
     headers = (("x-a", "2"), ("x-b", "1"))
-    assert specs[1].match == MatchSpec("/a%20b", True, ("GET", "PUT"), headers, ("m", "n*"))
-    assert (specs[1].aliases, specs[1].rewrite_model) == (("z",), "m")
-    assert (specs[2].weight, specs[2].split_on, specs[3].weight, specs[4].weight) == (9, "cookie:s", 1, -1)
-    assert [spec.default for spec in specs] == [False, False, False, False, True]
+    assert specs[1].routing.match == MatchSpec("/a%20b", True, ("GET", "PUT"), headers, ("m", "n*"))
+    assert (specs[1].routing.aliases, specs[1].routing.rewrite_model) == (("z",), "m")
+    assert [spec.routing.weight for spec in specs[2:]] == [9, 1, -1]
+    assert specs[2].routing.split_on == "cookie:s"
+    assert [spec.routing.default for spec in specs] == [False, False, False, False, True]
     alone = [revision(0, hosts=["a"]), revision(1, hosts=["b"])]
     specs = resolve(parse(json.dumps({"revisions": alone}), "f", {}), lambda limit: "random")
-    assert [spec.order for spec in specs] == [0, 0], "what shares no host does not change when others move"
+    assert [spec.routing.order for spec in specs] == [0, 0], "what shares no host does not change when others move"

@@ -68,7 +68,7 @@ def test_defaults_that_depend_on_others() -> None:
 def test_the_table_of_slots_knows_the_maximum() -> None:
     config = parse(text("max: 6"), "f", {})
     (spec,) = resolve(config, lambda concurrency: "random")
-    assert spec.max_scale == 6
+    assert spec.balancing.max_scale == 6
 
 
 def test_a_command_line_says_nothing_twice() -> None:

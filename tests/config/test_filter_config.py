@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from activator.config.file import parse, resolve_revision
-from activator.config.specs import FaultSpec, FieldRulesSpec, FilterSpec, HeaderRulesSpec, RevisionSpec
+from activator.config.specs import FaultSpec, FieldRulesSpec, FilterSpec, FiltersSpec, HeaderRulesSpec, RevisionSpec
 from activator.runtime.errors import ConfigError
 from lb.registry import default_name
 
@@ -32,13 +32,12 @@ def test_what_is_written_is_what_the_data_plane_gets() -> None:
         "fault: {delay: 2s, delay_share: 0.5, status: 503}, "
         f"filters: [{{name: '{GOOD}', options: {{a: b}}}}, {{name: '{GOOD}'}}]"
     )
-    assert spec.headers == HeaderRulesSpec(
+    assert spec.filters.headers == HeaderRulesSpec(
         FieldRulesSpec(("Cookie",), (("Host", "b.test"),)), FieldRulesSpec((), (), (("Via", "x"),))
     )
-    assert spec.fault == FaultSpec(2.0, 0.5, 503, 1.0)
-    assert spec.filters == (FilterSpec(GOOD, (("a", "b"),)), FilterSpec(GOOD))
-    plain = spec_of("max_scale: 1")
-    assert (plain.headers, plain.fault, plain.filters) == (None, None, ())
+    assert spec.filters.fault == FaultSpec(2.0, 0.5, 503, 1.0)
+    assert spec.filters.of_packages == (FilterSpec(GOOD, (("a", "b"),)), FilterSpec(GOOD))
+    assert spec_of("max_scale: 1").filters == FiltersSpec()
 
 
 @pytest.mark.parametrize(

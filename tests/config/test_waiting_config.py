@@ -70,16 +70,16 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     page = tmp_path / "wait.html"
     page.write_text("<p>$name</p>")
     spec = resolved("no_wake: [{path: /healthz, methods: [GET], user_agent: probe, status: 200}]")
-    assert spec.no_wake == (QuietSpec("/healthz", ("GET",), "probe", 200),)
-    assert resolved("waiting_page: {}").waiting_page == WaitingPageSpec(2.0)
+    assert spec.filters.no_wake == (QuietSpec("/healthz", ("GET",), "probe", 200),)
+    assert resolved("waiting_page: {}").filters.waiting_page == WaitingPageSpec(2.0)
     spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
-    assert spec.waiting_page == WaitingPageSpec(5.0, "<p>$name</p>", output=False)
-    assert resolved("progress: {interval: 7s}").progress == ProgressSpec(1.0, 7.0)
+    assert spec.filters.waiting_page == WaitingPageSpec(5.0, "<p>$name</p>", output=False)
+    assert resolved("progress: {interval: 7s}").filters.progress == ProgressSpec(1.0, 7.0)
     later = resolved("respond_async: {keep: 7s, requests: 8, answer_bytes: 9, bytes: 10, body_bytes: 11}")
-    assert later.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
+    assert later.filters.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
-    assert spec.fallback == FallbackSpec("<p>$name</p>", "text/plain")
-    assert resolved("server_timing: false").waiting_page is None
+    assert spec.filters.fallback == FallbackSpec("<p>$name</p>", "text/plain")
+    assert resolved("server_timing: false").filters.waiting_page is None
 
 
 @pytest.mark.parametrize("key", ["waiting_page", "fallback"])
@@ -126,7 +126,7 @@ def test_a_chain_of_fallbacks() -> None:
 """
     specs = resolve(parse(text, "f", {}), lambda limit: "round-robin")
     to_b, to_c = FallbackSpec(revision="default/b", while_starting=True), FallbackSpec(revision="other/c")
-    assert [spec.fallback for spec in specs] == [to_b, to_c, None]
+    assert [spec.filters.fallback for spec in specs] == [to_b, to_c, None]
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,7 @@ def test_a_container_is_a_program_that_is_asked_and_has_output() -> None:
 
 
 def test_what_counts_as_activity() -> None:
-    assert (resolved("server_timing: false").quiet_tunnels_s, resolved("server_timing: false").quiet_streams_s) == (
-        0,
-        0,
-    )
-    spec = resolved("activity: {websocket: traffic, stream: traffic, quiet_after: 90s}")
-    assert (spec.quiet_tunnels_s, spec.quiet_streams_s) == (90.0, 90.0)
+    filters = resolved("server_timing: false").filters
+    assert (filters.quiet_tunnels_s, filters.quiet_streams_s) == (0, 0)
+    filters = resolved("activity: {websocket: traffic, stream: traffic, quiet_after: 90s}").filters
+    assert (filters.quiet_tunnels_s, filters.quiet_streams_s) == (90.0, 90.0)

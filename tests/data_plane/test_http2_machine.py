@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from activator.codec.http2 import frames
 from activator.codec.http2.frames import CANCEL, INITIAL_WINDOW_SIZE, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
+from activator.config.specs import BuffersSpec
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.http2_peers import WEBSOCKET, Http2World, Line, Peer, request_fields
 from tests.data_plane.proxy.proxy_fakes import Client, request_head
@@ -29,7 +30,7 @@ sizes = st.sampled_from([0, 1, 100, 16_384, 40_000, 70_000])
 class Storm(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.it = Http2World(limit=3, pods=2, buffer_response_bytes=20_000)
+        self.it = Http2World(limit=3, pods=2, buffers=BuffersSpec(response_bytes=20_000))
         self.plain: list[tuple[ProxiedExchange, Client]] = []
         self.answered: dict[tuple[int, int], bool] = {}  # of pods' streams: the final head was sent
 

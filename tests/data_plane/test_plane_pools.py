@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import ConnectionSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.http1_pool import Http1Pool
@@ -20,7 +20,7 @@ from lb.rng import Rng
 from lb.tracker import READY, PodTracker
 
 KEY = "default/app"
-SPEC = RevisionSpec(key=KEY, hosts=("app.test",), protocol="alpn")
+SPEC = RevisionSpec(key=KEY, routing=RoutingSpec(hosts=("app.test",)), connection=ConnectionSpec(protocol="alpn"))
 
 
 def run(main: Callable[[DataPlane, PodTracker], None]) -> None:
@@ -52,7 +52,8 @@ def agree_on_http1(pool: PodPool) -> PodPool:
 
 
 def trust_changes(data: DataPlane, is_lenient: bool) -> None:
-    data.apply([SetRevision(msgspec.structs.replace(SPEC, lenient_pods=is_lenient))])
+    connection = ConnectionSpec(protocol="alpn", lenient=is_lenient)
+    data.apply([SetRevision(msgspec.structs.replace(SPEC, connection=connection))])
 
 
 def test_a_pod_that_has_not_decided_keeps_its_pool() -> None:

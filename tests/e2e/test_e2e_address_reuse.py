@@ -13,7 +13,7 @@ from random import Random
 import uvloop
 
 from activator.config.model.file import Config
-from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.config.specs import BalancingSpec, ProbeSpec, ProbingSpec, RevisionSpec, RoutingSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
@@ -97,7 +97,12 @@ class Running:
         host, _, port = socket.address.rpartition(":")
         self.address = (host, int(port))
         for name in REVISIONS:
-            spec = RevisionSpec(key=f"ns/{name}", hosts=(name,), policy="round-robin", probe=self.probe)
+            spec = RevisionSpec(
+                key=f"ns/{name}",
+                routing=RoutingSpec(hosts=(name,)),
+                balancing=BalancingSpec(policy="round-robin"),
+                probing=ProbingSpec(probe=self.probe),
+            )
             self.worker.submit(RevisionSet(spec))
 
     async def comes(self, pod: Pod, identity: str) -> None:

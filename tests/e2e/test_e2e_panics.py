@@ -14,7 +14,7 @@ from collections import Counter
 import uvloop
 
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, RevisionSpec, RoutingSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import Supervision
@@ -135,7 +135,9 @@ class Running:
         host, _, port = listener.address.rpartition(":")
         self.address = (host, int(port))
         for number in range(REVISIONS):
-            self.worker.submit(RevisionSet(RevisionSpec(key=_key(number), hosts=(f"r{number}",), max_scale=4)))
+            routing = RoutingSpec((f"r{number}",))
+            spec = RevisionSpec(_key(number), routing=routing, balancing=BalancingSpec(max_scale=4))
+            self.worker.submit(RevisionSet(spec))
             await self.worker.submit_with_outcome(self.pod(number, "p1"))
 
     def pod(self, number: int, identity: str) -> PodSeen:

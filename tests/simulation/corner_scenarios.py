@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from activator.config.specs import RevisionSpec, RuleSpec
+from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.ownership.borrowing import UNKNOWN_POD_RETRY_S
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.ownership.member import EARLY_MAX, UNKNOWN_KEPT_S, Member
@@ -824,7 +824,7 @@ def a_slot_is_of_one_revision(seed: int) -> None:
 def a_pod_of_one_request_is_not_lent_and_not_taken_twice(seed: int) -> None:
     """What comes back unused may be given to another one; what a request has had may not."""
     hand = owning(seed, 1, 8)
-    hand.throttler.reconfigure(RevisionSpec(key=KEY, queue_depth=9, container_concurrency=1, is_once=True))
+    hand.throttler.reconfigure(RevisionSpec(key=KEY, queue=QueueSpec(depth=9), container_concurrency=1, is_once=True))
     for number, back in ((1, Returned), (2, Released)):
         hand.member.receive(2, Want(1, NAME, WaitingRequest(number)))
         (granted,) = hand.taken()
@@ -841,7 +841,7 @@ def a_pod_of_one_request_is_not_lent_and_not_taken_twice(seed: int) -> None:
 def an_exempt_request_of_another_member_is_counted_there(seed: int) -> None:
     hand = owning(seed)
     rules = (RuleSpec(exempt=True),)
-    hand.throttler.reconfigure(RevisionSpec(key=KEY, queue_depth=9, container_concurrency=1, queue_rules=rules))
+    hand.throttler.reconfigure(RevisionSpec(key=KEY, queue=QueueSpec(depth=9, rules=rules), container_concurrency=1))
     for number, exempt in ((1, False), (2, True)):
         hand.member.receive(2, Want(1, NAME, WaitingRequest(number, exempt=exempt)))
         (said,) = hand.taken()

@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec, RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage, Want
 from activator.data_plane.ownership.names import MemberName
@@ -202,7 +202,7 @@ class Wants(Request):
 
 
 def spec_of(key: str, limit: int) -> RevisionSpec:
-    return RevisionSpec(key=key, queue_depth=1_000_000, container_concurrency=limit)
+    return RevisionSpec(key=key, queue=QueueSpec(depth=1_000_000), container_concurrency=limit)
 
 
 class Events(SlotEvents):

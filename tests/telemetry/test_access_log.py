@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.config.log_template import FIELDS, TemplateError, template_fields
+from activator.config.specs import QueueSpec
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.runtime.line_writer import LineWriter
 from activator.runtime.reasons import Reason
@@ -129,7 +130,7 @@ def test_a_template() -> None:
 
 
 def test_refusals_and_those_who_leave() -> None:
-    logged = Logged(queue_depth=1, queue_timeout_s=3.0)
+    logged = Logged(queue=QueueSpec(depth=1, timeout_s=3.0))
     world = logged.world
     world.begin(request_head(host="nobody.test"))
     world.begin()  # waits

@@ -15,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from activator.codec.message import RequestHead
+from activator.config.specs import QueueSpec
 from activator.data_plane import statistics
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -215,7 +216,7 @@ def test_every_end(
     collector: Collector, waits: bool | None, end: Callable[[World, ProxiedExchange], None], counted: set[str]
 ) -> None:
     """`waits`: for a pod; None: there is none."""
-    traced = Traced(collector, queue_timeout_s=3.0)
+    traced = Traced(collector, queue=QueueSpec(timeout_s=3.0))
     world = traced.world
     if waits is False:
         world.pod()

@@ -16,6 +16,7 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
+from activator.config.specs import QueueSpec
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane import statistics
@@ -255,7 +256,7 @@ def test_slices_are_bounded() -> None:
 @pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.deep)])
 def test_requests_of_every_kind_make_no_series(count: int) -> None:
     """Random paths, hosts, methods, headers, clients, answers and ends, on pods that come and go."""
-    world = World(queue_depth=5)
+    world = World(queue=QueueSpec(depth=5))
     exposition = Exposition(of_world(world.throttler), lambda: program(world))
     rng = random.Random(5)
     pods: list[str] = []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import activator
+from activator.config.specs import BalancingSpec, KnativeSpec, QueueSpec
 from activator.control_plane.groups.policy import Eviction, Wait, WaitsFor
 from activator.control_plane.probes.probe import Ask
 from activator.control_plane.scaling.autoscaler import Shown
@@ -260,7 +261,11 @@ def a_revision() -> Any:
         counters=counters,
         queue=Of(removed=False, failure="it cannot start", waiting=lambda: 14),
         in_flight=lambda: 21,
-        spec=Of(queue_depth=15, policy="ewma", knative_service="", knative_configuration=""),
+        spec=Of(
+            queue=QueueSpec(depth=15),
+            balancing=BalancingSpec(policy="ewma"),
+            knative=KnativeSpec(),
+        ),
         held=Of(held_bytes=16),
         gathering=61,
         delivering=62,

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.kinds import Duration
 from activator.config.model.telemetry import KnativeExport
+from activator.config.specs import KnativeSpec, RoutingSpec
 from activator.runtime.distribution import Distribution
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.metrics.cluster_families import KnativeView
@@ -41,7 +42,7 @@ OF_THE_REQUEST = {
 
 def measured(named_max: int = 1000) -> tuple[World, KnativeMetrics]:
     """A revision with one request at a pod, one in line, and one that has ended."""
-    world = World(knative_service="svc", knative_configuration="conf")
+    world = World(knative=KnativeSpec(service="svc", configuration="conf"))
     requests = KnativeRequests(world.errors.append)
     world.proxy.measurer = requests
     world.pod()
@@ -116,7 +117,7 @@ def measured_requests(world: World, requests: KnativeRequests) -> list[tuple[str
 
 
 def test_what_requests_are_told_apart_by_is_bounded() -> None:
-    world = World(hosts=("*",))
+    world = World(routing=RoutingSpec(hosts=("*",)))
     requests = KnativeRequests(world.errors.append, series_max=10)
     world.proxy.measurer = requests
     world.pod(limit=10)
@@ -148,7 +149,7 @@ def test_what_requests_are_told_apart_by_is_bounded() -> None:
     ],
 )
 def test_hosts_and_ports(authority: str, address: str, port: int | None) -> None:
-    world = World(hosts=("*",))
+    world = World(routing=RoutingSpec(hosts=("*",)))
     requests = KnativeRequests(world.errors.append)
     world.proxy.measurer = requests
     world.pod()

@@ -8,6 +8,7 @@ from collections import Counter
 import msgspec
 
 from activator.config.model.telemetry import KnativeExport
+from activator.config.specs import RoutingSpec
 from activator.telemetry.metrics.knative_requests import OTHER, Combination, KnativeRequests, RequestSeries
 from activator.telemetry.metrics.request_counts import RequestCounter, RequestCounts, WorkersRequests
 from activator.telemetry.request_hooks import NoRequests
@@ -126,7 +127,7 @@ def test_sums_never_fall_while_workers_come_and_go() -> None:
 
 
 def test_requests_that_are_counted_are_sent_once() -> None:
-    world = World(hosts=("*",))
+    world = World(routing=RoutingSpec(hosts=("*",)))
     requests = KnativeRequests(world.errors.append)
     world.proxy.measurer = requests
     world.pod()

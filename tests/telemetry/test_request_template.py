@@ -15,6 +15,7 @@ from activator.config.cluster_settings import ClusterSettings
 from activator.config.log_template import REQUEST_TEMPLATE
 from activator.config.model.file import Config
 from activator.config.model.telemetry import Log, Metrics, Tracing
+from activator.config.specs import KnativeSpec
 from activator.runtime.controller_counts import Controllers
 from activator.telemetry.logs.access_log import AccessLog
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError, knative_template
@@ -74,7 +75,7 @@ def test_a_template_of_ones_own() -> None:
 
 def test_what_a_revision_belongs_to() -> None:
     template = "{{.Revision.Namespace}} {{.Revision.Name}} {{.Revision.Service}} {{.Revision.Configuration}}"
-    logged = Logged(f"{REQUEST_TEMPLATE}{template}", knative_service="svc", knative_configuration="conf")
+    logged = Logged(f"{REQUEST_TEMPLATE}{template}", knative=KnativeSpec(service="svc", configuration="conf"))
     logged.world.pod()
     exchange, _ = logged.world.begin()
     logged.world.answer(exchange)

@@ -14,6 +14,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from activator.codec.message import Fields, RequestHead
 from activator.config.model.telemetry import TRACING_RATE, Tracing
+from activator.config.specs import QueueSpec
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.trace_context import Sampler, TraceContext, is_sampled, is_traceparent
 from activator.runtime.controller_counts import Controllers
@@ -285,7 +286,7 @@ def test_who_finds_a_connection_has_no_span_of_waiting_for_one(collector: Collec
 
 
 def test_requests_that_fail(collector: Collector) -> None:
-    traced = Traced(collector, queue_timeout_s=3.0)
+    traced = Traced(collector, queue=QueueSpec(timeout_s=3.0))
     world = traced.world
     world.begin(request_head(host="nobody.test"))
     world.begin()

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activator.config.specs import FiltersSpec, QueueSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.throttle.starting import PHASES, Start
 from activator.runtime.histogram import Histogram
@@ -64,7 +65,7 @@ def test_a_wait_for_a_slot_is_no_cold_start() -> None:
 
 
 def test_a_wait_in_vain_counts_too() -> None:
-    world = World(queue_timeout_s=3.0)
+    world = World(queue=QueueSpec(timeout_s=3.0))
     _, client = world.begin()
     world.clock.pass_time(4.0)
     assert client.reason == Reason.QUEUE_TIMEOUT.value
@@ -168,7 +169,7 @@ def timing_of(client: Client) -> dict[str, float]:
 
 def test_the_client_is_told_where_the_time_went_if_asked_for() -> None:
     for wanted in (False, True):
-        world = World(server_timing=wanted)
+        world = World(filters=FiltersSpec(server_timing=wanted))
         pool, client = answer_cold(world)
         told = {"start": 1.0, "ready": 2.0, "queue": 0.0, "connect": 0.5, "first_byte": 0.25}
         assert timing_of(client) == (told if wanted else {})

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import KnativeSpec, RevisionSpec
 from activator.messages import (
     DataPlaneStatistics,
     DropRevision,
@@ -53,8 +53,7 @@ def revision(number: int, incarnation: int = 1, dropped: bool = False, key: str 
         key=key,
         incarnation=incarnation,
         dropped=dropped,
-        knative_service="",
-        knative_configuration="",
+        knative=KnativeSpec(),
         policy="round-robin",
         requests_total=number,
         responses={200: number},

@@ -88,7 +88,7 @@ class HealthChecks:
         for effect in effects:
             if type(effect) is SetRevision or type(effect) is RebuildRevision:
                 key = effect.key
-                if effect.spec.health_checks is not None and key not in self._rounds:
+                if effect.spec.probing.checks is not None and key not in self._rounds:
                     self._rounds[key] = _Round()
                     self._due.plan(key, self._now())
                     self._wake.set()
@@ -96,7 +96,7 @@ class HealthChecks:
     def _check_next(self, key: str, now_s: float) -> None:
         """Check the next pod of a revision that is due."""
         revision = self._model.revisions.get(key)
-        checks = None if revision is None else revision.spec.health_checks
+        checks = None if revision is None else revision.spec.probing.checks
         current = self._rounds[key]
         if revision is None or checks is None:
             del self._rounds[key]
@@ -120,11 +120,12 @@ class HealthChecks:
 
     async def _check(self, revision: RevisionRecord, pod: PodRecord, current: _Round) -> None:
         spec = revision.spec
-        assert spec.health_checks is not None
-        question = Question(pod.address, spec.probe, spec.tls, pod.identity, spec.key, causes=[])
+        checks = spec.probing.checks
+        assert checks is not None
+        question = Question(pod.address, spec.probing.probe, spec.connection.tls, pod.identity, spec.key, causes=[])
         found = Ask.REFUSED
         try:
-            found = await self._ask_pod(question, min(spec.health_checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
+            found = await self._ask_pod(question, min(checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
         except asyncio.CancelledError:
             raise
         except Exception:  # a bug is no evidence against the pod
@@ -145,7 +146,7 @@ class HealthChecks:
         failures = before + 1 if epoch == pod.epoch else 1
         current.failures[pod.identity] = (pod.epoch, failures)
         revision = self._model.revisions.get(key)
-        checks = None if revision is None else revision.spec.health_checks
+        checks = None if revision is None else revision.spec.probing.checks
         if checks is not None and failures >= checks.fall:
             del current.failures[pod.identity]
             cause = f"failed {failures} health checks in a row: {cause}"

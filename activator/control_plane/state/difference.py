@@ -111,10 +111,10 @@ def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Redu
 def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
     """Return the order to probe the pod as its revision configures it."""
     spec = revision.spec
-    checks = spec.health_checks
+    probe, checks, tls = spec.probing.probe, spec.probing.checks, spec.connection.tls
     if checks is None or not pod.quarantined:
-        return StartProbe(spec.key, pod.identity, pod.address, spec.probe, spec.tls)
-    return StartProbe(spec.key, pod.identity, pod.address, spec.probe, spec.tls, checks.rise, checks.interval_s)
+        return StartProbe(spec.key, pod.identity, pod.address, probe, tls)
+    return StartProbe(spec.key, pod.identity, pod.address, probe, tls, checks.rise, checks.interval_s)
 
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:

@@ -63,11 +63,12 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
     old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
         return
+    health = revision.spec.health
     strikes = old.strikes + 1
     if (
         change.dead
         or old.recovering
-        or (strikes >= revision.spec.strikes and revision.tally.may_eject(old, revision.spec.ejection_share))
+        or (strikes >= health.strikes and revision.tally.may_eject(old, health.ejection_share))
     ):
         new = replace(old, quarantined=True, recovering=False, strikes=0, cause=_cause(old, change, strikes))
         put(revision, old, new, DEAD if change.dead else STRUCK, now_s, reduction)
@@ -112,7 +113,7 @@ def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Redu
         if not old.ages():
             continue
         calm = False
-        new = _grown_older(old, revision.spec.stale_after_s, now_s)
+        new = _grown_older(old, revision.spec.health.stale_after_s, now_s)
         if new is not old:
             put(revision, old, new, EXPIRED, now_s, reduction)
     if calm:

@@ -98,11 +98,7 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
     reduction.effects.append(SetRevision(spec))
     if old is None:
         return
-    asks_otherwise = (spec.probe, spec.tls, spec.health_checks) != (
-        old.spec.probe,
-        old.spec.tls,
-        old.spec.health_checks,
-    )
+    asks_otherwise = spec.probing != old.spec.probing or spec.connection.tls != old.spec.connection.tls
     for pod in new.pods.values():
         if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
             reduction.effects.append(set_pod(new, pod))

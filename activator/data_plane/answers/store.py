@@ -86,7 +86,7 @@ class AnswerStore(AnswerKeeper):
 
     def accept(self, throttler: RevisionThrottler, client: ClientStream) -> KeptAnswer | None:
         """Return a new stored response for a request; None if there is no room."""
-        spec = throttler.spec.respond_async
+        spec = throttler.spec.filters.respond_async
         if spec is None or self.is_closing or not self._has_place(throttler.key, spec):
             self.totals["synchronous"] += 1
             return None

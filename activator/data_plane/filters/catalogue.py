@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from activator.config.specs import FilterSpec, RevisionSpec
+from activator.config.specs import FilterSpec, FiltersSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
@@ -40,19 +40,19 @@ class FilterCatalogue:
         self._on_error = on_error
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
 
-    def chain_of(self, spec: RevisionSpec) -> FilterChain | None:
-        """Return the filters of a revision; None if it has none."""
-        filters: list[Filter] = [self._of_package(one) for one in spec.filters]
+    def chain_of(self, key: str, spec: FiltersSpec) -> FilterChain | None:
+        """Return the filters of the revision `key`; None if it has none."""
+        filters: list[Filter] = [self._of_package(one) for one in spec.of_packages]
         if spec.fault is not None:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
         if spec.no_wake:
-            filters.append(NoWake(spec))
+            filters.append(NoWake(key, spec.no_wake))
         if spec.respond_async is not None and self._answers is not None:
             filters.append(StoredAnswers(spec.respond_async, self._answers))
         if spec.progress is not None:
             filters.append(ProgressEvents(spec.progress, self._wheel, self._now))
         if spec.waiting_page is not None:
-            filters.append(WaitingPage(spec.key, spec.waiting_page, self._wheel, self._now))
+            filters.append(WaitingPage(key, spec.waiting_page, self._wheel, self._now))
         fallback = spec.fallback
         if fallback is not None and fallback.revision:
             filters.append(FallbackRevision(fallback, self._wheel, self._now))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from activator.codec.message import RequestHead, ResponseHead
-from activator.config.specs import QuietSpec, RevisionSpec
+from activator.config.specs import QuietSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.refusals import PHRASES, refusal_head
@@ -37,9 +37,9 @@ class _Rule:
 class NoWake(Filter):
     """The filter that marks such requests, and responds to them while no pod is ready."""
 
-    def __init__(self, spec: RevisionSpec) -> None:
-        self._name = spec.key.removeprefix("default/")
-        self._rules: list[_Rule] = [_Rule(rule) for rule in spec.no_wake]
+    def __init__(self, key: str, rules: tuple[QuietSpec, ...]) -> None:
+        self._name = key.removeprefix("default/")
+        self._rules: list[_Rule] = [_Rule(rule) for rule in rules]
 
     def on_routed(self, request: Exchange) -> None:
         request.is_quiet = self._status(request.head) != 0

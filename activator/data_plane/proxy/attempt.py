@@ -93,7 +93,7 @@ class Attempt(PodUser):
         exchange.connected_s = exchange.time()
         throttler = exchange.throttler
         assert throttler is not None
-        exchange.progress_s = exchange.arrived_s if throttler.spec.times_from_arrival else exchange.connected_s
+        exchange.progress_s = exchange.arrived_s if throttler.timeouts.from_arrival else exchange.connected_s
         try:
             head = self._head_for_pod()
         except Exception as error:  # a filter has raised it
@@ -304,7 +304,7 @@ class Attempt(PodUser):
         """
         if reason is Reason.POD_CLOSED and self._upload_failed:
             return False
-        return pod_had_its_time(self.exchange, reason, throttler.spec, self.exchange.time())
+        return pod_had_its_time(self.exchange, reason, throttler.timeouts, self.exchange.time())
 
     def give_back(
         self, throttler: RevisionThrottler, lease: Lease, pod: PodStream | None, latency_s: float, succeeded: bool

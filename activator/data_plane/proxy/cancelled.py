@@ -30,7 +30,7 @@ CLOSE_PATIENCE_S: Final = 0.2  # how long a pod may take to close a connection t
 
 def outlives_request(spec: RevisionSpec) -> bool:
     """True if the slot of a cancelled request is released only after its pod has stopped."""
-    return spec.container_concurrency > 0 or spec.cancel_wait_s > 0.0
+    return spec.container_concurrency > 0 or spec.timeouts.cancel_wait_s > 0.0
 
 
 @final
@@ -54,7 +54,7 @@ class CancelledRequest(PodUser):
         lease = self._lease
         assert lease is not None
         lease.holder = self
-        wait_s = 0.0 if is_tunnel else self._throttler.spec.cancel_wait_s
+        wait_s = 0.0 if is_tunnel else self._throttler.timeouts.cancel_wait_s
         self._is_tunnel = is_tunnel
         self._pod = pod
         self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))  # `cancel` may disarm it

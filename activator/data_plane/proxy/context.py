@@ -43,4 +43,4 @@ class ProxyContext(Accounting):
 
     def arm(self, request: Exchange, throttler: RevisionThrottler) -> None:
         """Set the timer of a request to the next of its time limits."""
-        self.wheel.arm(request, next_limit_s(request, throttler.spec, self.send_timeout_s))
+        self.wheel.arm(request, next_limit_s(request, throttler.timeouts, self.send_timeout_s))

@@ -104,12 +104,12 @@ def keeps_response(exchange: ProxiedExchange, throttler: RevisionThrottler) -> b
     delivery = exchange.delivery
     if delivery is not None:
         return delivery.has_room()
-    spec = throttler.spec
+    buffers = throttler.buffers
     head = exchange.response_head
-    if spec.buffer_response_bytes == 0 or head is None or is_response_streamed(head):
+    if buffers.response_bytes == 0 or head is None or is_response_streamed(head):
         return False
     bodies = exchange.context.bodies
-    buffer = BodyBuffer(spec.buffer_response_bytes, spec.buffer_file_bytes, bodies.held, throttler.held, bodies.files)
+    buffer = BodyBuffer(buffers.response_bytes, buffers.file_bytes, bodies.held, throttler.held, bodies.files)
     if not buffer.has_room():
         return False
     exchange.delivery = Delivery(exchange, buffer)

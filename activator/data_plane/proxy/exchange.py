@@ -136,7 +136,7 @@ class ProxiedExchange(Exchange):
 
     def waits_for_body(self, throttler: RevisionThrottler, body: RequestBody, bytes_max: int) -> bool:
         """Gather up to `bytes_max` of the body first; return True if the request waits for it."""
-        body.gather(bytes_max, throttler.spec.buffer_file_bytes)
+        body.gather(bytes_max, throttler.buffers.file_bytes)
         self.gathered_max = bytes_max
         if body.is_gathered() or not (self.phase == GATHERING or self.enter(GATHERING)):
             return False
@@ -398,7 +398,7 @@ class ProxiedExchange(Exchange):
         lease = self.lease
         if lease is not None and trial_takes_long(lease, now_s):
             throttler.trial_takes_long(lease)
-        reason = limit_reached(self, throttler.spec, self.context.send_timeout_s, now_s)
+        reason = limit_reached(self, throttler.timeouts, self.context.send_timeout_s, now_s)
         if reason is None:
             self.context.arm(self, throttler)
         else:

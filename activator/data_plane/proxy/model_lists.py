@@ -23,9 +23,10 @@ def lists_of(specs: Iterable[RevisionSpec]) -> dict[bytes, bytes]:
     """Return the response bodies by path; models are in the order of the file, each name once."""
     names: dict[bytes, dict[str, str]] = {}  # path prefix -> model name -> namespace of the first revision that has it
     for spec in specs:
-        match = spec.match
+        routing = spec.routing
+        match = routing.match
         before = match.path.encode("latin-1") if match.strip_path else b""
-        for name in (*match.models, *spec.aliases):
+        for name in (*match.models, *routing.aliases):
             if not name.endswith("*"):
                 names.setdefault(before, {}).setdefault(name, spec.key.partition("/")[0])
     found: dict[bytes, bytes] = {}

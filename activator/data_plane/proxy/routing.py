@@ -1,6 +1,6 @@
 """The choice of a request's revision: by trusted revision headers, else by host, then by `match`, `weight`, `default`.
 
-A dedicated port (`RevisionSpec.ports`) belongs to one revision and ignores the host. Exact hosts take precedence over
+A dedicated port (`RoutingSpec.ports`) belongs to one revision and ignores the host. Exact hosts take precedence over
 the longest `*.suffix`, and suffixes over `*`. The port in `Host` is ignored. Only `apply` changes the routes. A host
 with one unconditional revision costs one lookup in a cache and no allocation; the rules of other hosts (rules.py) are
 built on first use.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import RequestHead
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RoutingSpec
 from activator.data_plane.proxy.rules import HostRules
 from activator.data_plane.throttle.revision import RevisionThrottler
 
@@ -54,10 +54,10 @@ class Router:
     def set(self, throttler: RevisionThrottler) -> None:
         """Route the hosts and ports of this revision, and no others, to it."""
         self.drop(throttler.key)
-        hosts = throttler.spec.hosts
+        hosts = throttler.routing.hosts
         names = [host.lower().encode("ascii" if host.isascii() else "idna") for host in hosts]
         names = [name[1:] if name.startswith(b"*.") else name for name in names]
-        names += [entry_of(port) for port in throttler.spec.ports]
+        names += [entry_of(port) for port in throttler.routing.ports]
         self._by_key[throttler.key] = throttler
         self._names[throttler.key] = names
         for name in names:
@@ -127,7 +127,7 @@ class Router:
     def _find(self, authority: bytes) -> RevisionThrottler | None:
         for name in self._levels(authority):
             first = self._hosts[name][0]
-            return first if _takes_every(first.spec) else None
+            return first if _takes_every(first.routing) else None
         return None
 
     def _levels(self, authority: bytes) -> list[bytes]:
@@ -159,12 +159,12 @@ class Router:
 
 
 def _order(throttler: RevisionThrottler) -> int:
-    return throttler.spec.order
+    return throttler.routing.order
 
 
-def _takes_every(spec: RevisionSpec) -> bool:
+def _takes_every(routing: RoutingSpec) -> bool:
     """True if the revision takes every request of its hosts, so that no later revision gets one."""
-    return spec.match.is_every() and spec.weight < 0 and not spec.default and not spec.aliases
+    return routing.match.is_every() and routing.weight < 0 and not routing.default and not routing.aliases
 
 
 def _key_named(head: RequestHead) -> str:

@@ -96,9 +96,9 @@ class Rule:
     """The revision that one `match` selects, or several revisions by weight."""
 
     def __init__(self, members: list[RevisionThrottler]) -> None:
-        spec = members[0].spec
-        self.match = spec.match
-        self.names = (*spec.match.models, *spec.aliases)
+        routing = members[0].routing
+        self.match = routing.match
+        self.names = (*routing.match.models, *routing.aliases)
         self.split = Split(members)
 
     def pick(self, head: RequestHead, client: ClientStream) -> RevisionThrottler:
@@ -227,14 +227,13 @@ class HostRules:
         self._longest: i64 = 0  # length of the longest prefix
         self._default: Rule | None = None
         for members in _grouped(throttlers):
-            spec = members[0].spec
             rule = Rule(members)
-            is_default = any(member.spec.default for member in members)
+            is_default = any(member.routing.default for member in members)
             if is_default and self._default is None:
                 self._default = rule
-            if is_default and spec.match.is_every() and not rule.names:
+            if is_default and rule.match.is_every() and not rule.names:
                 continue
-            path = spec.match.path.encode("latin-1")
+            path = rule.match.path.encode("latin-1")
             self._nodes.setdefault(path, _Node()).add(rule, len(self._rules), 0)
             self._longest = max(self._longest, len(path))
             self._rules.append(rule)
@@ -306,10 +305,10 @@ def _grouped(throttlers: list[RevisionThrottler]) -> list[list[RevisionThrottler
     """Group the revisions that split their requests by weight; a group has the position of its first revision."""
     groups: dict[object, list[RevisionThrottler]] = {}
     for throttler in throttlers:
-        spec = throttler.spec
-        match = spec.match
-        alone: object = throttler.key if spec.weight < 0 else ""
-        names = (tuple(sorted(match.models)), tuple(sorted(spec.aliases)))
+        routing = throttler.routing
+        match = routing.match
+        alone: object = throttler.key if routing.weight < 0 else ""
+        names = (tuple(sorted(match.models)), tuple(sorted(routing.aliases)))
         same = (match.path, match.methods, match.headers, names, alone)
         groups.setdefault(same, []).append(throttler)
     return list(groups.values())

@@ -122,13 +122,13 @@ class Selection:
 
     def rewrite(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
         """Replace an alias in the body with the pod's name of the model; return False if the budget has no room."""
-        spec = throttler.spec
+        routing = throttler.routing
         scan = self._scan
-        if not spec.rewrite_model or body is None or scan is None or scan.state != FOUND:
+        if not routing.rewrite_model or body is None or scan is None or scan.state != FOUND:
             return True
-        if scan.value not in spec.aliases or scan.value in spec.match.models:
+        if scan.value not in routing.aliases or scan.value in routing.match.models:
             return True
-        name = json.dumps(spec.rewrite_model).encode()
+        name = json.dumps(routing.rewrite_model).encode()
         if not body.replace(scan.start, scan.end, name):
             return False
         length = self._head.content_length
@@ -155,7 +155,7 @@ class Selection:
         """Set the path that the pod receives."""
         question = self._question
         head = self._head
-        match = throttler.spec.match
+        match = throttler.routing.match
         target = head.target
         path = question.sent
         is_changed = path != b""

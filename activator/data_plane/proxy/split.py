@@ -35,9 +35,9 @@ class Split:
         total = 0
         split_on = ""
         for member in members:
-            total += max(member.spec.weight, 0)
+            total += max(member.routing.weight, 0)
             self._ends.append(total)
-            split_on = split_on or member.spec.split_on
+            split_on = split_on or member.routing.split_on
         self._total = total
         self._step = _coprime(total)
         self._turn: int = 0

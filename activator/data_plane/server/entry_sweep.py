@@ -1,4 +1,4 @@
-"""The sweep that closes HTTP/2 connections of dedicated ports that traffic no longer uses (`RevisionSpec.is_left`).
+"""The sweep that closes HTTP/2 connections of dedicated ports that traffic no longer uses (`RoutingSpec.is_left`).
 
 HTTP/1 connections need no sweep: they close with their next response, so that no request is lost. An HTTP/2 connection
 gets `drain` repeatedly, because its end takes two steps with a round trip between them.

@@ -244,31 +244,32 @@ class RevisionTables:
             throttler.common_name = f"{spec.key}#{life}"
             self.throttlers[spec.key] = throttler
         else:
-            old = throttler.spec
+            table, balancing, old = throttler.table, spec.balancing, throttler.spec.balancing
             throttler.reconfigure(spec)
-            if spec.policy != old.policy:
-                throttler.table.set_policy(self._hooks.make_policy(spec.policy))
-            throttler.table.set_slow_start(spec.slow_start_s)
-            throttler.table.set_threshold(spec.trailing_fragmentation_threshold)
-            throttler.table.set_max_scale(spec.max_scale)
+            if balancing.policy != old.policy:
+                table.set_policy(self._hooks.make_policy(balancing.policy))
+            table.set_slow_start(balancing.slow_start_s)
+            table.set_threshold(balancing.trailing_fragmentation_threshold)
+            table.set_max_scale(balancing.max_scale)
         self._route(throttler)
         return throttler
 
     def _route(self, throttler: RevisionThrottler) -> None:
-        throttler.affinity = Affinity(throttler.spec.hash_on) if throttler.table.policy.wants_key else None
+        throttler.affinity = Affinity(throttler.spec.balancing.hash_on) if throttler.table.policy.wants_key else None
         self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
         # A revision that returns continues with its former generations, so that late messages about its former slots
         # cannot be mistaken for its new ones.
+        balancing = spec.balancing
         table = TrackerTable(
-            self._hooks.make_policy(spec.policy),
-            spec.max_scale,
-            spec.trailing_fragmentation_threshold,
+            self._hooks.make_policy(balancing.policy),
+            balancing.max_scale,
+            balancing.trailing_fragmentation_threshold,
             first_generation=self._generation,
         )
         table.on_trim = partial(self._hooks.trimmed, spec.key)
-        table.set_slow_start(spec.slow_start_s)
+        table.set_slow_start(balancing.slow_start_s)
         return table
 
     def _begin_rebuild(self, effect: RebuildRevision) -> RevisionThrottler | None:

@@ -65,7 +65,7 @@ class Rebuild:
     def make_slots(self, count: int) -> None:
         """Make slots for `count` more pods, with each part instead of all at once."""
         wanted = self.table.used + count
-        scale = self.spec.max_scale
+        scale = self.spec.balancing.max_scale
         self.table.set_max_scale(min(wanted, scale) if is_known(scale, SLOTS_MAX) else wanted)
 
     def place(self, pod: PlacePod) -> PodTracker | None:
@@ -85,7 +85,7 @@ class Rebuild:
     def finish(self) -> Removal:
         """Switch the throttler to the new table, in which every open lease is counted."""
         throttler = self.throttler
-        self.table.set_max_scale(self.spec.max_scale)
+        self.table.set_max_scale(self.spec.balancing.max_scale)
         removal = Removal(self._old)
         leases: list[Lease] = []
         homes: list[PodTracker] = []

@@ -14,7 +14,7 @@ from typing import Final
 
 from activator.codec.message import RequestHead
 from activator.config.model.queueing import PRIORITY_LEVELS
-from activator.config.specs import RevisionSpec, RuleSpec
+from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import NEVER
@@ -47,9 +47,9 @@ class _Rule:
 class RequestClassifier:
     """The classifier of one revision's requests, by its rules and by header fields."""
 
-    def __init__(self, spec: RevisionSpec) -> None:
-        self.exempts: bool = any(rule.exempt for rule in spec.queue_rules)
-        self._rules: list[_Rule] = [_Rule(rule) for rule in spec.queue_rules]
+    def __init__(self, spec: QueueSpec) -> None:
+        self.exempts: bool = any(rule.exempt for rule in spec.rules)
+        self._rules: list[_Rule] = [_Rule(rule) for rule in spec.rules]
         discipline = spec.discipline
         header = discipline.header.lower().encode()
         self._priority_header: bytes = header if discipline.name == "priority" else b""
@@ -132,11 +132,11 @@ class Admission:
         self.configure(spec)
 
     def configure(self, spec: RevisionSpec) -> None:
-        classifier = make_classifier(spec)
+        classifier = make_classifier(spec.queue)
         self._classifier = classifier
         self.exempts = classifier is not None and classifier.exempts
-        self.predicts = spec.admission == "predictive"
-        self._slots_max = spec.max_scale * spec.container_concurrency
+        self.predicts = spec.queue.admission == "predictive"
+        self._slots_max = spec.balancing.max_scale * spec.container_concurrency
 
     def is_exempt(self, waiter: Waiter) -> bool:
         """True if a rule exempts the request from the limits of the pods; the result is stored in the waiter."""
@@ -178,9 +178,9 @@ class Admission:
         return Reason.DEADLINE_TOO_SHORT
 
 
-def make_classifier(spec: RevisionSpec) -> RequestClassifier | None:
+def make_classifier(spec: QueueSpec) -> RequestClassifier | None:
     """Return the classifier of a revision; None if the position of a request never depends on its head."""
-    if spec.discipline.name == "fifo" and not spec.queue_rules and not spec.request_timeout:
+    if spec.discipline.name == "fifo" and not spec.rules and not spec.request_timeout:
         return None
     return RequestClassifier(spec)
 

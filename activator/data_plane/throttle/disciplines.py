@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.model.queueing import PRIORITY_LEVELS
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec
 from activator.data_plane.throttle.waiters import SubQueue, Waiter, WaiterQueue
 
 FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; further keys share one
@@ -290,14 +290,14 @@ class FairQueue(WaiterQueue):
         sub_queue.round_prev = None
 
 
-def make_queue(spec: RevisionSpec) -> WaiterQueue:
+def make_queue(spec: QueueSpec) -> WaiterQueue:
     """Return an empty queue for the discipline of the revision."""
     discipline = spec.discipline
     if discipline.name == "priority":
         return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s)
     if discipline.name == "fair":
         weights = {key.encode(): weight for key, weight in discipline.weights.items()}
-        charge_max = max((rule.charge for rule in spec.queue_rules), default=1)
+        charge_max = max((rule.charge for rule in spec.rules), default=1)
         return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoQueue()

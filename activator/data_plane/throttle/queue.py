@@ -2,7 +2,7 @@
 
 Rules
   1. It grants nothing. The throttler (revision.py) removes the first waiter and reserves a slot for it.
-  2. No request joins a queue of `queue_depth` requests, or a process that holds the maximum of requests. A request that
+  2. No request joins a queue of `depth` requests, or a process that holds the maximum of requests. A request that
      is retried at another pod is always let in, so the bound may be exceeded by the number of requests in flight.
   3. A waiter that leaves without a slot is removed by its owner or rejected, now or in a later turn (rejection.py).
   4. Requests that wait for a revision without capacity wait for a start from zero; the queue records that start.
@@ -96,7 +96,7 @@ class RevisionQueue:
         failed: Callable[[Exception], None],
         refusals_per_turn_max: int,
     ) -> None:
-        self.waiters: WaiterQueue = make_queue(spec)
+        self.waiters: WaiterQueue = make_queue(spec.queue)
         self.forecast = Forecast()
         self.admission = Admission(spec, self.forecast)
         self.failure: str | None = None  # why the revision cannot start; None if it can
@@ -104,7 +104,7 @@ class RevisionQueue:
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
         self.start: Start | None = None  # the start from zero that requests wait for
         self.arrivals: int = 0  # the arrival number of the last request
-        self._spec = spec
+        self._spec = spec.queue
         self._key: str = spec.key
         self._table = table
         self._sharing = sharing
@@ -130,7 +130,7 @@ class RevisionQueue:
         """Add the waiter to the queue; return a reason (and set `admission.detail`) if it is rejected instead."""
         refusal = self.refusal()
         if refusal is None:
-            if self.waiters.length >= self._spec.queue_depth:
+            if self.waiters.length >= self._spec.depth:
                 refusal = Reason.QUEUE_FULL
             elif self._process.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL
@@ -241,12 +241,12 @@ class RevisionQueue:
     def reconfigure(self, spec: RevisionSpec) -> None:
         """Apply new limits, rules or another discipline; all waiters stay in the queue and keep their arrival."""
         old = self._spec
-        self._spec = spec
+        self._spec = spec.queue
         self.admission.configure(spec)
-        if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
+        if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
         before = self.waiters
-        self.waiters = make_queue(spec)
+        self.waiters = make_queue(spec.queue)
         for waiter in before.by_arrival():
             before.leave(waiter)
             self.admission.sort(waiter)
@@ -300,8 +300,8 @@ class RevisionQueue:
 
     def queue_timeout_s(self) -> float:
         """Return how long a request without its own timeout may wait, in seconds from its arrival."""
-        if self._spec.queue_timeout_s is not None:
-            return self._spec.queue_timeout_s
+        if self._spec.timeout_s is not None:
+            return self._spec.timeout_s
         return QUEUE_TIMEOUT_S if self.was_ready else self._spec.startup_timeout_s + _STARTUP_SLACK_S
 
     def wait_limit_s(self, waiter: Waiter) -> float:

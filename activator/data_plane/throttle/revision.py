@@ -61,6 +61,9 @@ class RevisionThrottler:
         counters = RevisionCounters()
         errors = Errors(spec.key, events, counters)
         self.spec = spec
+        self.routing = spec.routing
+        self.timeouts = spec.timeouts
+        self.buffers = spec.buffers
         self.key: str = spec.key
         self.common_name: str = spec.key  # its name among the members; changes if it is added again
         self.incarnation: int = 0  # unique among the throttlers of this data plane
@@ -82,7 +85,7 @@ class RevisionThrottler:
             refusals_per_turn_max,
         )
         self.verdicts = PodVerdicts(spec.key, table, sharing, events, now, spec.is_once)
-        self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
+        self.held = HeldBudget(spec.queue.bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases = Leases()  # all open leases
         self.retry_budget = RetryBudget()
         self.active: bool = False  # had activity since its load was last reported
@@ -288,8 +291,11 @@ class RevisionThrottler:
     def reconfigure(self, spec: RevisionSpec) -> None:
         """Apply new limits, rules or another discipline to the revision."""
         self.spec = spec
+        self.routing = spec.routing
+        self.timeouts = spec.timeouts
+        self.buffers = spec.buffers
         self._is_once = self.verdicts.is_once = spec.is_once
-        self.held.bytes_max = spec.queue_bytes or NO_LIMIT
+        self.held.bytes_max = spec.queue.bytes or NO_LIMIT
         self.queue.reconfigure(spec)
 
     def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:

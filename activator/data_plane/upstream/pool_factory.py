@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from activator.codec.probe_request import probe_head
 from activator.config.model.pods import PodTls
-from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.config.specs import ConnectionSpec, ProbeSpec, RevisionSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import DialContext, PodAddress
@@ -37,32 +37,35 @@ class PoolFactory:
         self._dials = dials
         self._now = now
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
-        self._settings: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # connection settings by revision
+        self._settings: dict[str, ConnectionSpec] = {}  # by revision
 
     def pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
         """Return a new pool of connections to a pod."""
-        pool = ProxyProtocolPool if spec.proxy_protocol else _POOLS[spec.protocol]
-        address = self._address_of(tracker, spec)
-        return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
+        settings = spec.connection
+        pool = ProxyProtocolPool if settings.proxy_protocol else _POOLS[settings.protocol]
+        address = self._address_of(tracker, settings)
+        expected = _expected_identity(spec.probing.probe, tracker)
+        return pool(self._dials, self._now, address, spec.timeouts.connect_s, expected)
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         """Move or replace the pools of a revision whose connection settings have changed."""
-        spec = throttler.spec
-        settings = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
+        settings = throttler.spec.connection
         before = self._settings.get(throttler.key)
         if settings == before:
             return
         self._settings[throttler.key] = settings
-        is_other = before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol)
+        is_other = before is not None and (
+            before.protocol != settings.protocol or before.proxy_protocol != settings.proxy_protocol
+        )
         for tracker in throttler.table.slots[: throttler.table.length]:
             attachment = tracker.attachment
             if not isinstance(attachment, PodPool):
                 continue
             pool = attachment.in_use()
             if pool is attachment and not is_other:
-                pool.move(self._address_of(tracker, spec))
+                pool.move(self._address_of(tracker, settings))
             elif not pool.is_closed():  # another protocol, or the result of ALPN is to be renewed
-                successor = self.pool_of(tracker, spec)
+                successor = self.pool_of(tracker, throttler.spec)
                 tracker.attachment = successor
                 pool.hand_over(successor)
 
@@ -70,18 +73,18 @@ class PoolFactory:
         """Forget a revision; its pools are closed by their owner."""
         self._settings.pop(key, None)
 
-    def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
+    def _address_of(self, tracker: PodTracker, settings: ConnectionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
-        server_name = "" if spec.tls is None else spec.tls.server_name
-        lenient = spec.lenient_pods
-        if spec.proxy_protocol:
-            return PodAddress(host, port, lenient=lenient, proxy_protocol=spec.proxy_protocol)
-        if spec.protocol == "h1":
-            return PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
-        if spec.protocol != "alpn":
-            return PodAddress(host, port, self._context_of(spec.tls, _HTTP2), server_name, lenient, "h2")
-        http1 = PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
-        return PodAddress(host, port, self._context_of(spec.tls, _EITHER), server_name, lenient, "h2", http1)
+        server_name = "" if settings.tls is None else settings.tls.server_name
+        lenient = settings.lenient
+        if settings.proxy_protocol:
+            return PodAddress(host, port, lenient=lenient, proxy_protocol=settings.proxy_protocol)
+        if settings.protocol == "h1":
+            return PodAddress(host, port, self._context_of(settings.tls, _HTTP1), server_name, lenient)
+        if settings.protocol != "alpn":
+            return PodAddress(host, port, self._context_of(settings.tls, _HTTP2), server_name, lenient, "h2")
+        http1 = PodAddress(host, port, self._context_of(settings.tls, _HTTP1), server_name, lenient)
+        return PodAddress(host, port, self._context_of(settings.tls, _EITHER), server_name, lenient, "h2", http1)
 
     def _context_of(self, tls: PodTls | None, protocols: tuple[str, ...]) -> ssl.SSLContext | None:
         """Return the context for pods with these settings; None without TLS."""

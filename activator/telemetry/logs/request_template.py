@@ -135,9 +135,9 @@ _FIELDS: Final[dict[str, Read]] = {
     "Response.Latency": lambda exchange, client: seconds(exchange.done_s - exchange.arrived_s),
     "Revision.Name": _revision(2),
     "Revision.Namespace": _revision(0),
-    "Revision.Service": lambda exchange, client: "" if (spec := exchange.spec()) is None else spec.knative_service,
+    "Revision.Service": lambda exchange, client: "" if (spec := exchange.spec()) is None else spec.knative.service,
     "Revision.Configuration": lambda exchange, client: (
-        "" if (spec := exchange.spec()) is None else spec.knative_configuration
+        "" if (spec := exchange.spec()) is None else spec.knative.configuration
     ),
     "Revision.PodName": _empty,
     "Revision.PodIP": _empty,

@@ -239,8 +239,8 @@ def _revision_attributes(revision: RevisionStatistics, full: bool) -> Attributes
     namespace, name = labels_of(revision)
     found: Attributes = {"k8s.namespace.name": namespace, "kn.revision.name": name}
     if full:
-        found["kn.service.name"] = revision.knative_service
-        found["kn.configuration.name"] = revision.knative_configuration
+        found["kn.service.name"] = revision.knative.service
+        found["kn.configuration.name"] = revision.knative.configuration
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 from msgspec.structs import replace
 
-from activator.config.specs import HealthCheckSpec
+from activator.config.specs import HealthCheckSpec, ProbingSpec
 from activator.control_plane.probes.probe import Ask, Question
 from activator.control_plane.sources.health_checks import (
     HEALTH_CHECKS_AT_ONCE_MAX,
@@ -23,7 +23,7 @@ from tests.control_plane.probes.test_prober import Probing, turns
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
 CHECKS = HealthCheckSpec(interval_s=2.0, rise=2, fall=3)
-CHECKED = replace(SPEC, health_checks=CHECKS, max_scale=2000)
+CHECKED = replace(SPEC, probing=ProbingSpec(checks=CHECKS), balancing=replace(SPEC.balancing, max_scale=2000))
 
 
 class Checked:
@@ -143,7 +143,7 @@ def test_so_many_failures_in_a_row_and_the_pod_is_out_even_the_last_one() -> Non
 @pytest.mark.parametrize("meanwhile", ["gone", "not ready", "another", "refused"])
 def test_an_answer_that_comes_after_the_pod_has_changed_takes_nobody_out(meanwhile: str) -> None:
     async def scenario(checked: Checked) -> None:
-        once = replace(CHECKED, health_checks=replace(CHECKS, fall=1))
+        once = replace(CHECKED, probing=ProbingSpec(checks=replace(CHECKS, fall=1)))
         checked.joined.do(RevisionSet(once), seen("p1"))
         checked.hangs.add("10.0.0.1:80")
         checked.found["10.0.0.1:80"] = Ask.SILENT
@@ -179,7 +179,7 @@ def test_a_defect_of_ours_takes_no_pod_out() -> None:
 
 def test_the_cost_has_bounds_whatever_is_configured() -> None:
     async def scenario(checked: Checked) -> None:
-        eager = replace(CHECKED, health_checks=replace(CHECKS, interval_s=0.1))
+        eager = replace(CHECKED, probing=ProbingSpec(checks=replace(CHECKS, interval_s=0.1)))
         pods = [seen(f"p{n}", address=f"10.0.{n // 250}.{n % 250}:80") for n in range(1000)]
         checked.joined.do(RevisionSet(eager), *pods)
         await checked.pass_time(2.0, step_s=0.001)

@@ -11,7 +11,7 @@ import pytest
 from activator.config.model.file import Config
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, RoutingSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.reaping import Reaping
@@ -144,7 +144,7 @@ def test_a_full_queue_that_drops_a_new_process_says_the_revision_as_the_file_has
     world.configure(RUN)
     world.control.worker.queue._changes_max = 0
     started = Revision("run", process=Process(["true"], min_scale=1))
-    spec = RevisionSpec("default/run", hosts=("changed",))
+    spec = RevisionSpec("default/run", routing=RoutingSpec(hosts=("changed",)))
     world.control.configure(Config(revisions=[started]), [spec])
     world.turn()
     assert world.control.worker.dropped_total == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from activator.config.specs import RevisionSpec
+from msgspec.structs import replace
+
+from activator.config.specs import BalancingSpec, RevisionSpec
 from activator.control_plane.state.worker import Reduce, StateWorker
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.tables.audit import Auditor
@@ -38,7 +41,12 @@ from tests.data_plane.throttle.throttle_fakes import Heard, Request, asking
 from tests.manual_clock import ManualClock
 
 KEY = "ns/rev"
-SPEC = RevisionSpec(key=KEY, container_concurrency=2, policy="round-robin", max_scale=4)
+SPEC = RevisionSpec(key=KEY, container_concurrency=2, balancing=BalancingSpec(policy="round-robin", max_scale=4))
+
+
+def balanced(**changes: Any) -> RevisionSpec:
+    """The revision with other values of these fields of `balancing`."""
+    return replace(SPEC, balancing=replace(SPEC.balancing, **changes))
 
 
 class Pool:

@@ -31,7 +31,7 @@ from activator.messages import (
 from activator.runtime.reasons import Reason
 from lb.policy import Policy
 from lb.tracker import READY
-from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, balanced, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 
 
@@ -334,7 +334,7 @@ PODS = 3 * AUDIT_STEPS_PER_TURN
 def large() -> Joined:
     """One revision that takes several turns to look at, with a request at every third pod."""
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, max_scale=PODS)))
+    joined.do(RevisionSet(balanced(max_scale=PODS)))
     joined.do(*(seen(f"p{pod}", address=f"10.0.{pod // 250}.{pod % 250}:80") for pod in range(PODS)))
     assert audited(joined) == {}
     return joined

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from activator.config.specs import HealthSpec
 from activator.control_plane.state.health import PUSH_PROVISIONAL_S
 from activator.messages import (
     PUSH,
@@ -24,7 +25,7 @@ from activator.messages import (
 )
 from activator.runtime.reasons import Reason
 from lb.tracker import UNLIMITED
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 
 
@@ -61,7 +62,10 @@ def test_the_throttler_tells_of_the_first_answer_after_a_strike_and_of_no_other(
 
 def test_only_a_share_of_the_pods_is_ejected_for_strikes() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, max_scale=10, ejection_share=0.3)), *(seen(f"p{n}") for n in range(10)))
+    joined.do(
+        RevisionSet(replace(balanced(max_scale=10), health=HealthSpec(ejection_share=0.3))),
+        *(seen(f"p{n}") for n in range(10)),
+    )
     for number in range(10):
         strike(joined, f"p{number}", 3)
     assert sorted(joined.slots().values()).count("quarantined") == 3
@@ -72,7 +76,7 @@ def test_only_a_share_of_the_pods_is_ejected_for_strikes() -> None:
 
 def test_the_number_of_strikes_is_the_revisions() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, strikes=5)), seen("p1"), seen("p2"))
+    joined.do(RevisionSet(replace(SPEC, health=HealthSpec(strikes=5))), seen("p1"), seen("p2"))
     strike(joined, "p1", 4)
     assert joined.slots()["p1"] == "ready"
     strike(joined, "p1", 1)
@@ -81,7 +85,7 @@ def test_the_number_of_strikes_is_the_revisions() -> None:
 
 def test_a_share_of_nothing_still_ejects_one_and_never_the_last() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, ejection_share=0.0)), seen("p1"), seen("p2"))
+    joined.do(RevisionSet(replace(SPEC, health=HealthSpec(ejection_share=0.0))), seen("p1"), seen("p2"))
     strike(joined, "p1", 3)
     strike(joined, "p2", 9)
     assert joined.worker.stale_total == 0
@@ -126,12 +130,12 @@ def test_a_pod_that_nobody_lists_is_removed_however_often_it_repeats_itself(stat
     assert joined.worker.model.aging == set(), "a revision in which nothing grows old is not looked at again"
 
 
-@pytest.mark.parametrize("stale_after_s", [SPEC.stale_after_s, 30.0])
+@pytest.mark.parametrize("stale_after_s", [SPEC.health.stale_after_s, 30.0])
 def test_a_listed_pod_that_is_not_ready_for_long_is_asked_again_and_never_dropped_for_its_age(
     stale_after_s: float,
 ) -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, stale_after_s=stale_after_s)), seen("p1", probe=True))
+    joined.do(RevisionSet(replace(SPEC, health=HealthSpec(stale_after_s=stale_after_s))), seen("p1", probe=True))
     joined.clock.pass_time(stale_after_s)
     joined.do(seen("p1", PodStatus.NOT_READY, probe=True))  # its age starts here
     joined.clock.pass_time(stale_after_s - 1.0)
@@ -147,7 +151,10 @@ def test_a_listed_pod_that_is_not_ready_for_long_is_asked_again_and_never_droppe
 
 def test_with_a_stale_time_of_zero_nothing_is_asked_again_for_its_age() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, stale_after_s=0.0)), seen("p1", PodStatus.NOT_READY, probe=True))
+    joined.do(
+        RevisionSet(replace(SPEC, health=HealthSpec(stale_after_s=0.0))),
+        seen("p1", PodStatus.NOT_READY, probe=True),
+    )
     joined.clock.pass_time(1e6)
     joined.do(Sweep(KEY))
     assert (joined.slots(), joined.probes) == ({"p1": "not_ready"}, [])

@@ -40,13 +40,13 @@ from activator.messages import (
 )
 from lb.tracker import DRAINING, EMPTY, PENDING, READY, RECOVERING, PodTracker
 from tests.control_plane.state.fault_harness import Program
-from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Pool, seen
+from tests.control_plane.state.state_fakes import KEY, Hooks, Pool, balanced, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 
 AT_ONCE = 3
 PODS = 10
 TURNS = 8  # four in which the pods are counted, and four in which they are sent
-LARGE = replace(SPEC, max_scale=PODS)
+LARGE = balanced(max_scale=PODS)
 
 
 class Counted(Request):
@@ -254,7 +254,7 @@ def test_what_is_said_meanwhile_comes_after(distrusted: bool) -> None:
         joined.unlists(f"p{number}")
         joined.lists_pods(pod(number - 1, PodStatus.NOT_READY), pod(number + 20), pod(number + 1, weight=7))
         joined.finds("dead", f"p{number - 2}") if number > 1 else None
-    joined.wants(replace(LARGE, policy="least-connections", container_concurrency=5))
+    joined.wants(replace(balanced(policy="least-connections", max_scale=PODS), container_concurrency=5))
     joined.finish()
     assert joined.throttler().table.policy.name == "least-connections"
     states = joined.slots()
@@ -601,7 +601,7 @@ def test_a_table_that_is_made_anew_without_pods_has_no_slots_and_gives_them_back
 
 
 def test_old_tables_are_disposed_of_in_turns_and_one_that_raises_holds_none_up() -> None:
-    joined = Large(replace(LARGE, max_scale=2_000))
+    joined = Large(balanced(max_scale=2_000))
     tables = joined.tables
     joined.say(RevisionBroken(KEY, "told so"))
     while not tables._abandoned:
@@ -625,7 +625,13 @@ happenings: st.SearchStrategy[Any] = st.one_of(
     st.tuples(st.sampled_from(["dead", "struck", "served", "passed"]), numbers.map(lambda number: f"p{number}")),
     st.tuples(st.sampled_from(["ask", "ask", "end", "turn", "turn", "turn", "turn"]), st.integers(1, 4)),
     st.tuples(st.sampled_from(["break", "distrust", "lose", "audit", "pass", "resync"]), numbers),
-    st.sampled_from([replace(LARGE, policy="least-connections"), replace(LARGE, container_concurrency=1), LARGE]),
+    st.sampled_from(
+        [
+            balanced(policy="least-connections", max_scale=PODS),
+            replace(LARGE, container_concurrency=1),
+            LARGE,
+        ]
+    ),
 )
 
 

@@ -33,7 +33,7 @@ from activator.runtime.reasons import Reason
 from lb.slots import Trim
 from lb.table import TrackerTable
 from lb.tracker import EMPTY, PodTracker
-from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, Pool, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, Pool, balanced, seen
 from tests.data_plane.throttle.throttle_fakes import Heard, Request
 from tests.manual_clock import ManualClock
 from tests.shuffled_loop import run_shuffled
@@ -49,7 +49,7 @@ def test_each_trim_is_told_once_with_its_numbers() -> None:
     joined.do(PodGone(KEY, "list", "p1"))
     assert joined.hooks.trims == [(KEY, Trim(4, 1, 0.75, 0.5, 8, 8))]
     joined.do(seen("p5"))
-    joined.do(RevisionSet(replace(SPEC, trailing_fragmentation_threshold=0.0)), PodGone(KEY, "list", "p5"))
+    joined.do(RevisionSet(balanced(trailing_fragmentation_threshold=0.0)), PodGone(KEY, "list", "p5"))
     assert joined.hooks.trims[1:] == [(KEY, Trim(2, 1, 0.5, 0.0, 8, 8))]
 
 
@@ -379,9 +379,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     worker = StateWorker(clock.now, tables.apply, lambda _: None, lambda _source, _key: None)
     events.worker = worker
     running = asyncio.create_task(worker.run())
-    worker.submit(
-        RevisionSet(replace(SPEC, max_scale=0, trailing_fragmentation_threshold=rng.choice([0.0, 0.25, 1.0])))
-    )
+    worker.submit(RevisionSet(balanced(max_scale=0, trailing_fragmentation_threshold=rng.choice([0.0, 0.25, 1.0]))))
     for _ in range(10):
         await asyncio.sleep(0)
     throttler = tables.throttlers[KEY]

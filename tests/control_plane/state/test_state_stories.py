@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from activator.config.specs import DRAIN_TIMEOUT_S, ProbeSpec
+from activator.config.specs import DRAIN_TIMEOUT_S, ProbeSpec, ProbingSpec
 from activator.control_plane.state.reduce import reduce
 from activator.messages import (
     FreeSlot,
@@ -27,7 +27,7 @@ from activator.messages import (
 )
 from activator.runtime.reasons import Reason
 from lb.tracker import READY, UNLIMITED
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced, seen
 
 
 def test_a_ready_pod_takes_who_waits() -> None:
@@ -253,7 +253,7 @@ def test_a_changed_policy_loses_neither_lease_nor_waiter() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
     requests = [joined.ask() for _ in range(3)]
-    joined.do(RevisionSet(replace(SPEC, policy="least-connections")))
+    joined.do(RevisionSet(balanced(policy="least-connections")))
     assert joined.throttler().table.in_flight == 2
     requests[0].release()
     assert requests[2].ends == ["granted"]
@@ -264,10 +264,10 @@ def test_a_changed_probe_is_asked_anew_and_who_is_proven_stays_so() -> None:
     joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING, probe=True), seen("p2"))
     assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
     probe = ProbeSpec("http", "/up")
-    joined.do(RevisionSet(replace(SPEC, probe=probe)))
+    joined.do(RevisionSet(replace(SPEC, probing=ProbingSpec(probe=probe))))
     assert joined.probes[1:] == [StartProbe(KEY, "p1", "10.0.0.1:80", probe)]
     assert joined.slots() == {"p1": "pending", "p2": "ready"}
-    joined.do(RevisionSet(replace(SPEC, probe=probe, max_scale=9)))
+    joined.do(RevisionSet(replace(balanced(max_scale=9), probing=ProbingSpec(probe=probe))))
     assert len(joined.probes) == 2
 
 
@@ -303,7 +303,7 @@ def test_failure_and_recovery_reach_the_line() -> None:
 
 def test_the_weight_of_a_pod_reaches_its_slot_and_changes_live() -> None:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, policy="weighted")), seen("p1", weight=3), seen("p2"))
+    joined.do(RevisionSet(balanced(policy="weighted")), seen("p1", weight=3), seen("p2"))
     table = joined.throttler().table
     for weight in (3, 7, 0):
         joined.do(seen("p1", weight=weight))
@@ -346,8 +346,8 @@ def test_a_new_max_scale_sizes_the_table_that_is_there() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
     table = joined.throttler().table
-    assert table.capacity_slots == 2 * SPEC.max_scale
-    joined.do(RevisionSet(replace(SPEC, max_scale=50)))
+    assert table.capacity_slots == 2 * SPEC.balancing.max_scale
+    joined.do(RevisionSet(balanced(max_scale=50)))
     assert joined.throttler().table is table and table.capacity_slots == 100
 
 
@@ -370,12 +370,12 @@ def test_what_a_revision_says_of_balancing_is_applied_live() -> None:
     joined.do(RevisionSet(SPEC), seen("p1"))
     assert joined.throttler().affinity is None
     table = joined.throttler().table
-    joined.do(RevisionSet(replace(SPEC, policy="consistent-hash", slow_start_s=30.0)), seen("p2"))
+    joined.do(RevisionSet(balanced(policy="consistent-hash", slow_start_s=30.0)), seen("p2"))
     affinity = joined.throttler().affinity
     assert affinity is not None
     assert affinity.on_client_ip
     assert [tracker.warming for tracker in table.slots[:2]] == [False, True]
-    joined.do(RevisionSet(replace(SPEC, policy="consistent-hash", hash_on="cookie:sid")))
+    joined.do(RevisionSet(balanced(policy="consistent-hash", hash_on="cookie:sid")))
     affinity = joined.throttler().affinity
     assert affinity is not None
     assert not affinity.on_client_ip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import HealthSpec, RevisionSpec
 from activator.control_plane.state.model import Model, commit
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.control_plane.state.reduce import reduce
@@ -28,7 +28,10 @@ from lb.tracker import DRAINING, EMPTY, QUARANTINED, READY, RECOVERING
 from tests.control_plane.state.state_fakes import KEY, seen
 
 PODS = [f"p{number}" for number in range(4)]
-SPEC_OF = {limit: RevisionSpec(key=KEY, container_concurrency=limit, strikes=1, ejection_share=0.5) for limit in (1, 2)}
+SPEC_OF = {
+    limit: RevisionSpec(key=KEY, container_concurrency=limit, health=HealthSpec(strikes=1, ejection_share=0.5))
+    for limit in (1, 2)
+}
 pods = st.sampled_from(PODS)
 statuses = st.sampled_from([PodStatus.READY, PodStatus.READY, *PodStatus])
 seen_pods = st.builds(
@@ -56,7 +59,7 @@ def may_eject(record: RevisionRecord, pod: PodRecord) -> bool:
     others = [one for one in record.pods.values() if one.state() != DRAINING]
     out = [one for one in others if one.state() in {QUARANTINED, RECOVERING}]
     ready = [one for one in others if one.state() == READY and one.limit != 0 and one.identity != pod.identity]
-    return bool(ready) and len(out) < max(1, int(len(others) * record.spec.ejection_share))
+    return bool(ready) and len(out) < max(1, int(len(others) * record.spec.health.ejection_share))
 
 
 def check(record: RevisionRecord) -> None:
@@ -69,7 +72,7 @@ def check(record: RevisionRecord) -> None:
     waiting = {one.identity for one in record.pods.values() if one.unplaced and one.state() != DRAINING}
     assert set(tally.unplaced) == waiting
     for pod in record.pods.values():
-        assert tally.may_eject(pod, record.spec.ejection_share) == may_eject(record, pod)
+        assert tally.may_eject(pod, record.spec.health.ejection_share) == may_eject(record, pod)
 
 
 @given(st.lists(changes, min_size=15, max_size=50))

@@ -9,7 +9,7 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, RoutingSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.control_plane.state.reduce import reduce
@@ -33,7 +33,7 @@ from activator.messages import (
     RevisionSet,
 )
 from tests.conftest import DEEP
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced, seen
 from tests.manual_clock import ManualClock
 
 
@@ -67,8 +67,8 @@ def test_a_list_supersedes_what_its_source_said_since_the_list_before() -> None:
     assert queue.take(10) == [listed], "or the older word would come after it"
 
 
-_FIRST = RevisionSpec(key=KEY, hosts=("first.test",))
-_SECOND = RevisionSpec(key=KEY, hosts=("second.test",))
+_FIRST = RevisionSpec(key=KEY, routing=RoutingSpec(hosts=("first.test",)))
+_SECOND = RevisionSpec(key=KEY, routing=RoutingSpec(hosts=("second.test",)))
 _SAID: list[Change] = [
     RevisionSet(_FIRST),
     RevisionSet(_SECOND),
@@ -86,7 +86,7 @@ def outcome(joined: Joined) -> object:
     if throttler is None:
         return None
     return (
-        throttler.spec.hosts,
+        throttler.spec.routing.hosts,
         throttler.queue.failure,
         {name for name, state in joined.slots().items() if state == "ready"},
     )
@@ -349,7 +349,7 @@ def test_every_change_belongs_to_a_revision() -> None:
 def test_a_flood_is_bounded_by_pods_and_costs_one_application_each() -> None:
     """10,000 updates a second over 1,000 pods for ten seconds, looked at ten times a second."""
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, max_scale=1000)))
+    joined.do(RevisionSet(balanced(max_scale=1000)))
     identities = [f"p{number}" for number in range(1000)]
     addresses = [f"10.1.{number // 250}.{number % 250}:80" for number in range(1000)]
     ready = [seen(identity, address=address) for identity, address in zip(identities, addresses)]

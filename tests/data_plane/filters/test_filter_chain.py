@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from activator.codec.message import RequestHead, ResponseHead
-from activator.config.specs import FilterSpec
+from activator.config.specs import FilterSpec, FiltersSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
@@ -293,7 +293,7 @@ def test_an_attempt_does_not_see_the_edits_of_the_one_before() -> None:
 
 def test_one_that_cannot_be_made_lets_nothing_through() -> None:
     """It may be what keeps strangers out."""
-    world = World(filters=(FilterSpec("no.such.module:Filter"),))
+    world = World(filters=FiltersSpec(of_packages=(FilterSpec("no.such.module:Filter"),)))
     pool = world.pod()
     _, client = world.begin()
     assert client.status == 500
@@ -367,7 +367,9 @@ def test_the_filters_of_a_revision_come_before_it_when_a_request_fails() -> None
 
 
 def test_the_error_of_one_that_cannot_be_made_does_not_show_its_options() -> None:
-    world = World(filters=(FilterSpec("tests.e2e.faulty_filters:WantsNumber", (("number", "s3cret"),)),))
+    world = World(
+        filters=FiltersSpec(of_packages=(FilterSpec("tests.e2e.faulty_filters:WantsNumber", (("number", "s3cret"),)),))
+    )
     (error,) = world.errors
     assert "ValueError" in str(error)
     assert "s3cret" not in "".join(traceback.format_exception(error))

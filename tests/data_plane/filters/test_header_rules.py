@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.codec.message import Fields
-from activator.config.specs import FieldRulesSpec, HeaderRulesSpec
+from activator.config.specs import FieldRulesSpec, FiltersSpec, HeaderRulesSpec
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head, response_head
 
@@ -16,7 +16,7 @@ RULES = HeaderRulesSpec(
 
 
 def test_a_pod_and_a_client_see_the_edits() -> None:
-    world = World(headers=RULES)
+    world = World(filters=FiltersSpec(headers=RULES))
     pool = world.pod()
     head = request_head(Cookie="a=b", X_Tier="iron", X_Seen="before")
     exchange, client = world.begin(head)
@@ -39,7 +39,7 @@ def test_a_pod_and_a_client_see_the_edits() -> None:
 
 
 def test_each_attempt_is_edited_once() -> None:
-    world = World(headers=RULES)
+    world = World(filters=FiltersSpec(headers=RULES))
     world.pod("p1", reused=True)
     second = world.pod("p2")
     exchange, _ = world.begin(request_head())

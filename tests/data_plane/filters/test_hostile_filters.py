@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activator.codec.message import ResponseHead
-from activator.config.specs import FaultSpec
+from activator.config.specs import FaultSpec, FiltersSpec
 from activator.data_plane.exchange import BodyWatcher, Exchange
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
@@ -280,7 +280,7 @@ def test_a_client_cannot_take_off_a_wrapper_by_asking_for_a_later_answer() -> No
 @pytest.mark.parametrize("status", [204, 205, 304])
 @pytest.mark.parametrize("delay_s", [0.0, 1.0])
 def test_a_fault_with_a_status_that_has_no_body(status: int, delay_s: float) -> None:
-    world = World(fault=FaultSpec(delay_s, 1.0, status, 1.0))
+    world = World(filters=FiltersSpec(fault=FaultSpec(delay_s, 1.0, status, 1.0)))
     _, client = world.begin()
     world.clock.pass_time(1.1)
     assert (client.status, client.body, client.has_ended()) == (status, b"", True)
@@ -288,7 +288,7 @@ def test_a_fault_with_a_status_that_has_no_body(status: int, delay_s: float) -> 
 
 
 def test_a_fault_of_a_grpc_call_is_a_grpc_status() -> None:
-    world = World(fault=FaultSpec(0.0, 1.0, 503, 1.0))
+    world = World(filters=FiltersSpec(fault=FaultSpec(0.0, 1.0, 503, 1.0)))
     head = request_head("POST", length=5, Content_Type="application/grpc", TE="trailers")
     head.takes_trailers = True  # as from HTTP/2
     exchange, client = world.begin(head)

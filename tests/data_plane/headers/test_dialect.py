@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
+from activator.config.specs import QueueSpec, RoutingSpec, TimeoutsSpec
 from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
@@ -158,7 +159,7 @@ def test_the_ingress_asks_with_a_hash() -> None:
 
 
 def test_a_revision_is_named_by_headers_or_by_host() -> None:
-    world = KnativeWorld(hosts=("app.ns.svc.cluster.local",))
+    world = KnativeWorld(routing=RoutingSpec(hosts=("app.ns.svc.cluster.local",)))
     pool = world.pod(limit=10)
     world.begin(request_head(host="x.test", Knative_Serving_Namespace="ns", Knative_Serving_Revision="app"))
     world.begin(request_head(host="app.ns.svc.cluster.local"))
@@ -244,7 +245,7 @@ def test_an_empty_original_host_is_none() -> None:
 
 
 def test_of_two_fields_the_first_counts() -> None:
-    world = KnativeWorld(hosts=("app.ns.svc.cluster.local",))
+    world = KnativeWorld(routing=RoutingSpec(hosts=("app.ns.svc.cluster.local",)))
     pool = world.pod(limit=10)
     named = request_head(host="x.test", Knative_Serving_Namespace="ns", Knative_Serving_Revision="app")
     named.headers = named.headers.with_line(b"knative-serving-revision", b"gone")
@@ -296,7 +297,7 @@ def test_a_second_pod_hears_its_own_address() -> None:
 
 
 def test_the_total_timeout_counts_the_wait_for_a_pod() -> None:
-    world = KnativeWorld(times_from_arrival=True, total_timeout_s=10.0, queue_timeout_s=10.0)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, total_s=10.0), queue=QueueSpec(timeout_s=10.0))
     exchange, client = world.begin()
     world.clock.pass_time(9.0)
     world.pod()
@@ -307,7 +308,7 @@ def test_the_total_timeout_counts_the_wait_for_a_pod() -> None:
 
 
 def test_the_response_must_start_in_time_from_arrival() -> None:
-    world = KnativeWorld(times_from_arrival=True, first_byte_timeout_s=5.0, queue_timeout_s=5.0)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, first_byte_s=5.0), queue=QueueSpec(timeout_s=5.0))
     exchange, client = world.begin()
     world.clock.pass_time(4.0)
     world.pod()
@@ -318,11 +319,11 @@ def test_the_response_must_start_in_time_from_arrival() -> None:
     assert (late.status, other.over) == (504, True)
 
 
-@pytest.mark.parametrize("limit", ["first_byte_timeout_s", "idle_timeout_s"])
+@pytest.mark.parametrize("limit", ["first_byte_s", "idle_s"])
 def test_time_counts_while_a_connection_is_awaited(limit: str) -> None:
     """A pod whose node has gone takes seconds to be given up: the answer's own limits do not wait for that."""
     limits: dict[str, Any] = {limit: 2.0}
-    world = KnativeWorld(times_from_arrival=True, queue_timeout_s=2.0, **limits)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, **limits), queue=QueueSpec(timeout_s=2.0))
     world.pod(connects=False)
     _, client = world.begin()
     world.clock.pass_time(1.9)
@@ -333,7 +334,7 @@ def test_time_counts_while_a_connection_is_awaited(limit: str) -> None:
 
 
 def test_a_pod_is_not_blamed_for_the_time_in_line() -> None:
-    world = KnativeWorld(times_from_arrival=True, first_byte_timeout_s=5.0, queue_timeout_s=5.0)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, first_byte_s=5.0), queue=QueueSpec(timeout_s=5.0))
     waiting = [world.begin()[1] for _ in range(3)]
     world.clock.pass_time(4.9)
     world.pod(limit=10)
@@ -349,10 +350,10 @@ def test_a_pod_is_not_blamed_for_the_time_in_line() -> None:
     world.check_idle()
 
 
-@pytest.mark.parametrize("limit", ["total_timeout_s", "idle_timeout_s"])
+@pytest.mark.parametrize("limit", ["total_s", "idle_s"])
 def test_an_answer_that_has_begun_is_never_added_to(limit: str) -> None:
-    limits: dict[str, Any] = {"total_timeout_s": 300.0, limit: 5.0}
-    world = KnativeWorld(times_from_arrival=True, **limits)
+    limits: dict[str, Any] = {"total_s": 300.0, limit: 5.0}
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, **limits))
     world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(200, 100))
@@ -362,7 +363,7 @@ def test_an_answer_that_has_begun_is_never_added_to(limit: str) -> None:
 
 
 def test_an_answer_that_has_started_in_time_may_take_its_time() -> None:
-    world = KnativeWorld(times_from_arrival=True, first_byte_timeout_s=5.0, idle_timeout_s=0.0, total_timeout_s=300.0)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, first_byte_s=5.0, idle_s=0.0, total_s=300.0))
     world.pod()
     exchange, client = world.begin()
     world.clock.pass_time(4.9)
@@ -375,7 +376,7 @@ def test_an_answer_that_has_started_in_time_may_take_its_time() -> None:
 
 
 def test_idle_counts_from_arrival_until_the_first_byte_and_then_between_two() -> None:
-    world = KnativeWorld(times_from_arrival=True, idle_timeout_s=5.0)
+    world = KnativeWorld(timeouts=TimeoutsSpec(from_arrival=True, idle_s=5.0))
     world.pod()
     exchange, client = world.begin()
     for _ in range(4):
@@ -394,7 +395,7 @@ def progress(exchange: ProxiedExchange) -> None:
 
 
 def test_a_full_queue() -> None:
-    world = KnativeWorld(queue_depth=1)
+    world = KnativeWorld(queue=QueueSpec(depth=1))
     world.begin()
     _, client = world.begin()
     assert (client.status, client.body) == (503, b"pending request queue full\n")

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, RoutingSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.catalogue import FilterCatalogue
@@ -266,7 +266,7 @@ class World:
         self.files = HeldBudget(file_bytes)
         bodies = BodyBudgets(self.held, self.files, held_body_bytes, self.clock.defer)
         self.proxy = Proxy(self.router, self.wheel, self.clock.now, bodies, 3, self._failed, SEND_TIMEOUT_S)
-        self.spec = RevisionSpec(**{"key": "ns/app", "hosts": ("app.test",), **spec})
+        self.spec = RevisionSpec(**{"key": "ns/app", "routing": RoutingSpec(("app.test",)), **spec})
         self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
@@ -278,7 +278,7 @@ class World:
 
     def filter(self, throttler: RevisionThrottler) -> None:
         """Give a revision the filters of its spec, as the plane does."""
-        throttler.filters = self.catalogue().chain_of(throttler.spec)
+        throttler.filters = self.catalogue().chain_of(throttler.key, throttler.spec.filters)
 
     def catalogue(self) -> FilterCatalogue:
         made = FilterCatalogue(self.wheel, self.clock.now, self.answers, Rng(1), self.errors.append)

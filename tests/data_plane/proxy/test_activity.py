@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import Fields
+from activator.config.specs import FiltersSpec
 from activator.data_plane.filters.activity import DORMANT_CHECK_S, FrameScanner, is_comment
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.tables.apply import load_of
@@ -32,7 +33,7 @@ class Tunnel:
     """An open WebSocket."""
 
     def __init__(self, **spec: Any) -> None:
-        self.world = World(quiet_tunnels_s=QUIET_S, **spec)
+        self.world = World(filters=FiltersSpec(quiet_tunnels_s=QUIET_S), **spec)
         self.world.pod(limit=3)
         head = request_head(Upgrade="websocket", Connection="Upgrade")
         exchange, self.client = self.world.begin(head)
@@ -122,7 +123,7 @@ def test_one_that_carries_something_is_waited_for() -> None:
 
 
 def stream(kind: bytes, **spec: Any) -> tuple[World, ProxiedExchange, Client]:
-    world = World(quiet_streams_s=QUIET_S, **spec)
+    world = World(filters=FiltersSpec(quiet_streams_s=QUIET_S), **spec)
     world.pod()
     exchange, client = world.begin()
     head = response_head(200, -1)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
-from activator.config.specs import AsyncSpec
+from activator.config.specs import AsyncSpec, FiltersSpec, QueueSpec
 from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
@@ -39,7 +39,7 @@ class Later(World):
     """A revision that answers later, and who asks for the answers."""
 
     def __init__(self, spec: AsyncSpec = SPEC, bytes_max: int = 50_000, requests_max: int = 100, **more: Any) -> None:
-        super().__init__(respond_async=spec, **more)
+        super().__init__(filters=FiltersSpec(respond_async=spec), **more)
         numbers = iter(range(1, 1 << 20))
         self.store = AnswerStore(
             self.wheel, self.clock.now, self.clock.defer, bytes_max, requests_max, lambda: f"{next(numbers):032x}"
@@ -127,7 +127,7 @@ def test_the_preference_is_found_and_taken_out(values: list[str], is_preferred: 
 
 
 def test_a_request_is_accepted_runs_and_its_answer_is_kept() -> None:
-    world = Later(queue_depth=5)
+    world = Later(queue=QueueSpec(depth=5))
     client = world.post(b"work", Accept="x/y")
     place = place_of(client)
     assert place.startswith(ANSWERS_PATH.decode()) and client.ended
@@ -200,7 +200,7 @@ def test_upgrades_and_revisions_that_cannot_start_are_answered_at_once() -> None
 
 
 def test_a_refusal_at_once_is_the_clients_answer() -> None:
-    world = Later(queue_depth=1)
+    world = Later(queue=QueueSpec(depth=1))
     first = place_of(world.post())
     client = world.post()
     assert (client.status, client.reason, client.retry_after) == (503, "queue_full", "1")
@@ -211,7 +211,7 @@ def test_a_refusal_at_once_is_the_clients_answer() -> None:
 
 
 def test_a_refusal_later_is_the_kept_answer() -> None:
-    world = Later(queue_timeout_s=5.0)
+    world = Later(queue=QueueSpec(timeout_s=5.0))
     place = place_of(world.post())
     world.clock.pass_time(6.0)
     world.clock.turn()

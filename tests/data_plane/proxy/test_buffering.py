@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from activator.codec.message import Fields, ResponseHead
+from activator.config.specs import BuffersSpec, QueueSpec, TimeoutsSpec
 from activator.data_plane.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.phases import DELIVERING, GATHERING, SENT, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -27,9 +29,11 @@ from tests.data_plane.proxy.proxy_fakes import (
 )
 from tests.data_plane.proxy.test_proxy_stories import Raising
 
+BUFFERS = BuffersSpec(request_bytes=50, response_bytes=MIB)
+
 
 def world_of(**settings: Any) -> World:
-    return World(**{"held_bytes": 16 * MIB, "buffer_request_bytes": 50, "buffer_response_bytes": MIB, **settings})
+    return World(**{"held_bytes": 16 * MIB, "buffers": BUFFERS, **settings})
 
 
 def post(world: World, length: int = 1000) -> tuple[ProxiedExchange, Client]:
@@ -119,7 +123,7 @@ def test_a_revision_at_zero_is_woken_while_the_body_comes() -> None:
 
 
 def test_the_time_in_line_begins_when_the_body_is_here() -> None:
-    world = world_of(queue_timeout_s=5.0)
+    world = world_of(queue=QueueSpec(timeout_s=5.0))
     exchange, client = post(world)
     world.clock.pass_time(20.0)
     exchange.request_body(b"x" * 50)
@@ -132,7 +136,7 @@ def test_the_time_in_line_begins_when_the_body_is_here() -> None:
 
 
 def test_a_body_that_does_not_come_is_a_408() -> None:
-    world = world_of(total_timeout_s=30.0)
+    world = world_of(timeouts=TimeoutsSpec(total_s=30.0))
     world.pod()
     exchange, client = post(world)
     world.clock.pass_time(29.0)
@@ -162,7 +166,7 @@ def test_budgets_that_are_half_used_end_the_wait_for_a_body() -> None:
 
 
 def test_a_revisions_own_budget_counts_too() -> None:
-    world = world_of(queue_bytes=60)
+    world = world_of(queue=QueueSpec(bytes=60))
     pool = world.pod()
     exchange, _ = post(world)
     exchange.request_body(b"x" * 31)
@@ -173,7 +177,7 @@ def test_a_revisions_own_budget_counts_too() -> None:
 
 
 def test_a_large_body_is_gathered_in_memory_and_in_a_file_and_sent_on_in_shares() -> None:
-    world = world_of(buffer_request_bytes=2 * MIB, buffer_file_bytes=8 * MIB, file_bytes=8 * MIB)
+    world = world_of(buffers=replace(BUFFERS, request_bytes=2 * MIB, file_bytes=8 * MIB), file_bytes=8 * MIB)
     pool = world.pod(reused=True)
     total = 6 * MIB
     exchange, client = post(world, total)
@@ -208,7 +212,7 @@ def test_a_large_body_is_gathered_in_memory_and_in_a_file_and_sent_on_in_shares(
 
 
 def test_a_body_larger_than_memory_and_file_pauses_its_client_until_the_pod_takes_some() -> None:
-    world = world_of(buffer_file_bytes=2 * READ_MAX_BYTES, file_bytes=MIB)
+    world = world_of(buffers=replace(BUFFERS, file_bytes=2 * READ_MAX_BYTES), file_bytes=MIB)
     world.pod(connects=False)
     exchange, client = post(world, 10 * MIB)
     count = 0
@@ -230,7 +234,7 @@ def test_a_body_larger_than_memory_and_file_pauses_its_client_until_the_pod_take
 
 @pytest.mark.parametrize("end", ["gone", "removed", "failed", "timeout", "bad"])
 def test_every_end_of_a_request_whose_body_comes(end: str) -> None:
-    world = world_of(total_timeout_s=30.0, buffer_file_bytes=MIB, file_bytes=MIB)
+    world = world_of(timeouts=TimeoutsSpec(total_s=30.0), buffers=replace(BUFFERS, file_bytes=MIB), file_bytes=MIB)
     exchange, client = post(world, MIB)
     exchange.request_body(b"x" * 200)
     if end == "gone":
@@ -358,7 +362,7 @@ def test_a_client_that_is_full_again_in_the_middle() -> None:
 
 
 def test_a_client_that_takes_nothing_is_cut_and_one_that_takes_a_little_is_not() -> None:
-    world = world_of(total_timeout_s=20.0)
+    world = world_of(timeouts=TimeoutsSpec(total_s=20.0))
     world.pod()
     exchange, client = slow_reader(world)
     exchange.client_blocked()
@@ -373,7 +377,7 @@ def test_a_client_that_takes_nothing_is_cut_and_one_that_takes_a_little_is_not()
 
 
 def test_without_a_buffer_the_send_timeout_frees_the_slot() -> None:
-    world = world_of(buffer_response_bytes=0)
+    world = world_of(buffers=replace(BUFFERS, response_bytes=0))
     pool = world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(length=1000))
@@ -386,7 +390,7 @@ def test_without_a_buffer_the_send_timeout_frees_the_slot() -> None:
 
 
 def test_an_early_answer_is_delivered_and_the_rest_of_the_request_is_dropped() -> None:
-    world = world_of(buffer_request_bytes=0)
+    world = world_of(buffers=replace(BUFFERS, request_bytes=0))
     pool = world.pod()
     exchange, client = post(world, 1000)
     exchange.request_body(b"x" * 10)
@@ -405,7 +409,7 @@ def test_an_early_answer_is_delivered_and_the_rest_of_the_request_is_dropped() -
 
 @pytest.mark.parametrize("why", ["pod", "time"])
 def test_what_a_pod_had_sent_before_it_broke_is_delivered_and_then_the_answer_is_cut(why: str) -> None:
-    world = world_of(total_timeout_s=5.0)
+    world = world_of(timeouts=TimeoutsSpec(total_s=5.0))
     pool = world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(length=1000))
@@ -425,7 +429,7 @@ def test_what_a_pod_had_sent_before_it_broke_is_delivered_and_then_the_answer_is
 
 
 def test_a_file_takes_the_rest_of_a_large_answer() -> None:
-    world = world_of(buffer_file_bytes=8 * MIB, file_bytes=8 * MIB)
+    world = world_of(buffers=replace(BUFFERS, file_bytes=8 * MIB), file_bytes=8 * MIB)
     pool = world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(length=6 * MIB))
@@ -559,7 +563,7 @@ def test_a_client_that_the_last_share_makes_full_is_not_written_to() -> None:
 
 
 def test_a_pod_goes_on_as_soon_as_the_buffer_has_room_though_the_client_is_full_again() -> None:
-    world = world_of(buffer_response_bytes=2 * SHARE_BYTES)
+    world = world_of(buffers=replace(BUFFERS, response_bytes=2 * SHARE_BYTES))
     pool = world.pod()
     exchange, client = filling(world, SHARE_BYTES // 2, 10 * MIB)
     (pod,) = pool.pods
@@ -572,7 +576,7 @@ def test_a_pod_goes_on_as_soon_as_the_buffer_has_room_though_the_client_is_full_
 
 
 def test_a_pod_that_the_last_share_of_a_body_makes_full_pauses_the_client() -> None:
-    world = world_of(buffer_request_bytes=200)
+    world = world_of(buffers=replace(BUFFERS, request_bytes=200))
     world.pod(connects=False)
     exchange, client = post(world, 10 * MIB)
     for count in (60, 60, 90):
@@ -597,7 +601,7 @@ def test_a_pod_that_the_last_share_of_a_body_makes_full_pauses_the_client() -> N
 
 
 def test_a_decision_to_wait_no_longer_for_a_body_stands_though_a_budget_is_free_again() -> None:
-    world = world_of(held_bytes=4 * READ_MAX_BYTES, buffer_request_bytes=MIB)
+    world = world_of(held_bytes=4 * READ_MAX_BYTES, buffers=replace(BUFFERS, request_bytes=MIB))
     pool = world.pod()
     world.held.take(2 * READ_MAX_BYTES)  # others hold so much
     exchange, client = post(world, 10 * MIB)
@@ -610,7 +614,7 @@ def test_a_decision_to_wait_no_longer_for_a_body_stands_though_a_budget_is_free_
 
 
 def test_after_an_early_answer_a_client_that_sends_first_and_reads_then_is_read() -> None:
-    world = world_of(buffer_request_bytes=0)
+    world = world_of(buffers=replace(BUFFERS, request_bytes=0))
     world.pod()
     exchange, client = post(world, MIB)
     exchange.request_body(b"x" * 10)
@@ -629,7 +633,7 @@ def test_after_an_early_answer_a_client_that_sends_first_and_reads_then_is_read(
 
 def test_a_client_that_is_full_before_its_request_has_a_pod() -> None:
     """It has yet to take the answers before, which went out when this request had begun."""
-    world = world_of(buffer_response_bytes=0)
+    world = world_of(buffers=replace(BUFFERS, response_bytes=0))
     exchange, client = world.begin()
     assert exchange.phase == WAITING
     exchange.client_blocked()
@@ -663,7 +667,7 @@ def test_a_client_that_is_full_before_the_answer_and_a_buffer() -> None:
 
 
 def test_both_directions_have_one_share_a_turn_between_them() -> None:
-    world = world_of(buffer_request_bytes=MIB)
+    world = world_of(buffers=replace(BUFFERS, request_bytes=MIB))
     pool = world.pod()
     exchange, _ = post(world, 10 * MIB)
     while exchange.phase == GATHERING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from activator.config.specs import TimeoutsSpec
 from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S, CancelledRequest
 from activator.data_plane.streams import PodUser
 from activator.runtime.reasons import Reason
@@ -65,7 +66,7 @@ def test_it_is_released_when_the_pod_has_stopped(end: str) -> None:
 
 
 def test_a_revision_that_waits_gives_the_pod_its_time() -> None:
-    world, pod, _ = given_up(cancel_wait_s=WAIT_S)
+    world, pod, _ = given_up(timeouts=TimeoutsSpec(cancel_wait_s=WAIT_S))
     assert pod.waits
     world.clock.pass_time(WAIT_S - 0.1)
     assert (world.table.in_flight, pod.aborted) == (1, False)

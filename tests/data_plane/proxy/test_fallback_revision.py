@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.config.specs import FallbackSpec, RevisionSpec
+from activator.config.specs import BuffersSpec, FallbackSpec, FiltersSpec, QueueSpec, RevisionSpec, TimeoutsSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -26,7 +26,9 @@ class Two(World):
     """The world's revision, and one that takes what it fails."""
 
     def __init__(self, second: dict[str, Any] | None = None, while_starting: bool = False, **first: Any) -> None:
-        super().__init__(fallback=FallbackSpec(revision="ns/second", while_starting=while_starting), **first)
+        super().__init__(
+            filters=FiltersSpec(fallback=FallbackSpec(revision="ns/second", while_starting=while_starting)), **first
+        )
         self.second_heard = Heard()
         self.second = self._revision(**{"key": "ns/second", **(second or {})})
 
@@ -63,7 +65,7 @@ def finished(world: World, exchange: ProxiedExchange, client: Client) -> None:
 
 
 def test_a_line_that_is_full() -> None:
-    world = Two(queue_depth=1)
+    world = Two(queue=QueueSpec(depth=1))
     waiting, _ = world.begin()
     pool = world.second_pod()
     exchange, client = world.begin()
@@ -92,7 +94,7 @@ def test_a_revision_that_cannot_start_and_a_second_from_zero() -> None:
 
 
 def test_a_wait_that_is_too_long_begins_anew_in_the_second_line() -> None:
-    world = Two(queue_timeout_s=5.0, second={"queue_timeout_s": 7.0})
+    world = Two(queue=QueueSpec(timeout_s=5.0), second={"queue": QueueSpec(timeout_s=7.0)})
     exchange, client = world.begin()
     world.clock.pass_time(5.1)
     world.clock.turn()
@@ -170,7 +172,7 @@ def test_an_answer_that_has_begun_is_cut() -> None:
 
 
 def test_the_mistakes_of_clients_are_theirs() -> None:
-    world = Two(request_timeout=True)
+    world = Two(queue=QueueSpec(request_timeout=True))
     world.second_pod()
     _, client = world.begin(request_head(Activator_Deadline="soon"))
     assert client.reason == "bad_request"
@@ -178,7 +180,7 @@ def test_the_mistakes_of_clients_are_theirs() -> None:
 
 
 def test_a_client_that_leaves_while_it_waits_in_the_second_line() -> None:
-    world = Two(queue_depth=0)
+    world = Two(queue=QueueSpec(depth=0))
     exchange, _ = world.begin()
     assert world.second.queue.waiters.length == 1
     exchange.client_gone()
@@ -188,7 +190,7 @@ def test_a_client_that_leaves_while_it_waits_in_the_second_line() -> None:
 
 def test_bodies_count_against_the_second_and_may_be_too_much_for_it() -> None:
     for allowed, status in ((100, 0), (10, 503)):
-        world = Two(queue_depth=0, second={"queue_bytes": allowed})
+        world = Two(queue=QueueSpec(depth=0), second={"queue": QueueSpec(bytes=allowed)})
         client = Client()
         head = request_head("POST", length=40)
         exchange = world.proxy.open(head, client)
@@ -207,7 +209,7 @@ def test_bodies_count_against_the_second_and_may_be_too_much_for_it() -> None:
 
 
 def test_a_total_time_that_is_up_at_the_first() -> None:
-    world = Two(total_timeout_s=3.0)
+    world = Two(timeouts=TimeoutsSpec(total_s=3.0))
     world.second_pod()
     pool = world.pod()
     exchange, client = world.begin()
@@ -248,7 +250,7 @@ def test_while_the_first_starts_and_there_is_no_second() -> None:
 
 
 def test_the_start_is_given_up_when_nobody_would_wait_any_longer() -> None:
-    world = Two(while_starting=True, startup_timeout_s=20.0)
+    world = Two(while_starting=True, queue=QueueSpec(startup_timeout_s=20.0))
     world.second_pod()
     exchange, _ = world.begin()
     world.answer(exchange)
@@ -269,7 +271,10 @@ def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
 
 
 def test_a_circle_that_a_reload_has_closed_ends() -> None:
-    world = Two(queue_depth=0, second={"queue_depth": 0, "fallback": FallbackSpec(revision="ns/app")})
+    world = Two(
+        queue=QueueSpec(depth=0),
+        second={"queue": QueueSpec(depth=0), "filters": FiltersSpec(fallback=FallbackSpec(revision="ns/app"))},
+    )
     exchange, client = world.begin()
     assert (client.status, client.reason) == (503, "queue_full")
     assert exchange.fallbacks == FALLBACKS_MAX
@@ -278,7 +283,7 @@ def test_a_circle_that_a_reload_has_closed_ends() -> None:
 
 @pytest.mark.parametrize("phase", ["gathering", "waiting", "connecting"])
 def test_a_revision_that_is_removed_hands_on_what_it_has(phase: str) -> None:
-    world = Two(buffer_request_bytes=100)
+    world = Two(buffers=BuffersSpec(request_bytes=100))
     second = world.second_pod()
     client = Client()
     exchange = world.proxy.open(request_head("POST", length=10), client)

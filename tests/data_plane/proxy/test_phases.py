@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from activator.config.specs import QueueSpec, TimeoutsSpec
 from activator.data_plane.phases import (
     ARRIVED,
     CONNECTING,
@@ -151,7 +152,7 @@ def possible(exchange: ProxiedExchange) -> list[Callable[[World, ProxiedExchange
 @settings(max_examples=20_000 if DEEP else 150, deadline=None)
 @given(data=st.data())
 def test_whatever_a_request_is_told_it_ends_once_and_holds_nothing(data: st.DataObject) -> None:
-    world = World(total_timeout_s=20.0, first_byte_timeout_s=7.0, idle_timeout_s=6.0, queue_timeout_s=9.0)
+    world = World(timeouts=TimeoutsSpec(total_s=20.0, first_byte_s=7.0, idle_s=6.0), queue=QueueSpec(timeout_s=9.0))
     world.takes_illegal_steps = True
     if data.draw(st.booleans(), "a pod is there"):
         world.pod("p1", connects=data.draw(st.booleans(), "an idle connection is there"), reused=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activator.codec.message import Fields
-from activator.config.specs import ProgressSpec
+from activator.config.specs import FiltersSpec, ProgressSpec, QueueSpec
 from activator.data_plane.filters.progress_events import ERROR_BYTES_MAX
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.runtime.reasons import Reason
@@ -20,7 +20,7 @@ EVENTS: dict[str, Any] = {"Accept": "text/event-stream", "Accept_Encoding": "gzi
 
 
 def told(**spec: Any) -> World:
-    return World(progress=SPEC, **spec)
+    return World(filters=FiltersSpec(progress=SPEC), **spec)
 
 
 def asked(world: World, **fields: Any) -> tuple[ProxiedExchange, Client]:
@@ -124,7 +124,7 @@ def test_a_large_error_is_told_in_part() -> None:
 
 
 def test_a_refusal_is_an_error_event_with_its_reason() -> None:
-    world = told(queue_timeout_s=3.0)
+    world = told(queue=QueueSpec(timeout_s=3.0))
     _, client = asked(world)
     world.clock.pass_time(3.1)
     world.clock.turn()

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from activator.config.specs import BuffersSpec, QueueSpec, TimeoutsSpec
 from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.throttle.held_bodies import READ_MAX_BYTES, BodyBuffer
@@ -105,14 +106,9 @@ class Interleavings(RuleBasedStateMachine):
         self.world = World(
             held_bytes=4 * READ_MAX_BYTES,
             file_bytes=2 * READ_MAX_BYTES,
-            queue_depth=6,
-            queue_timeout_s=5.0,
-            total_timeout_s=20.0,
-            first_byte_timeout_s=7.0,
-            idle_timeout_s=6.0,
-            buffer_request_bytes=120,
-            buffer_response_bytes=4,
-            buffer_file_bytes=READ_MAX_BYTES + 6,
+            queue=QueueSpec(depth=6, timeout_s=5.0),
+            timeouts=TimeoutsSpec(total_s=20.0, first_byte_s=7.0, idle_s=6.0),
+            buffers=BuffersSpec(request_bytes=120, response_bytes=4, file_bytes=READ_MAX_BYTES + 6),
         )
         self.live: list[tuple[ProxiedExchange, Taking]] = []
 

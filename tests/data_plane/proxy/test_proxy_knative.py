@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config.specs import ProgressSpec
+from activator.config.specs import FiltersSpec, ProgressSpec
 from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.runtime.reasons import Reason
@@ -23,7 +23,7 @@ def hosts(block: bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("passes_through", [False, True])
 def test_edits_that_were_made_after_routing_reach_every_pod(passes_through: bool) -> None:
-    world = world_of(passes_through, progress=ProgressSpec(1.0, 1.0))
+    world = world_of(passes_through, filters=FiltersSpec(progress=ProgressSpec(1.0, 1.0)))
     first = world.pod("p1", connects=False)
     second = world.pod("p2")
     sent = request_head(

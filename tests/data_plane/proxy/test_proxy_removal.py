@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import BalancingSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.plane import DataPlane
 from activator.messages import DropRevision, FromData, PlacePod, PodDrained, SetRevision
 from activator.runtime.tasks import TaskGroupOwner
@@ -39,7 +39,12 @@ def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(i
     """The pool of its pod is closed then, and a request that was refused a connection looks for another pod."""
 
     def scenario(data: DataPlane, told: list[FromData]) -> None:
-        spec = RevisionSpec(key=KEY, hosts=("app.test",), container_concurrency=1, max_scale=4)
+        spec = RevisionSpec(
+            key=KEY,
+            routing=RoutingSpec(hosts=("app.test",)),
+            container_concurrency=1,
+            balancing=BalancingSpec(max_scale=4),
+        )
         pods = [PlacePod(KEY, f"p{number}", f"127.0.0.1:{number}", READY, 1, 1, number) for number in (1, 2)]
         data.apply([SetRevision(spec), *pods])
         throttler = data.tables.throttlers[KEY]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from activator.config.specs import RuleSpec
+from activator.config.specs import QueueSpec, RuleSpec, TimeoutsSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.runtime.reasons import Reason
 from lb.hashing import hash_bytes
@@ -61,7 +59,7 @@ def test_an_unknown_host_is_told_so() -> None:
 
 
 def test_a_full_line_is_refused_with_retry_after() -> None:
-    world = World(queue_depth=1)
+    world = World(queue=QueueSpec(depth=1))
     first, _ = world.begin()
     _, client = world.begin()
     assert (client.status, client.reason, client.retry_after) == (503, "queue_full", "1")
@@ -70,7 +68,7 @@ def test_a_full_line_is_refused_with_retry_after() -> None:
 
 
 def test_the_queue_timeout_is_a_504() -> None:
-    world = World(queue_timeout_s=5.0)
+    world = World(queue=QueueSpec(timeout_s=5.0))
     _, client = world.begin()
     world.clock.pass_time(4.9)
     assert client.silent()
@@ -80,7 +78,7 @@ def test_the_queue_timeout_is_a_504() -> None:
 
 
 def test_a_deadline_of_the_requests_own_is_the_same_504() -> None:
-    world = World(queue_timeout_s=60.0, request_timeout=True)
+    world = World(queue=QueueSpec(timeout_s=60.0, request_timeout=True))
     _, client = world.begin(request_head(Activator_Deadline="1.5"))
     world.clock.pass_time(1.4)
     assert client.silent()
@@ -90,7 +88,7 @@ def test_a_deadline_of_the_requests_own_is_the_same_504() -> None:
 
 
 def test_a_deadline_that_is_none_is_told_in_one_line() -> None:
-    world = World(request_timeout=True)
+    world = World(queue=QueueSpec(request_timeout=True))
     _, client = world.begin(request_head(Activator_Queue_Timeout="1 minute"))
     assert (client.status, client.reason) == (400, "bad_request")
     assert client.body.decode() == (
@@ -101,7 +99,7 @@ def test_a_deadline_that_is_none_is_told_in_one_line() -> None:
 
 
 def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
-    world = World(queue_timeout_s=5.0)
+    world = World(queue=QueueSpec(timeout_s=5.0))
     clients = [world.begin()[1] for _ in range(1_000)]
     world.clock.pass_time(5.1)
     assert 0 < sum(client.ended for client in clients) <= 256
@@ -115,7 +113,7 @@ def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
 
 
 def test_an_exempted_request_is_on_its_way_at_once_when_all_is_full() -> None:
-    world = World(queue_depth=0, queue_rules=(RuleSpec("/", ("HEAD",), exempt=True),))
+    world = World(queue=QueueSpec(depth=0, rules=(RuleSpec("/", ("HEAD",), exempt=True),)))
     pool = world.pod()
     working, _ = world.begin()
     assert world.begin()[1].reason == "queue_full"
@@ -245,7 +243,7 @@ def test_the_process_holds_only_so_many_bytes() -> None:
 
 
 def test_a_revision_holds_only_so_many_bytes() -> None:
-    world = World(held_bytes=1000, held_body_bytes=100, queue_bytes=20)
+    world = World(held_bytes=1000, held_body_bytes=100, queue=QueueSpec(bytes=20))
     first, _ = world.begin(request_head("POST", length=30))
     first.request_body(b"x" * 15)
     second, client = world.begin(request_head("POST", length=30))
@@ -260,7 +258,7 @@ def test_a_revision_holds_only_so_many_bytes() -> None:
 
 
 def test_a_body_that_came_before_its_revision_was_known_counts_too() -> None:
-    world = World(held_bytes=1000, held_body_bytes=100, queue_bytes=20)
+    world = World(held_bytes=1000, held_body_bytes=100, queue=QueueSpec(bytes=20))
     early, client = Client(), Client()
     ahead = [world.proxy.open(request_head("POST", length=30), one) for one in (early, client)]
     for exchange in ahead:
@@ -298,15 +296,15 @@ def test_an_early_answer_ends_the_exchange_and_the_pod_hears_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "after_s", "reason"),
+    ("timeouts", "after_s", "reason"),
     [
-        ({"total_timeout_s": 3.0}, 3.0, "total_timeout"),
-        ({"first_byte_timeout_s": 2.0}, 2.0, "first_byte_timeout"),
-        ({"idle_timeout_s": 1.0}, 1.0, "idle_timeout"),
+        (TimeoutsSpec(total_s=3.0), 3.0, "total_timeout"),
+        (TimeoutsSpec(first_byte_s=2.0), 2.0, "first_byte_timeout"),
+        (TimeoutsSpec(idle_s=1.0), 1.0, "idle_timeout"),
     ],
 )
-def test_each_time_limit_has_a_reason_of_its_own(spec: dict[str, Any], after_s: float, reason: str) -> None:
-    world = World(**spec)
+def test_each_time_limit_has_a_reason_of_its_own(timeouts: TimeoutsSpec, after_s: float, reason: str) -> None:
+    world = World(timeouts=timeouts)
     pool = world.pod()
     _, client = world.begin()
     world.clock.pass_time(after_s - 0.1)
@@ -318,7 +316,7 @@ def test_each_time_limit_has_a_reason_of_its_own(spec: dict[str, Any], after_s: 
 
 
 def test_a_response_that_keeps_moving_outlives_the_idle_limit_but_not_the_total() -> None:
-    world = World(idle_timeout_s=1.0, total_timeout_s=5.0, first_byte_timeout_s=1.0)
+    world = World(timeouts=TimeoutsSpec(idle_s=1.0, total_s=5.0, first_byte_s=1.0))
     world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(200, 1000))
@@ -334,7 +332,7 @@ def test_a_response_that_keeps_moving_outlives_the_idle_limit_but_not_the_total(
 
 
 def test_time_limits_begin_at_the_pod_not_in_line() -> None:
-    world = World(total_timeout_s=3.0)
+    world = World(timeouts=TimeoutsSpec(total_s=3.0))
     exchange, client = world.begin()
     world.clock.pass_time(60.0)
     world.pod()
@@ -506,7 +504,7 @@ def test_a_slot_is_in_use_from_the_grant_to_the_end() -> None:
 
 def test_a_slow_client_is_no_silence_of_the_pod() -> None:
     """A reader of 99 KB/s was cut off at `idle: 2s`: while it took what was there, its pod was not read."""
-    world = World(idle_timeout_s=2.0)
+    world = World(timeouts=TimeoutsSpec(idle_s=2.0))
     world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(length=1000))
@@ -528,7 +526,7 @@ def test_a_slow_client_is_no_silence_of_the_pod() -> None:
 
 
 def test_a_client_that_takes_nothing_is_bounded_by_the_total_time() -> None:
-    world = World(idle_timeout_s=2.0, total_timeout_s=20.0)
+    world = World(timeouts=TimeoutsSpec(idle_s=2.0, total_s=20.0))
     world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(length=1000))

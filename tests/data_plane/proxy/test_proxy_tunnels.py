@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.codec.message import RequestHead, ResponseHead
+from activator.config.specs import TimeoutsSpec
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.proxy.proxy_fakes import (
     Client,
@@ -80,7 +81,7 @@ def test_both_directions_flow_and_end_apart_the_pods_first() -> None:
 
 
 def test_a_tunnel_has_the_idle_limit_of_tunnels_and_no_other() -> None:
-    world = World(total_timeout_s=10.0, first_byte_timeout_s=1.0, idle_timeout_s=1.0, tunnel_idle_timeout_s=50.0)
+    world = World(timeouts=TimeoutsSpec(total_s=10.0, first_byte_s=1.0, idle_s=1.0, tunnel_idle_s=50.0))
     exchange, client, pod = begin(world)
     world.clock.pass_time(45.0)
     exchange.request_body(b"x")
@@ -96,7 +97,7 @@ def test_a_tunnel_has_the_idle_limit_of_tunnels_and_no_other() -> None:
 
 
 def test_no_idle_limit() -> None:
-    world = World(total_timeout_s=10.0, tunnel_idle_timeout_s=0.0)
+    world = World(timeouts=TimeoutsSpec(total_s=10.0, tunnel_idle_s=0.0))
     exchange, client, _ = begin(world)
     world.clock.pass_time(1_000_000.0)
     assert not client.is_aborted()

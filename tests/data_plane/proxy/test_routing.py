@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, RoutingSpec, reroute
 from activator.data_plane.proxy.routing import Router, entry_of, routing_host
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.registry import create
@@ -19,7 +18,9 @@ from tests.manual_clock import ManualClock
 def throttler(key: str, *hosts: str) -> RevisionThrottler:
     clock = ManualClock()
     table = TrackerTable(create("random", Rng(1)))
-    return RevisionThrottler(RevisionSpec(key=key, hosts=hosts), table, clock.now, clock.defer, Heard(), 1)
+    return RevisionThrottler(
+        RevisionSpec(key=key, routing=RoutingSpec(hosts=hosts)), table, clock.now, clock.defer, Heard(), 1
+    )
 
 
 def test_a_port_of_its_own_leads_to_it_whatever_the_host() -> None:
@@ -27,7 +28,7 @@ def test_a_port_of_its_own_leads_to_it_whatever_the_host() -> None:
     made.set(throttler("ns/every", "*"))
     made.set(throttler("ns/a", "a.test"))
     ported = throttler("ns/ported")
-    ported.spec = replace(ported.spec, ports=(20_001, 20_002))
+    ported.reconfigure(reroute(ported.spec, ports=(20_001, 20_002)))
     made.set(ported)
     head = request_head(host="a.test")
     for port, key in ((20_001, "ns/ported"), (20_002, "ns/ported"), (20_003, None)):

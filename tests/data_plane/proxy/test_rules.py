@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
-from activator.config.specs import MatchSpec, RevisionSpec
+from activator.config.specs import MatchSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.model_lists import lists_of
 from activator.data_plane.proxy.routing import Router
@@ -33,10 +33,10 @@ from tests.manual_clock import ManualClock
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 
 
-def throttler(key: str, *hosts: str, **spec: Any) -> RevisionThrottler:
+def throttler(key: str, *hosts: str, **routing: Any) -> RevisionThrottler:
     clock = ManualClock()
     table = TrackerTable(create("random", Rng(1)))
-    made = RevisionSpec(key=f"ns/{key}", hosts=hosts, **spec)
+    made = RevisionSpec(key=f"ns/{key}", routing=RoutingSpec(hosts, **routing))
     return RevisionThrottler(made, table, clock.now, clock.defer, Heard(), 1)
 
 
@@ -128,12 +128,13 @@ def walk(
     """What the documentation says, without an index."""
     for level in levels_of(host):
         for spec in specs:
-            only_default = spec.default and spec.match.is_every()
-            if level in spec.hosts and not only_default and is_met(spec.match, path, method, headers, model):
+            routing = spec.routing
+            only_default = routing.default and routing.match.is_every()
+            if level in routing.hosts and not only_default and is_met(routing.match, path, method, headers, model):
                 return spec.key.removeprefix("ns/")
     for level in levels_of(host):
         for spec in specs:
-            if level in spec.hosts and spec.default:
+            if level in spec.routing.hosts and spec.routing.default:
                 return spec.key.removeprefix("ns/")
     return ""
 
@@ -435,11 +436,15 @@ def test_revisions_of_one_rule_share_it_and_one_that_is_alone_takes_all() -> Non
 
 
 def test_lists_of_models() -> None:
+    hosts = ("h",)
+    first = RoutingSpec(hosts, match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o",))
+    second = RoutingSpec(hosts, match=MatchSpec(path="/b", strip_path=True, models=("qwen", "llama-3")))
+    third = RoutingSpec(hosts, match=MatchSpec(path="/c", models=("gemma", "llama-3")))
     specs = [
-        RevisionSpec("ns/a", ("h",), match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o",)),
-        RevisionSpec("other/b", ("h",), match=MatchSpec(path="/b", strip_path=True, models=("qwen", "llama-3"))),
-        RevisionSpec("ns/c", ("h",), match=MatchSpec(path="/c", models=("gemma", "llama-3"))),
-        RevisionSpec("ns/d", ("h",)),
+        RevisionSpec("ns/a", routing=first),
+        RevisionSpec("other/b", routing=second),
+        RevisionSpec("ns/c", routing=third),
+        RevisionSpec("ns/d", routing=RoutingSpec(hosts)),
     ]
     found = {path: json.loads(body) for path, body in lists_of(specs).items()}
     assert set(found) == {b"/v1/models", b"/api/tags", b"/b/v1/models", b"/b/api/tags"}

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
-from activator.config.specs import MatchSpec, RevisionSpec
+from activator.config.specs import MatchSpec, QueueSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.phases import OVER, SCANNING, WAITING
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.selection import SCAN_BYTES_MAX, SCAN_TIMEOUT_S
@@ -30,18 +30,22 @@ class Routed:
     """Two revisions behind one host: `x` by its models, with an alias that is rewritten, and `rest` without a model."""
 
     def __init__(self, has_default: bool = True, held_bytes: int = 1_000_000, **spec: Any) -> None:
-        self.world = World(held_bytes=held_bytes, held_body_bytes=SCAN_BYTES_MAX, hosts=("unused.test",))
+        self.world = World(
+            held_bytes=held_bytes, held_body_bytes=SCAN_BYTES_MAX, routing=RoutingSpec(hosts=("unused.test",))
+        )
         self.pools: dict[str, Pool] = {}
         self.throttlers: dict[str, RevisionThrottler] = {}
         match = MatchSpec(models=("x", "llama-*"))
-        self.add("x", match=match, aliases=("gpt",), rewrite_model="llama-3-8b-instruct", **spec)
+        hosts = ("app.test",)
+        x = RoutingSpec(hosts, match=match, aliases=("gpt",), rewrite_model="llama-3-8b-instruct")
+        self.add("x", routing=x, **spec)
         if has_default:
-            self.add("rest", order=1, default=True)
+            self.add("rest", routing=RoutingSpec(hosts, order=1, default=True))
 
     def add(self, name: str, limit: int = 4, **spec: Any) -> None:
         world = self.world
         table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
-        made = RevisionSpec(key=f"ns/{name}", hosts=("app.test",), **spec)
+        made = RevisionSpec(key=f"ns/{name}", **spec)
         throttler = RevisionThrottler(made, table, world.clock.now, world.clock.defer, world.heard, 256, world.held)
         tracker = table.add("p", "10.0.0.1:80", limit, READY)
         assert tracker is not None
@@ -221,7 +225,7 @@ def test_a_longer_name_needs_room_as_well() -> None:
 
 
 def test_its_wait_for_a_slot_begins_when_its_revision_is_known() -> None:
-    routed = Routed(queue_timeout_s=5.0)
+    routed = Routed(queue=QueueSpec(timeout_s=5.0))
     routed.throttlers["x"].table.set_limit(routed.throttlers["x"].table.slots[0], 1)
     first, _ = routed.begin(request_head("POST", length=13))
     first.request_body(b'{"model":"x"}')

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.config.specs import FallbackSpec, QuietSpec, WaitingPageSpec
+from activator.config.specs import FallbackSpec, FiltersSpec, QueueSpec, QuietSpec, WaitingPageSpec
 from activator.data_plane.filters.waiting_page import CLOSED_AFTER_S, MISSED_REFRESHES
 from activator.data_plane.tables.apply import load_of
 from activator.runtime.distribution import Distribution
@@ -40,7 +40,7 @@ def browsed(world: World) -> Client:
     ],
 )
 def test_all_that_a_rule_says_must_match(rule: QuietSpec, fields: dict[str, Any], is_quiet: bool) -> None:
-    world = World(no_wake=(rule,))
+    world = World(filters=FiltersSpec(no_wake=(rule,)))
     exchange, client = world.begin(request_head(**fields))
     assert client.silent() != is_quiet
     assert (world.heard.events == []) == is_quiet, "whether it wakes"
@@ -49,17 +49,17 @@ def test_all_that_a_rule_says_must_match(rule: QuietSpec, fields: dict[str, Any]
 
 
 def test_a_quiet_request_is_told_that_nothing_runs() -> None:
-    world = World(no_wake=(QuietSpec(path="/"),))
+    world = World(filters=FiltersSpec(no_wake=(QuietSpec(path="/"),)))
     _, client = world.begin()
     assert (client.status, client.reason, client.retry_after) == (503, "asleep", "")
     assert client.body == b"no pod of ns/app is ready, and this request starts none\n"
     world.check_idle()
-    world = World(no_wake=(QuietSpec(path="/", status=204),))
+    world = World(filters=FiltersSpec(no_wake=(QuietSpec(path="/", status=204),)))
     assert world.begin()[1].status == 204
 
 
 def test_a_quiet_request_goes_to_a_pod_that_is_there_and_is_no_activity() -> None:
-    world = World(no_wake=(QuietSpec(user_agent="probe"),))
+    world = World(filters=FiltersSpec(no_wake=(QuietSpec(user_agent="probe"),)))
     pool = world.pod(limit=3)
     quiet, told = world.begin(request_head(User_Agent="probe/1"))
     assert pool.pods[0].head is quiet.head
@@ -78,7 +78,7 @@ def test_a_quiet_request_goes_to_a_pod_that_is_there_and_is_no_activity() -> Non
 
 
 def test_a_quiet_request_whose_client_leaves() -> None:
-    world = World(no_wake=(QuietSpec(path="/"),))
+    world = World(filters=FiltersSpec(no_wake=(QuietSpec(path="/"),)))
     world.pod()
     quiet, _ = world.begin()
     quiet.client_gone()
@@ -90,7 +90,7 @@ def test_a_quiet_request_whose_client_leaves() -> None:
 
 
 def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     client = browsed(world)
     assert (client.status, client.reason, client.ended) == (503, "starting", True)
     assert client.fields["refresh"] == "2" and client.retry_after == "2"
@@ -118,7 +118,7 @@ def test_a_browser_is_shown_a_page_that_wakes_the_revision_and_then_the_pod() ->
     ],
 )
 def test_all_others_wait(fields: dict[str, Any]) -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     exchange, client = world.begin(request_head(**fields))
     assert client.silent() and world.throttler.queue.waiters.length == 1
     exchange.client_gone()
@@ -126,7 +126,7 @@ def test_all_others_wait(fields: dict[str, Any]) -> None:
 
 
 def test_a_browser_waits_for_a_pod_that_is_full() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     world.pod()
     first, _ = world.begin()
     exchange, client = world.begin(request_head(**BROWSER))
@@ -138,7 +138,7 @@ def test_a_browser_waits_for_a_pod_that_is_full() -> None:
 
 
 def test_many_who_look_have_one_place_in_line() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S), queue_depth=2)
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)), queue=QueueSpec(depth=2))
     pages = [browsed(world) for _ in range(100)]
     assert {page.status for page in pages} == {503} and {page.reason for page in pages} == {"starting"}
     assert world.throttler.queue.waiters.length == 1
@@ -147,7 +147,7 @@ def test_many_who_look_have_one_place_in_line() -> None:
 
 
 def test_who_goes_on_looking_goes_on_waiting() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     for _ in range(20):
         browsed(world)
         world.clock.pass_time(CLOSED_S - 0.1)
@@ -158,7 +158,7 @@ def test_who_goes_on_looking_goes_on_waiting() -> None:
 
 
 def test_a_start_that_fails_is_told_at_the_next_look() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     browsed(world)
     world.throttler.queue.fail("exited with code 1")
     world.clock.turn()
@@ -170,14 +170,14 @@ def test_a_start_that_fails_is_told_at_the_next_look() -> None:
 
 def test_a_page_of_ones_own_is_filled_in_and_escaped() -> None:
     template = "<p>$name: $waited of$expected, $waiting, $unknown, 5 $$</p>"
-    world = World(key='ns/<a>&"', waiting_page=WaitingPageSpec(REFRESH_S, template))
+    world = World(key='ns/<a>&"', filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S, template)))
     assert browsed(world).body == b"<p>ns/&lt;a&gt;&amp;&quot;: 0 of, 1, $unknown, 5 $</p>"
     world.clock.pass_time(CLOSED_S + 0.1)
     world.check_idle()
 
 
 def test_it_says_how_long_it_usually_takes() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S)))
     browsed(world)
     world.clock.pass_time(7.0)
     world.pod()
@@ -193,17 +193,19 @@ def test_it_says_how_long_it_usually_takes() -> None:
 def test_the_last_lines_of_the_program_only_where_that_was_asked_for() -> None:
     line = '</pre><script>alert("1")</script>'
     for asked in (True, False):
-        world = World(waiting_page=WaitingPageSpec(REFRESH_S, output=asked))
+        world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S, output=asked)))
         world.throttler.queue.start_observers.output = ("loading", line)
         body = browsed(world).body
         assert (b"loading\n&lt;/pre&gt;&lt;script&gt;alert(&quot;1&quot;)" in body) == asked
         assert (b"<pre" in body) == asked and b"<script" not in body
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S, "[$output]", True))
+    world = World(filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S, "[$output]", True)))
     assert browsed(world).body == b"[]", "nothing has been written yet"
 
 
 def test_answers_of_our_own_are_no_durations_of_requests() -> None:
-    world = World(waiting_page=WaitingPageSpec(REFRESH_S), no_wake=(QuietSpec(user_agent="probe"),))
+    world = World(
+        filters=FiltersSpec(waiting_page=WaitingPageSpec(REFRESH_S), no_wake=(QuietSpec(user_agent="probe"),))
+    )
     assert browsed(world).reason == "starting"
     shown, told = world.begin(request_head(User_Agent="probe"))
     assert told.reason == "asleep"
@@ -218,7 +220,7 @@ def test_answers_of_our_own_are_no_durations_of_requests() -> None:
 
 
 def test_who_is_refused_for_the_line_is_told_how_long_it_is() -> None:
-    world = World(queue_depth=2)
+    world = World(queue=QueueSpec(depth=2))
     waiting = [world.begin()[0] for _ in range(2)]
     _, client = world.begin()
     assert (client.reason, client.fields["activator-queue-position"]) == ("queue_full", "2")
@@ -232,7 +234,7 @@ def test_who_is_refused_for_the_line_is_told_how_long_it_is() -> None:
 
 
 def test_a_file_in_the_place_of_a_refusal() -> None:
-    world = World(queue_depth=1, fallback=FallbackSpec("<h1>Sorry</h1>", "text/html"))
+    world = World(queue=QueueSpec(depth=1), filters=FiltersSpec(fallback=FallbackSpec("<h1>Sorry</h1>", "text/html")))
     first, _ = world.begin()
     _, client = world.begin()
     assert (client.status, client.body, client.reason) == (503, b"<h1>Sorry</h1>", "queue_full")
@@ -243,7 +245,10 @@ def test_a_file_in_the_place_of_a_refusal() -> None:
 
 
 def test_a_redirect_for_those_who_can_follow_it() -> None:
-    world = World(queue_timeout_s=5.0, fallback=FallbackSpec(redirect="https://status.example.com/"))
+    world = World(
+        queue=QueueSpec(timeout_s=5.0),
+        filters=FiltersSpec(fallback=FallbackSpec(redirect="https://status.example.com/")),
+    )
     clients = [world.begin(request_head(method))[1] for method in ("GET", "HEAD")]
     _, posted = world.begin(request_head("POST", length=0))
     world.clock.pass_time(5.1)
@@ -254,7 +259,9 @@ def test_a_redirect_for_those_who_can_follow_it() -> None:
 
 
 def test_an_answer_that_has_begun_is_cut_and_the_clients_own_mistakes_are_theirs() -> None:
-    world = World(fallback=FallbackSpec("sorry", "text/plain"), request_timeout=True)
+    world = World(
+        filters=FiltersSpec(fallback=FallbackSpec("sorry", "text/plain")), queue=QueueSpec(request_timeout=True)
+    )
     pool = world.pod()
     exchange, client = world.begin()
     at_pod(exchange).response_head(response_head(200, 5))
@@ -269,7 +276,7 @@ def test_an_answer_that_has_begun_is_cut_and_the_clients_own_mistakes_are_theirs
 
 
 def test_a_grpc_client_is_told_by_a_status() -> None:
-    world = World(queue_depth=1, fallback=FallbackSpec("sorry", "text/html"))
+    world = World(queue=QueueSpec(depth=1), filters=FiltersSpec(fallback=FallbackSpec("sorry", "text/html")))
     first, _ = world.begin()
     head = request_head("POST", length=0, Content_Type="application/grpc", TE="trailers")
     head.takes_trailers = True

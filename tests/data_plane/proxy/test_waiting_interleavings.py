@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from activator.codec.message import Fields
-from activator.config.specs import AsyncSpec, FallbackSpec, ProgressSpec, RevisionSpec, WaitingPageSpec
+from activator.config.specs import (
+    AsyncSpec,
+    BuffersSpec,
+    FallbackSpec,
+    FiltersSpec,
+    ProgressSpec,
+    QueueSpec,
+    RevisionSpec,
+    TimeoutsSpec,
+    WaitingPageSpec,
+)
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.proxy.attempt import Attempt
@@ -26,15 +37,13 @@ from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, at_pod, hold
 from tests.data_plane.throttle.throttle_fakes import Heard
 
 LATER = AsyncSpec(5.0, requests_max=2, answer_bytes_max=200, bytes_max=20_000, body_bytes_max=100)
-FEATURES: dict[str, Any] = {
-    "respond_async": LATER,
-    "progress": ProgressSpec(0.5, 1.0),
-    "quiet_streams_s": 2.0,
-    "waiting_page": WaitingPageSpec(1.0),
-    "queue_timeout_s": 6.0,
-    "total_timeout_s": 8.0,
-    "queue_depth": 3,
-    "buffer_request_bytes": 50,
+FEATURES = FiltersSpec(
+    respond_async=LATER, progress=ProgressSpec(0.5, 1.0), quiet_streams_s=2.0, waiting_page=WaitingPageSpec(1.0)
+)
+LIMITS: dict[str, Any] = {
+    "queue": QueueSpec(depth=3, timeout_s=6.0),
+    "timeouts": TimeoutsSpec(total_s=8.0),
+    "buffers": BuffersSpec(request_bytes=50),
 }
 ACCEPTS = ("text/event-stream", "text/html", "*/*")
 
@@ -43,10 +52,10 @@ class Everything(World):
     """Two revisions with all of it; the second takes what the first fails."""
 
     def __init__(self, while_starting: bool) -> None:
-        super().__init__(
-            held_bytes=2000, fallback=FallbackSpec(revision="ns/second", while_starting=while_starting), **FEATURES
-        )
-        spec = RevisionSpec(key="ns/second", fallback=FallbackSpec("sorry", "text/plain"), **FEATURES)
+        fallback = FallbackSpec(revision="ns/second", while_starting=while_starting)
+        super().__init__(held_bytes=2000, filters=replace(FEATURES, fallback=fallback), **LIMITS)
+        filters = replace(FEATURES, fallback=FallbackSpec("sorry", "text/plain"))
+        spec = RevisionSpec(key="ns/second", filters=filters, **LIMITS)
         table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.second = RevisionThrottler(spec, table, self.clock.now, self.clock.defer, Heard(), 256, self.held)
         self.router.set(self.second)

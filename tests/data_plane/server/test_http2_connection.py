@@ -18,6 +18,7 @@ from activator.codec.http2.frames import (
     REFUSED_STREAM,
     STREAM_ID_MAX,
 )
+from activator.config.specs import TimeoutsSpec
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import (
     CHECK_INTERVAL_S,
@@ -499,7 +500,7 @@ def test_one_connection_too_many_is_told_to_calm_down() -> None:
 @pytest.mark.parametrize("kind", ["heads", "pings"])
 def test_who_takes_no_heads_and_answers_to_pings_is_not_read_either(kind: str) -> None:
     """No window bounds these: a client that reads nothing would have us keep them for it without an end."""
-    it = Http2World(first_byte_timeout_s=0.0, idle_timeout_s=0.0, total_timeout_s=0.0)
+    it = Http2World(timeouts=TimeoutsSpec(first_byte_s=0.0, idle_s=0.0, total_s=0.0))
     client = it.client()
     it.request(client, request_fields(b"HEAD"))
     pod = it.open_pod()

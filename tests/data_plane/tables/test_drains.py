@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
+from activator.config.specs import DRAIN_TIMEOUT_S, BalancingSpec, RevisionSpec
 from activator.data_plane.tables.drains import REVOKED_PER_TURN_MAX
 from activator.messages import PodGone, RevisionSet, SlotDrained
 from activator.runtime.reasons import Reason
@@ -14,7 +14,7 @@ from tests.data_plane.throttle.throttle_fakes import Request
 
 def with_requests(count: int, pods: int = 1, kind: type[Request] = Request) -> tuple[Joined, list[Request]]:
     joined = Joined()
-    joined.do(RevisionSet(RevisionSpec(key=KEY, policy="round-robin", max_scale=pods)))
+    joined.do(RevisionSet(RevisionSpec(key=KEY, balancing=BalancingSpec(policy="round-robin", max_scale=pods))))
     joined.do(*(seen(f"p{number}") for number in range(1, pods + 1)))
     requests = [kind(joined.throttler()) for _ in range(count)]
     for request in requests:

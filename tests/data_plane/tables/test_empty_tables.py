@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.data_plane.tables.empty_tables import GIVE_BACK_AFTER_S
 from activator.messages import PodGone, RevisionGone, RevisionSet, SlotDrained
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced, seen
 
 MAX_SCALE = 1_000
 
 
 def woken(max_scale: int = MAX_SCALE) -> Joined:
     joined = Joined()
-    joined.do(RevisionSet(replace(SPEC, max_scale=max_scale)))
+    joined.do(RevisionSet(balanced(max_scale=max_scale)))
     joined.do(seen("p1"))
     return joined
 
@@ -87,7 +87,7 @@ def test_a_revision_at_zero_takes_the_memory_of_one_that_never_woke(max_scale: i
         joined.do(PodGone(key, "list", "p1"))
 
     keys = [f"ns/r{number}" for number in range(count)]
-    joined.do(*(RevisionSet(replace(SPEC, key=key, max_scale=max_scale)) for key in (KEY, *keys)))
+    joined.do(*(RevisionSet(replace(balanced(max_scale=max_scale), key=key)) for key in (KEY, *keys)))
     pass_through_a_pod(KEY)  # what is made once in a process
     joined.clock.pass_time(GIVE_BACK_AFTER_S + 1.0)
     gc.collect()

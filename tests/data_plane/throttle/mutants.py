@@ -104,7 +104,7 @@ def the_old_line_is_dropped() -> None:
     honest = RevisionThrottler.reconfigure
 
     def reconfigure(self: RevisionThrottler, spec: Any) -> None:
-        if spec.discipline != self.spec.discipline:
+        if spec.queue.discipline != self.spec.queue.discipline:
             self.queue.waiters = FifoQueue()
         honest(self, spec)
 

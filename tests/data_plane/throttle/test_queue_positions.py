@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec
 from activator.data_plane.throttle.disciplines import make_queue
 from activator.data_plane.throttle.queue import POSITIONS_AGE_S, Positions
 from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
@@ -16,7 +16,7 @@ def added(queue: WaiterQueue, arrival: int) -> Waiter:
 
 
 def test_each_has_its_place_and_the_line_is_read_once_in_a_while() -> None:
-    queue, positions = make_queue(RevisionSpec(key="ns/app")), Positions()
+    queue, positions = make_queue(QueueSpec()), Positions()
     waiters = [added(queue, 10 * number) for number in range(1000)]
     assert [positions.of(queue, waiter, 5.0) for waiter in waiters] == list(range(1, 1001))
     late = added(queue, 10_000)
@@ -30,7 +30,7 @@ def test_each_has_its_place_and_the_line_is_read_once_in_a_while() -> None:
 
 
 def test_one_alone() -> None:
-    queue, positions = make_queue(RevisionSpec(key="ns/app")), Positions()
+    queue, positions = make_queue(QueueSpec()), Positions()
     waiter = added(queue, 1)
     assert positions.of(queue, waiter, 0.0) == 1
     queue.leave(waiter)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
-from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.config.specs import BalancingSpec, DisciplineSpec, QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.admission import make_classifier
 from activator.data_plane.throttle.budget import HeldBudget
@@ -73,7 +73,7 @@ class Room:
 
 
 def test_an_exempted_request_passes_when_all_is_full() -> None:
-    room = Room(queue_depth=1, queue_rules=(HEALTH,))
+    room = Room(queue=QueueSpec(depth=1, rules=(HEALTH,)))
     room.pod()
     working, waiting = room.ask(), room.ask()
     assert room.ask().ends == ["queue_full"]
@@ -88,7 +88,7 @@ def test_an_exempted_request_passes_when_all_is_full() -> None:
 
 
 def test_an_exempted_request_goes_where_least_is_borne_for_its_limit() -> None:
-    room = Room(queue_rules=(HEALTH,))
+    room = Room(queue=QueueSpec(rules=(HEALTH,)))
     room.pod("p1", 1)
     room.pod("p2", 4)
     for _ in range(5):
@@ -100,7 +100,7 @@ def test_an_exempted_request_goes_where_least_is_borne_for_its_limit() -> None:
 
 
 def test_without_a_pod_that_could_take_it_an_exempted_request_waits_like_others() -> None:
-    room = Room(queue_depth=2, queue_rules=(HEALTH,))
+    room = Room(queue=QueueSpec(depth=2, rules=(HEALTH,)))
     first, health = room.ask(), room.ask("/healthz")
     assert room.ask("/healthz").ends == ["queue_full"]
     room.pod("p1", 2)
@@ -137,16 +137,14 @@ def test_who_may_not_be_overfilled() -> None:
     ],
 )
 def test_a_path_that_may_mean_another_is_not_exempted(target: str, method: str, exempt: bool) -> None:
-    classifier = make_classifier(RevisionSpec(key="a/b", queue_rules=(HEALTH,)))
+    classifier = make_classifier(QueueSpec(rules=(HEALTH,)))
     assert classifier is not None
     assert classifier.is_exempt(head(target, method)) is exempt
 
 
 def test_the_first_rule_that_matches_counts() -> None:
     rules = (RuleSpec("/healthz", charge=2), HEALTH, RuleSpec("/", charge=3))
-    classifier = make_classifier(
-        RevisionSpec(key="a/b", queue_rules=rules, discipline=DisciplineSpec("fair", "X-Tenant"))
-    )
+    classifier = make_classifier(QueueSpec(rules=rules, discipline=DisciplineSpec("fair", "X-Tenant")))
     assert classifier is not None
     assert not classifier.is_exempt(head("/healthz"))
     request = Asking(make()[0], head("/other", x_tenant="t"))
@@ -158,7 +156,7 @@ def test_the_first_rule_that_matches_counts() -> None:
     ("said", "level"), [("5", 5), ("-3", 0), ("99", 7), ("high", 2), ("", 2), ("1.5", 2), (None, 2)]
 )
 def test_a_level_is_read_from_the_header_and_kept_within_bounds(said: str | None, level: int) -> None:
-    classifier = make_classifier(RevisionSpec(key="a/b", discipline=DisciplineSpec("priority", "X-Level", 5.0, 2)))
+    classifier = make_classifier(QueueSpec(discipline=DisciplineSpec("priority", "X-Level", 5.0, 2)))
     assert classifier is not None
     request = Asking(make()[0], head() if said is None else head(x_level=said))
     assert classifier.sort(request, request.asked) == ""
@@ -198,17 +196,17 @@ def test_the_process_holds_only_so_many_requests() -> None:
     ],
 )
 def test_a_request_may_say_how_long_it_waits(fields: dict[str, str], most_s: float | None, limit_s: float) -> None:
-    room = Room(request_timeout=True, request_timeout_max_s=most_s, queue_timeout_s=60.0)
+    room = Room(queue=QueueSpec(request_timeout=True, request_timeout_max_s=most_s, timeout_s=60.0))
     assert room.throttler.queue.wait_limit_s(room.ask(**fields)) == pytest.approx(limit_s)
 
 
 def test_what_a_request_says_counts_only_where_it_is_allowed() -> None:
-    room = Room(queue_timeout_s=60.0)
+    room = Room(queue=QueueSpec(timeout_s=60.0))
     assert room.throttler.queue.wait_limit_s(room.ask(activator_queue_timeout="5")) == 60.0
 
 
 def test_a_time_that_is_none_is_the_clients_mistake() -> None:
-    room = Room(request_timeout=True)
+    room = Room(queue=QueueSpec(request_timeout=True))
     assert room.ask(activator_deadline="soon").ends == ["bad_request"]
     assert room.throttler.queue.refusal_detail() == (
         "Activator-Deadline: found 'soon', expected seconds or a duration such as 300ms, 5s or 2m"
@@ -228,9 +226,15 @@ def served(room: Room, took_s: float) -> None:
     room.throttler.release(lease, took_s, True)
 
 
+PREDICTIVE: dict[str, Any] = {
+    "container_concurrency": 1,
+    "balancing": BalancingSpec(max_scale=2),
+    "queue": QueueSpec(timeout_s=60.0, request_timeout=True, admission="predictive"),
+}
+
+
 def predictive(**spec: Any) -> Room:
-    more = {"max_scale": 2, "container_concurrency": 1, "queue_timeout_s": 60.0, **spec}
-    return Room(admission="predictive", request_timeout=True, **more)
+    return Room(**{**PREDICTIVE, **spec})
 
 
 def test_who_cannot_be_in_time_even_at_best_is_told_at_arrival() -> None:
@@ -246,11 +250,17 @@ def test_who_cannot_be_in_time_even_at_best_is_told_at_arrival() -> None:
     assert room.ask(activator_deadline="8s").ends == []
 
 
-@pytest.mark.parametrize("more", [{"max_scale": 0}, {"admission": "off"}, {"container_concurrency": 0}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"balancing": BalancingSpec(max_scale=0)},
+        {"queue": QueueSpec(request_timeout=True)},
+        {"container_concurrency": 0},
+    ],
+)
 def test_what_is_not_known_refuses_nobody(more: dict[str, Any]) -> None:
     room = predictive()
-    spec = {"max_scale": 2, "container_concurrency": 1, "admission": "predictive", **more}
-    room.throttler.reconfigure(RevisionSpec(key="ns/rev", request_timeout=True, **spec))
+    room.throttler.reconfigure(RevisionSpec(key="ns/rev", **{**PREDICTIVE, **more}))
     room.pod("p1")
     served(room, 4.0)
     room.ask()
@@ -446,11 +456,13 @@ def test_another_discipline_takes_everybody_over() -> None:
     room = Room()
     requests = [room.ask(x_priority=str(level), x_tenant=tenant) for level, tenant in [(0, "a"), (5, "a"), (3, "b")]]
     spec = room.throttler.spec
-    priority = RevisionSpec(key=spec.key, discipline=DisciplineSpec("priority", "X-Priority", 10.0))
+    priority = RevisionSpec(key=spec.key, queue=QueueSpec(discipline=DisciplineSpec("priority", "X-Priority", 10.0)))
     room.throttler.reconfigure(priority)
     assert room.throttler.queue.waiters.by_arrival() == requests
     assert room.throttler.queue.waiters.first() is requests[1]
-    room.throttler.reconfigure(RevisionSpec(key=spec.key, discipline=DisciplineSpec("fair", "X-Tenant")))
+    room.throttler.reconfigure(
+        RevisionSpec(key=spec.key, queue=QueueSpec(discipline=DisciplineSpec("fair", "X-Tenant")))
+    )
     first, second, third = requests
     room.pod("p1", 1)
     assert first.ends == ["granted"]
@@ -465,7 +477,7 @@ def test_another_discipline_takes_everybody_over() -> None:
 def test_a_smaller_depth_sends_nobody_away() -> None:
     room = Room()
     line = [room.ask() for _ in range(5)]
-    room.throttler.reconfigure(RevisionSpec(key="ns/rev", queue_depth=2))
+    room.throttler.reconfigure(RevisionSpec(key="ns/rev", queue=QueueSpec(depth=2)))
     assert room.ask().ends == ["queue_full"]
     room.pod("p1", 5)
     assert all(one.ends == ["granted"] for one in line)

@@ -76,7 +76,7 @@ def test_what_fails_is_told_and_nothing_else_is_decided() -> None:
 
 def test_a_rule_that_exempts_finds_no_second_use_of_it_either() -> None:
     throttler, table, _, clock = once()
-    throttler.reconfigure(replace(throttler.spec, queue_rules=(RuleSpec(exempt=True),)))
+    throttler.reconfigure(replace(throttler.spec, queue=replace(throttler.spec.queue, rules=(RuleSpec(exempt=True),))))
     asking(throttler, clock.now()).release()
     assert asking(throttler, clock.now()).ends == [], "it waits as all others do"
     table.check_invariants()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.codec.message import RequestHead
-from activator.config.specs import RevisionSpec, RuleSpec
+from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.pod_table import PodTable
@@ -138,7 +138,7 @@ def test_the_pod_that_is_avoided_is_there_again_when_the_pick_of_another_raises(
 
 
 def test_an_exempted_request_that_is_tried_again_ends_and_gives_its_slot_back() -> None:
-    world = World(queue_rules=(RuleSpec(exempt=True),))
+    world = World(queue=QueueSpec(rules=(RuleSpec(exempt=True),)))
     (request,) = world.ask(1, Exempted)
     lease = request.lease
     assert lease is not None and lease.exempt

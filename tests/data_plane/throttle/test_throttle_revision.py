@@ -224,7 +224,7 @@ def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
 
 def test_queue_timeout_outlasts_the_startup_timeout_until_a_pod_was_ready() -> None:
     throttler, _, _, _ = make()
-    assert throttler.queue.queue_timeout_s() > throttler.spec.startup_timeout_s
+    assert throttler.queue.queue_timeout_s() > throttler.spec.queue.startup_timeout_s
     throttler.queue.was_ready = True
     assert throttler.queue.queue_timeout_s() == 60.0
 

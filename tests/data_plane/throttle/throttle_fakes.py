@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec, RevisionSpec
 from activator.data_plane.tables.apply import GRANTS_PER_TURN_MAX
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
@@ -119,5 +119,5 @@ def make(
     clock = ManualClock()
     heard = Heard()
     table = TrackerTable(create(policy, Rng(1)), 4, 0.5)
-    spec = RevisionSpec(key="ns/rev", queue_depth=depth)
+    spec = RevisionSpec(key="ns/rev", queue=QueueSpec(depth=depth))
     return RevisionThrottler(spec, table, clock.now, clock.defer, heard, per_turn), table, heard, clock

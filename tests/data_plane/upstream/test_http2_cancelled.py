@@ -6,6 +6,7 @@ import pytest
 
 from activator.codec.http2 import frames
 from activator.codec.http2.frames import CANCEL
+from activator.config.specs import TimeoutsSpec
 from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S
 from tests.data_plane.http2_peers import Http2World, Line
 from tests.data_plane.proxy.proxy_fakes import request_head
@@ -97,7 +98,7 @@ def test_a_connection_that_ends_confirms_all() -> None:
 
 def test_a_cut_upload_keeps_its_slot_where_the_pod_may_compute_on() -> None:
     """`on_cancel: wait`: what the pod has of the body may be enough for it, whatever it confirms."""
-    it = Http2World(limit=1, container_concurrency=1, cancel_wait_s=WAIT_S)
+    it = Http2World(limit=1, container_concurrency=1, timeouts=TimeoutsSpec(cancel_wait_s=WAIT_S))
     begin(it, "POST", 100)
     pod = it.open_pod()
     it.exchanges[0].request_body(b"half")

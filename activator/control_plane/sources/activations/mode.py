@@ -27,7 +27,7 @@ from activator.config.file import resolve_revision
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.revision import Revision
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, reroute
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
@@ -289,7 +289,7 @@ class ActivationsMode(ClusterMode):
             revision, hosts=list(hosts), protocol=protocol, max_scale=revision.scaling.max or revision.max_scale
         )
         spec = resolve_revision(self._config, made, default_name)
-        return structs.replace(spec, order=order_of(revision, created))
+        return reroute(spec, order=order_of(revision, created))
 
     def _mark(self, key: str) -> None:
         self._passes.mark(key, CONTROLLER)

@@ -21,7 +21,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from activator.config.activation import KIND, Declared
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, reroute
 from activator.control_plane.reconcile.desired import (
     THE_ACTIVATION,
     ConditionSpec,
@@ -158,7 +158,7 @@ class DeclaredRevision:
         if served is not None:
             is_http2 = declaration.is_http2 or _template_names_http2(served, inputs.workload)
             spec = make(served, inputs.hosts, is_http2, declaration.created)
-            spec = replace(spec, ports=inputs.ports, is_left=inputs.is_left)
+            spec = reroute(spec, ports=inputs.ports, is_left=inputs.is_left)
             if spec != self._spec:
                 self._spec, self._is_submitted = spec, True
                 changes.append(RevisionSet(spec))
@@ -185,7 +185,7 @@ class DeclaredRevision:
         """Update the spec of a deleted revision, which is served while clients still reach it through its Service."""
         if self._spec is None:
             return []
-        spec = replace(self._spec, ports=ports, is_left=is_left)
+        spec = reroute(self._spec, ports=ports, is_left=is_left)
         if spec == self._spec:
             return []
         self._spec = spec

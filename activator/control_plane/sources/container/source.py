@@ -12,12 +12,11 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from activator.config.file import resolve_revision
 from activator.config.labels import ENABLE
 from activator.config.model.file import Config
 from activator.config.model.revision import Revision
+from activator.config.specs import reroute
 from activator.control_plane.sources.container.discovery import Discovered, Found, discovered
 from activator.control_plane.sources.container.engine import Engine, EngineError
 from activator.control_plane.sources.container.state import state_of
@@ -175,7 +174,7 @@ class ContainerSource(Source):
             log.warning("container %s: %s", one.name, error.problems[0])
             return
         # Behind all of the file: if both match a request, the file's revision is preferred.
-        made = RevisionSet(msgspec.structs.replace(spec, order=len(self._file) + 1))
+        made = RevisionSet(reroute(spec, order=len(self._file) + 1))
         known = self._sets.get(key)
         if known is None:
             log.info("the container %s is the revision %s for %s", one.name, key, ", ".join(revision.hosts))

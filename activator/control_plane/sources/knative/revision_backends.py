@@ -142,7 +142,7 @@ class RevisionBackends:
         service = self._service(mode)
         now = ReportContext(
             self.port_name,
-            spec.tls is not None,
+            spec.connection.tls is not None,
             mode,
             trusts_queue_proxy(revision),
             service,
@@ -220,7 +220,7 @@ class RevisionBackends:
 
     def _read(self, spec: RevisionSpec, before: ReportContext | None) -> dict[str, None]:
         """Read the endpoints; return the pods that may have changed, sorted by address."""
-        port_name, with_tls = self.port_name, spec.tls is not None
+        port_name, with_tls = self.port_name, spec.connection.tls is not None
         if before is None or (before.port_name, before.with_tls) != (port_name, with_tls):
             self._pods.read_all(self.private.read_all(port_name, self._former), with_tls)
             touched: dict[str, None] = {}  # all pods are listed
@@ -292,7 +292,7 @@ class RevisionBackends:
         if not address:
             return []
         limit = self._cluster_limit(spec, share)
-        if spec.tls is not None:
+        if spec.connection.tls is not None:
             address = with_port(address, 443)
         return [PodSeen(self.key, SOURCE, cluster_pod(address), address, PodStatus.READY, limit=limit)]
 

@@ -18,7 +18,19 @@ from activator.config.cluster_settings import ClusterSettings
 from activator.config.forms import parse_size
 from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
 from activator.config.model.queueing import Buffer
-from activator.config.specs import ProbeSpec, RevisionSpec, resolve_buffer
+from activator.config.specs import (
+    BalancingSpec,
+    ConnectionSpec,
+    HealthSpec,
+    KnativeSpec,
+    ProbeSpec,
+    ProbingSpec,
+    QueueSpec,
+    RevisionSpec,
+    RoutingSpec,
+    TimeoutsSpec,
+    resolve_buffers,
+)
 from activator.kubernetes.objects import Container, Revision
 from activator.runtime.child_name import private_service
 
@@ -101,31 +113,23 @@ class SpecMaker:
             request=parse_size(metadata.annotations.get(BUFFER_REQUEST, "")),
             response=parse_size(metadata.annotations.get(BUFFER_RESPONSE, "")),
         )
-        buffer_request, buffer_response, _ = resolve_buffer(buffer, limit)
         return RevisionSpec(
             key=f"{metadata.namespace}/{metadata.name}",
-            hosts=(f"{metadata.name}.{metadata.namespace}.svc.{self._domain}",),
             container_concurrency=limit,
-            policy=policy if policy in self._policies else self._default_policy(limit),
-            strikes=self._health.strikes,
-            ejection_share=self._health.ejection_share,
-            stale_after_s=float(self._health.stale_after),
-            max_scale=max_scale_of(metadata.annotations, settings),
-            trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
-            queue_timeout_s=min(bounds_s),
-            startup_timeout_s=total_s,
-            total_timeout_s=total_s,
-            first_byte_timeout_s=first_byte_s,
-            idle_timeout_s=idle_s,
-            times_from_arrival=True,
-            buffer_request_bytes=buffer_request,
-            buffer_response_bytes=buffer_response,
             upgrades=("*",),
-            protocol=_pod_protocol(revision, tls),
-            probe=_probe(revision, settings),
-            tls=tls,
-            knative_service=metadata.labels.get(SERVICE, ""),
-            knative_configuration=metadata.labels.get(CONFIGURATION, ""),
+            routing=RoutingSpec((f"{metadata.name}.{metadata.namespace}.svc.{self._domain}",)),
+            balancing=BalancingSpec(
+                policy=policy if policy in self._policies else self._default_policy(limit),
+                max_scale=max_scale_of(metadata.annotations, settings),
+                trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
+            ),
+            queue=QueueSpec(timeout_s=min(bounds_s), startup_timeout_s=total_s),
+            timeouts=TimeoutsSpec(first_byte_s=first_byte_s, idle_s=idle_s, total_s=total_s, from_arrival=True),
+            buffers=resolve_buffers(buffer, limit),
+            connection=ConnectionSpec(_pod_protocol(revision, tls), tls),
+            probing=ProbingSpec(_probe(revision, settings)),
+            health=HealthSpec(self._health.strikes, self._health.ejection_share, float(self._health.stale_after)),
+            knative=KnativeSpec(metadata.labels.get(SERVICE, ""), metadata.labels.get(CONFIGURATION, "")),
         )
 
 

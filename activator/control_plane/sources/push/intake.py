@@ -165,7 +165,7 @@ class PushIntake:
             self._newest[name] = report  # a running validation of the pod then finds that it is outdated
         if report.state == "ready" and _needs_probe(known, address):
             spec = revision.spec
-            question = Question(address, spec.probe, spec.tls, report.pod)
+            question = Question(address, spec.probing.probe, spec.connection.tls, report.pod)
             verdict = await self._validate(name, report, question)
             if verdict is not None:
                 return verdict

@@ -49,7 +49,7 @@ def declared(**spec: Any) -> World:
 
 def hosts_of(changes: list[Change]) -> tuple[str, ...]:
     (spec,) = [one.spec for one in changes if isinstance(one, RevisionSet)]
-    return spec.hosts
+    return spec.routing.hosts
 
 
 def seen(number: int, status: PodStatus = PodStatus.PENDING, probe: bool = True, restarts: int = 0) -> PodSeen:
@@ -63,7 +63,8 @@ def test_an_activation_and_its_workload_are_a_revision() -> None:
     world = declared(containerConcurrency=2)
     (change,) = world.turn()
     assert isinstance(change, RevisionSet)
-    assert (change.spec.key, change.spec.hosts, change.spec.container_concurrency) == (KEY, ("hello.example.com",), 2)
+    assert (change.spec.key, change.spec.container_concurrency) == (KEY, 2)
+    assert change.spec.routing.hosts == ("hello.example.com",)
     desired = world.desired()
     assert desired.service == PodsService("hello-pods", LABELS, "pods", 8080)
     assert (desired.target.kind, desired.target.name, desired.uid) == ("Deployment", "hello", "uid-hello")
@@ -143,8 +144,8 @@ def test_an_annotated_service_declares_the_same() -> None:
     (change,) = world.turn()
     assert isinstance(change, RevisionSet)
     spec = change.spec
-    assert (spec.hosts, spec.container_concurrency) == (("a.example.com", "b.example.com"), 3)
-    assert (spec.queue_depth, spec.queue_timeout_s) == (7, 5.0)
+    assert (spec.routing.hosts, spec.container_concurrency) == (("a.example.com", "b.example.com"), 3)
+    assert (spec.queue.depth, spec.queue.timeout_s) == (7, 5.0)
     world.source.service_objects.changed(None, service(annotations={**said, "activator.dev/enabled": "false"}))
     assert world.turn() == [RevisionGone(KEY)]
 
@@ -176,7 +177,7 @@ def test_the_name_of_a_port_says_which_protocol_is_spoken(
     world.declare(activation(**spec))
     (change,) = world.turn()
     assert isinstance(change, RevisionSet)
-    assert change.spec.protocol == expected
+    assert change.spec.connection.protocol == expected
 
 
 # --- pods -----------------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def test_of_two_that_claim_one_host_the_older_has_it_and_the_younger_says_so() -
     older = activation("older", "2025-01-01T00:00:00Z", hosts=["shared.example.com"])
     world.deploy(workload("older"))
     world.declare(older)
-    changes = {one.spec.key: one.spec.hosts for one in world.turn() if isinstance(one, RevisionSet)}
+    changes = {one.spec.key: one.spec.routing.hosts for one in world.turn() if isinstance(one, RevisionSet)}
     assert changes == {KEY: ("own.example.com",), "default/older": ("shared.example.com",)}
     condition = world.condition("Degraded")
     assert (condition.status, condition.reason) == ("True", "HostTaken")
@@ -265,7 +266,7 @@ def test_objects_that_match_different_requests_share_a_host() -> None:
     world.deploy(workload("other"))
     world.declare(activation("other", hosts=["shared.example.com"], match={"path": "/v2/"}))
     world.declare(activation("younger", "2027-01-01T00:00:00Z", hosts=["shared.example.com"], match={"path": "/v2/"}))
-    hosts = {one.spec.key: one.spec.hosts for one in world.turn() if isinstance(one, RevisionSet)}
+    hosts = {one.spec.key: one.spec.routing.hosts for one in world.turn() if isinstance(one, RevisionSet)}
     shared = ("shared.example.com",)
     assert hosts == {KEY: shared, "default/other": shared, "default/younger": ()}
 
@@ -273,7 +274,7 @@ def test_objects_that_match_different_requests_share_a_host() -> None:
 def test_objects_that_split_their_requests_share_a_host() -> None:
     world = declared(hosts=["shared.example.com"], weight=90)
     world.declare(activation("other", hosts=["shared.example.com"], weight=10))
-    hosts = {one.spec.key: one.spec.hosts for one in world.turn() if isinstance(one, RevisionSet)}
+    hosts = {one.spec.key: one.spec.routing.hosts for one in world.turn() if isinstance(one, RevisionSet)}
     assert hosts == {KEY: ("shared.example.com",), "default/other": ("shared.example.com",)}
 
 

@@ -75,13 +75,13 @@ def test_a_reload_reaches_discovered_containers(tmp_path: Path) -> None:
         world.configure()
         await world.until(world.sets)
         first = world.sets()[0].spec
-        assert (first.strikes, first.order) == (3, 1)
+        assert (first.health.strikes, first.routing.order) == (3, 1)
         world.configure("health: {strikes: 9}")
-        assert [one.spec.strikes for one in world.sets()] == [3, 9]
+        assert [one.spec.health.strikes for one in world.sets()] == [3, 9]
         world.configure("health: {strikes: 9}")
         assert len(world.sets()) == 2, "nothing has changed"
         world.configure("revisions: [{name: other, hosts: [b], pods: ['127.0.0.1:1']}]")
-        assert [(one.spec.strikes, one.spec.order) for one in world.sets()[2:]] == [(3, 2)]
+        assert [(one.spec.health.strikes, one.spec.routing.order) for one in world.sets()[2:]] == [(3, 2)]
         looks = len(world.engine.calls)
         await world.until(lambda: len(world.engine.calls) > looks)
         assert not any(isinstance(one, RevisionGone) for one in world.changes)

@@ -114,8 +114,12 @@ def test_a_reload_reaches_the_revisions_of_the_cluster() -> None:
         mode.configure(Config(trailing_fragmentation_threshold=0.25, health=Health(strikes=7)))
         world.settle()
         after = world.worker.model.revisions[KEY].spec
-        assert (after.trailing_fragmentation_threshold, after.strikes) == (0.25, 7)
-        assert after == replace(before, trailing_fragmentation_threshold=0.25, strikes=7)
+        assert (after.balancing.trailing_fragmentation_threshold, after.health.strikes) == (0.25, 7)
+        assert after == replace(
+            before,
+            balancing=replace(before.balancing, trailing_fragmentation_threshold=0.25),
+            health=replace(before.health, strikes=7),
+        )
 
     run(scenario)
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
+from activator.config.specs import BalancingSpec
 from activator.control_plane.sources.knative.revision_specs import max_scale_of, protocol_of, trusts_queue_proxy
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
 from activator.control_plane.state.supervision import (
@@ -39,17 +40,18 @@ def test_a_revision_as_the_program_sees_it() -> None:
     cluster = Cluster()
     cluster.see(revision(limit=10, timeoutSeconds=120, responseStartTimeoutSeconds=30, idleTimeoutSeconds=60))
     spec = cluster.joined.throttler(KEY).spec
-    assert spec.hosts == (f"{NAME}.default.svc.cluster.local",)
-    assert (spec.container_concurrency, spec.policy, spec.probe.kind) == (10, "round-robin", PROBE_QUEUE_PROXY)
-    assert (spec.total_timeout_s, spec.first_byte_timeout_s, spec.idle_timeout_s) == (120.0, 30.0, 60.0)
-    assert spec.queue_timeout_s == 30.0 and spec.times_from_arrival and spec.upgrades == ("*",)
+    assert spec.routing.hosts == (f"{NAME}.default.svc.cluster.local",)
+    assert (spec.container_concurrency, spec.balancing.policy) == (10, "round-robin")
+    assert spec.probing.probe.kind == PROBE_QUEUE_PROXY
+    assert (spec.timeouts.total_s, spec.timeouts.first_byte_s, spec.timeouts.idle_s) == (120.0, 30.0, 60.0)
+    assert spec.queue.timeout_s == 30.0 and spec.timeouts.from_arrival and spec.upgrades == ("*",)
 
 
 @pytest.mark.parametrize(("limit", "policy"), [(None, "choice-of-2"), (0, "choice-of-2"), (1, "first-available")])
 def test_the_policy_follows_the_limit(limit: int | None, policy: str) -> None:
     cluster = Cluster()
     cluster.see(revision(limit=limit))
-    assert cluster.joined.throttler(KEY).spec.policy == policy
+    assert cluster.joined.throttler(KEY).spec.balancing.policy == policy
 
 
 TCP = {"tcpSocket": {"port": 0}, "successThreshold": 1}  # what Knative's webhook writes where there is none
@@ -80,7 +82,7 @@ def test_when_an_open_port_is_all_that_queue_proxy_looks_for(
     if probe is not None:
         serving["readinessProbe"] = probe
     cluster.see(revision(containers=[*beside, serving]))
-    found = cluster.joined.throttler(KEY).spec.probe
+    found = cluster.joined.throttler(KEY).spec.probing.probe
     assert (found.port, found.port_suffices) == (8080, suffices)
 
 
@@ -88,7 +90,7 @@ def test_what_the_configuration_says_of_health_counts_for_the_revisions_of_a_clu
     cluster = Cluster(health=Health(strikes=7, ejection_share=0.2, stale_after=Duration(60.0)))
     cluster.see(revision())
     spec = cluster.joined.throttler(KEY).spec
-    assert (spec.strikes, spec.ejection_share, spec.stale_after_s) == (7, 0.2, 60.0)
+    assert (spec.health.strikes, spec.health.ejection_share, spec.health.stale_after_s) == (7, 0.2, 60.0)
 
 
 def test_the_limit_is_live() -> None:
@@ -105,8 +107,8 @@ def test_annotations() -> None:
     cluster = Cluster()
     said = {"activator.dev/trailing-fragmentation-threshold": "0.25", "activator.dev/policy": "least-connections"}
     cluster.see(revision(annotations={**said, "autoscaling.knative.dev/max-scale": "7"}))
-    spec = cluster.joined.throttler(KEY).spec
-    assert (spec.trailing_fragmentation_threshold, spec.policy, spec.max_scale) == (0.25, "least-connections", 7)
+    balancing = cluster.joined.throttler(KEY).spec.balancing
+    assert balancing == BalancingSpec("least-connections", max_scale=7, trailing_fragmentation_threshold=0.25)
 
 
 def test_what_it_belongs_to() -> None:
@@ -114,7 +116,7 @@ def test_what_it_belongs_to() -> None:
     labels = {"serving.knative.dev/service": "svc", "serving.knative.dev/configuration": "conf"}
     cluster.see(revision(belongs_to=labels))
     spec = cluster.joined.throttler(KEY).spec
-    assert (spec.knative_service, spec.knative_configuration) == ("svc", "conf")
+    assert (spec.knative.service, spec.knative.configuration) == ("svc", "conf")
 
 
 @pytest.mark.parametrize("mistake", ["2", "-1", "x", "nan", ""])
@@ -124,7 +126,7 @@ def test_a_mistake_in_an_annotation_is_as_if_it_were_not_there(mistake: str) -> 
         revision(annotations={"activator.dev/trailing-fragmentation-threshold": mistake, "activator.dev/policy": "x"})
     )
     spec = cluster.joined.throttler(KEY).spec
-    assert (spec.trailing_fragmentation_threshold, spec.policy) == (0.5, "choice-of-2")
+    assert (spec.balancing.trailing_fragmentation_threshold, spec.balancing.policy) == (0.5, "choice-of-2")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_a_clusters_new_default_reaches_every_revision() -> None:
     cluster = Cluster()
     cluster.see(revision(), revision("other"))
     cluster.see(config_map("config-autoscaler", max_scale="12"))
-    assert {cluster.joined.throttler(key).spec.max_scale for key in (KEY, "default/other")} == {12}
+    assert {cluster.joined.throttler(key).spec.balancing.max_scale for key in (KEY, "default/other")} == {12}
 
 
 def test_the_protocol_is_that_of_the_programs_first_port() -> None:
@@ -158,10 +160,10 @@ def test_the_protocol_is_that_of_the_programs_first_port() -> None:
     assert protocol_of(first) == "http2"
     cluster.see(first)
     throttler = cluster.joined.throttler(KEY)
-    assert (throttler.spec.protocol, throttler.queue.failure) == ("h2c", None)
+    assert (throttler.spec.connection.protocol, throttler.queue.failure) == ("h2c", None)
     assert not any(isinstance(change, RevisionFailed) for change in cluster.told)
     cluster.see(revision(), old=first)
-    assert cluster.joined.throttler(KEY).spec.protocol == "h1"
+    assert cluster.joined.throttler(KEY).spec.connection.protocol == "h1"
 
 
 @pytest.mark.parametrize(
@@ -669,7 +671,7 @@ def test_a_probe_through_a_mesh_names_the_private_service_also_of_a_long_name() 
     cluster = Cluster()
     cluster.see(config_map("config-network", enable_mesh_pod_addressability="true"))
     cluster.see(revision("f" * 63), revision("f" * 55))
-    hosts = [cluster.joined.throttler(f"default/{'f' * count}").spec.probe.host for count in (63, 55)]
+    hosts = [cluster.joined.throttler(f"default/{'f' * count}").spec.probing.probe.host for count in (63, 55)]
     digest = "105d7597f637e83cc711605ac3ea4957"  # of the 63 letters
     assert hosts == [f"{'f' * 23}{digest}-private.default", f"{'f' * 55}-private.default"]
 
