@@ -62,7 +62,9 @@ def one_line(header: dict[str, object]) -> str:
     machine, versions = header["machine"], header["versions"]
     assert isinstance(machine, dict)
     assert isinstance(versions, dict)
-    python = f"{versions['python']} (built with {header['python_optimisations'] or 'no optimisations'})"
+    python = versions["python"]
+    if "python_optimisations" in header:  # not in older files
+        python = f"{python} (built with {header['python_optimisations'] or 'no optimisations'})"
     world = "compiled" if header["compiled"] else "plain Python"
     parts = ", ".join(
         f"{name} {version}" for name, version in {**versions, "python": python}.items() if name != "activator"

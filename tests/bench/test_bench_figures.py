@@ -150,6 +150,8 @@ def test_the_header_says_how_python_was_built(arguments: str, use_flag: str, exp
     assert header.optimisations(variables) == expected
     head = {**header.collect([]), "python_optimisations": expected}
     assert f"python {platform.python_version()} (built with {expected or 'no optimisations'})" in header.one_line(head)
+    del head["python_optimisations"]
+    assert "built with" not in header.one_line(head), "a file of an earlier version"
 
 
 def test_peers_by_name() -> None:
