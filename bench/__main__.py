@@ -191,8 +191,9 @@ def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     load.add_argument(
         "--peers",
         metavar="A,B",
-        help="only these instead of all that are installed: direct, haproxy, nginx, caddy, activator, "
-        "telemetry (the activator without histograms, as it is, with its access log, with traces)",
+        help="only these instead of all that are installed: direct, haproxy, nginx, caddy, floor (two "
+        "forwarders that parse nothing), activator, telemetry (the activator without histograms, as it is, with its "
+        "access log, with traces)",
     )
     load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
     load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")

@@ -12,6 +12,7 @@ import platform
 import re
 import subprocess
 import sys
+import sysconfig
 
 import activator
 import lb
@@ -34,6 +35,7 @@ def collect(programs: list[str]) -> dict[str, object]:
         "command": ["python", "-m", "bench", *sys.argv[1:]],
         "started": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "compiled": lb.COMPILED,
+        "python_optimisations": optimisations(sysconfig.get_config_vars()),
         "commit": commit(),
         "machine": {
             "cpu": cpu_model(),
@@ -60,12 +62,30 @@ def one_line(header: dict[str, object]) -> str:
     machine, versions = header["machine"], header["versions"]
     assert isinstance(machine, dict)
     assert isinstance(versions, dict)
+    python = versions["python"]
+    if "python_optimisations" in header:  # not in older files
+        python = f"{python} (built with {header['python_optimisations'] or 'no optimisations'})"
     world = "compiled" if header["compiled"] else "plain Python"
-    parts = ", ".join(f"{name} {version}" for name, version in versions.items() if name != "activator")
+    parts = ", ".join(
+        f"{name} {version}" for name, version in {**versions, "python": python}.items() if name != "activator"
+    )
     return (
         f"activator {versions['activator']} ({world}, commit {header['commit']}); {parts}; "
         f"{machine['cores']} x {machine['cpu']}, Linux {machine['kernel']}, load average {machine['load_average_1min']}"
     )
+
+
+def optimisations(variables: dict[str, object]) -> str:
+    """Return the optimisations with which this Python was built, from sysconfig's variables; empty if there are none.
+
+    Debian builds with PGO and LTO, but the variables do not have these options. It leaves an empty flag for the use of
+    a profile, which `configure` sets with gcc whether or not a profile is used.
+    """
+    arguments = str(variables.get("CONFIG_ARGS"))
+    found = [name for name in ("--enable-optimizations", "--with-lto") if name in arguments]
+    if not found and variables.get("PGO_PROF_USE_FLAG") == "":
+        return "PGO, as Debian does"
+    return " ".join(found)
 
 
 def cores() -> int:

@@ -1,8 +1,9 @@
-"""CPU per proxied request, latency and throughput of each proxy with the same upstream, and the ratio to haproxy.
+"""CPU per proxied request, latency and throughput of each proxy with the same upstream, beside haproxy and the floor.
 
 Rules
-  1. Rounds are interleaved (A B C A B C …), and a ratio is taken within a round, so that a disturbance of the machine
-     for some seconds affects all proxies. Figures are medians of the rounds, ratios medians of the rounds' ratios.
+  1. Rounds are interleaved (A B C A B C …), and a ratio or an own part is taken within a round, so that a disturbance
+     of the machine for some seconds affects all proxies. Figures are medians of the rounds, ratios medians of the
+     rounds' ratios. The own part of a proxy is its CPU beyond that of a forwarder that parses nothing (floor.py).
   2. A proxy is started for each of its turns and stopped after it: no other proxy runs during a measurement.
   3. CPU time is that of the proxy and all processes it started, read before and after the measured load; the warm-up
      is not counted.
@@ -23,7 +24,7 @@ import msgspec
 import lb
 from bench import header, peers, results
 from bench.generator import Generator, Shape, Summary
-from bench.peers import REFERENCE, Peer
+from bench.peers import FLOORS, REFERENCE, Peer
 from bench.processes import Cores, UsageError, answers, find_program, free_port, running
 from bench.results import Document, Result, Value, figure
 from bench.upstream import BODY_BYTES
@@ -214,6 +215,13 @@ def ratios(turns: Turns, peer: str) -> list[float]:
     return found
 
 
+def own_parts(turns: Turns, peer: str, floor: str) -> list[float]:
+    """Return the CPU us per request beyond those of the forwarder by round; empty if either was not measured."""
+    both = zip(turns[peer], turns.get(floor, []))
+    pairs = [(one.cpu_us_per_request, other.cpu_us_per_request) for one, other in both]
+    return [one - other for one, other in pairs if one is not None and other is not None]
+
+
 def ratios_to_one(turns: Turns, peer: str) -> list[float]:
     """Return the ratios to the same proxy with one worker by round; empty for one worker."""
     name, _, workers = peer.rpartition("-x")
@@ -277,6 +285,11 @@ def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
                 found.append(Result(f"load.{peer.name}.{name}", value, unit, lower_is_better, params))
         if (ratio := median([*ratios(turns, peer.name)])) is not None:
             found.append(Result(f"load.{peer.name}.cpu_ratio_to_{REFERENCE}", ratio, "x", True, params))
+        found.extend(
+            Result(f"load.{peer.name}.cpu_beyond_{floor}", statistics.median(parts), "us", True, params)
+            for floor in FLOORS
+            if (parts := own_parts(turns, peer.name, floor))
+        )
         if (ratio := median([*ratios_to_one(turns, peer.name)])) is not None:
             found.append(Result(f"load.{peer.name}.cpu_ratio_to_one_worker", ratio, "x", True, params))
         if (memory := memory_per_worker(turns, peer.name)) is not None:
@@ -288,7 +301,9 @@ def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
 
 def rows(turns: Turns) -> tuple[list[str], list[list[str]]]:
     """Return the table for the terminal."""
-    title = ["proxy", "CPU us/request", "min - max", f"x {REFERENCE}", "min - max", "requests/s", "p50 ms", "p99 ms"]
+    floors = [name for name in FLOORS if name in turns]
+    title = ["proxy", "CPU us/request", "min - max", f"x {REFERENCE}", "min - max"]
+    title += [*(f"- {floor}" for floor in floors), "requests/s", "p50 ms", "p99 ms"]
     lines = []
     for peer, its in turns.items():
         cpu = [turn.cpu_us_per_request for turn in its if turn.cpu_us_per_request is not None]
@@ -301,6 +316,7 @@ def rows(turns: Turns) -> tuple[list[str], list[list[str]]]:
                 _span(cpu, 1),
                 figure(median([*ratio])),
                 _span(ratio, 2),
+                *(figure(median([*own_parts(turns, peer, floor)]), 1) for floor in floors),
                 *(
                     figure(median([of(turn) for turn in its]), 0 if unit == "1/s" else 2)
                     for _, unit, _, of in _FIGURES[1:]
@@ -346,6 +362,7 @@ def _how(options: Options, head: dict[str, object], apart: bool) -> str:
     )
     cpu = (
         "CPU: user + system of the proxy and its children by their process clocks, divided by answered requests; "
-        'latencies are those at this load; "direct" is the upstream without a proxy.'
+        'latencies are those at this load; "direct" is the upstream without a proxy; "- floor" is the own part, CPU '
+        "us/request beyond a forwarder that parses nothing."
     )
     return f"{measured}\n{load}\n{cpu}"

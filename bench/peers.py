@@ -4,7 +4,8 @@ Rules
   1. One worker with one thread, or as many as requested; keep-alive to clients and to the upstream; no access log and
      no tracing, except in the peers that measure the cost of these.
   2. The Host header and all others are passed on unchanged. Each proxy adds what the activator adds by default:
-     X-Forwarded-For, -Proto and -Host, and an X-Request-Id if there is none. (Caddy by itself creates no request ids.)
+     X-Forwarded-For, -Proto and -Host, and an X-Request-Id if there is none. (Caddy by itself creates no request ids;
+     the forwarders of floor.py add nothing.)
   3. All files are in a temporary folder; all programs listen on the loopback interface.
 """
 
@@ -230,6 +231,20 @@ http://:{port} {{
     return Started(command, port, {"GOMAXPROCS": str(workers), **homes})
 
 
+# --- the floor ------------------------------------------------------------------------------------------------------
+
+
+def _floor(kind: str) -> Callable[..., Started]:
+    """Return how to start a forwarder of bench/floor.py."""
+
+    def prepare(folder: Path, upstream_port: int, workers: int = 1) -> Started:
+        port = free_port()
+        command = [sys.executable, "-m", "bench.floor", kind, str(port), f"{LOOPBACK}:{upstream_port}", str(workers)]
+        return Started(command, port)
+
+    return prepare
+
+
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
@@ -294,12 +309,14 @@ def _filters(count: int) -> str:
 _TRACED = "tracing: {exporter: otlp, endpoint: 'http://{upstream}/small', sampling_rate: 0.01}"
 
 REFERENCE = "haproxy"  # the denominator of the ratios
+FLOORS = ["floor-transports", "floor-descriptors"]  # subtracted for the own part of a proxy
 
 PEERS = [
     Peer("direct", None, None),
     Peer("haproxy", "haproxy", _haproxy),
     Peer("nginx", "nginx", _nginx_proxy),
     Peer("caddy", "caddy", _caddy),
+    *[Peer(name, None, _floor(name.removeprefix("floor-"))) for name in FLOORS],
     Peer("activator-cc0", None, activator(0), {"container_concurrency": 0}),
     Peer("activator-cc100", None, activator(100), {"container_concurrency": 100}),
     # The cost of the line: with one request at a time most requests wait.
@@ -349,6 +366,7 @@ GROUPS = {
     # The cost of calling filters that do nothing.
     "filters": ["activator-cc0", "activator-filters-1", "activator-filters-5"],
     "activator": ["activator-cc0", "activator-cc100"],
+    "floor": FLOORS,
     # The cost of each of its parts.
     "telemetry": ["activator-no-histograms", "activator-cc0", "activator-json-log", "activator-traced"],
 }

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from bench.peers import FLOORS
 from bench.processes import tree
 from tests.sources import ROOT
 
@@ -30,13 +32,29 @@ def values(path: Path) -> dict[str, float]:
 
 def test_load_without_anybody_elses_programs(tmp_path: Path) -> None:
     path = tmp_path / "load.json"
-    done = bench("load", "--peers", "direct,activator", *SHORT, "--json", str(path))
+    done = bench("load", "--peers", "direct,floor,activator", *SHORT, "--json", str(path))
     assert done.returncode == 0, done.stdout + done.stderr
     found = values(path)
-    for peer in ("direct", "activator-cc0", "activator-cc100"):
+    for peer in ("direct", *FLOORS, "activator-cc0", "activator-cc100"):
         assert found[f"load.{peer}.failures"] == 0
         assert found[f"load.{peer}.requests_per_s"] > 0
     assert 1 < found["load.activator-cc100.cpu_per_request"] < 10_000
+    for floor in FLOORS:
+        assert found[f"load.activator-cc100.cpu_beyond_{floor}"] > 0
+
+
+def test_load_of_the_floor_with_a_connection_for_each_request(
+    need_program: Callable[[str], str], tmp_path: Path
+) -> None:
+    need_program("wrk")
+    path = tmp_path / "load.json"
+    words = [*SHORT, "--client", "wrk", "--close", "--workers", "1,2", "--body", "1m"]
+    done = bench("load", "--peers", "floor", *words, "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = values(path)
+    for floor in FLOORS:
+        assert found[f"load.{floor}.requests_per_s"] > 0
+        assert found[f"load.{floor}-x2.requests_per_s"] > 0
 
 
 def test_load_with_several_workers(tmp_path: Path) -> None:

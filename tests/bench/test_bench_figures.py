@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import time
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from bench.__main__ import main
 from bench.cold import OURS, PHASES, phases_ms
 from bench.cold import figures as cold_figures
 from bench.cold_ways import ColdStart, Life
-from bench.load import Options, Turn, disturbed, figures, kinds, ratios, rows, show
+from bench.load import Options, Turn, disturbed, figures, kinds, own_parts, ratios, rows, show
 from bench.peers import PEERS, choose
 from bench.processes import UsageError, process_cpu_s, tree
 from bench.results import Document, Result, markdown, read, table, write
@@ -41,6 +42,19 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert ratios(TURNS, "haproxy") == pytest.approx([1.0, 1.0, 1.0])
     assert ratios(TURNS, "direct") == []
     assert ratios({"activator-cc0": [turn(1.0)]}, "activator-cc0") == []
+
+
+def test_the_own_part_is_what_a_proxy_costs_beyond_the_floor() -> None:
+    turns = {**TURNS, "floor-descriptors": [turn(9.0), turn(15.0), turn(31.0)]}
+    assert own_parts(turns, "activator-cc100", "floor-descriptors") == pytest.approx([6.0, 5.0, 17.0])
+    assert own_parts(turns, "direct", "floor-descriptors") == []
+    assert own_parts(turns, "activator-cc100", "floor-transports") == []
+    found = {result.name: result.value for result in figures(Options(), CHOSEN, turns)}
+    assert found["load.activator-cc100.cpu_beyond_floor-descriptors"] == pytest.approx(6.0)
+    assert found["load.haproxy.cpu_beyond_floor-descriptors"] == pytest.approx(5.0)
+    assert "load.haproxy.cpu_beyond_floor-transports" not in found
+    title, lines = rows(turns)
+    assert [line[title.index("- floor-descriptors")] for line in lines] == ["-", "5.0", "6.0", "0.0"]
 
 
 def test_a_round_without_a_figure_has_no_ratio() -> None:
@@ -79,6 +93,7 @@ def test_no_answer_at_all_is_a_failure() -> None:
 
 def test_every_row_of_the_table_has_every_column() -> None:
     title, lines = rows(TURNS)
+    assert not [name for name in title if "floor" in name], "no column without a forwarder"
     assert [len(line) for line in lines] == [len(title)] * len(TURNS)
     assert lines[2][:5] == ["activator-cc100", "20.0", "15.0 - 48.0", "1.20", "1.00 - 1.50"]
 
@@ -90,7 +105,7 @@ def test_the_file_is_what_is_published(tmp_path: Path) -> None:
     write(str(path), Document(head, figures(Options(), CHOSEN, TURNS)))
     found = json.loads(path.read_text("utf-8"))
     assert list(found) == ["header", "results"]
-    assert {"machine", "versions", "commit", "compiled"} <= found["header"].keys()
+    assert {"machine", "versions", "commit", "compiled", "python_optimisations"} <= found["header"].keys()
     assert {"cpu", "cores", "kernel", "load_average_1min"} <= found["header"]["machine"].keys()
     assert {"python", "uvloop", "httptools"} <= found["header"]["versions"].keys()
     for result in found["results"]:
@@ -119,6 +134,24 @@ def test_a_busy_machine_is_said_in_one_line() -> None:
 )
 def test_versions(answer: str, version: str | None) -> None:
     assert header.parse_version(answer) == version
+
+
+@pytest.mark.parametrize(
+    ("arguments", "use_flag", "expected"),
+    [
+        ("'--enable-shared'", "-fprofile-use -fprofile-correction", ""),
+        ("'--enable-optimizations' '--with-lto'", "-fprofile-use", "--enable-optimizations --with-lto"),
+        ("'--with-lto=thin'", "-fprofile-use", "--with-lto"),
+        ("'--enable-shared' '--prefix=/usr'", "", "PGO, as Debian does"),
+    ],
+)
+def test_the_header_says_how_python_was_built(arguments: str, use_flag: str, expected: str) -> None:
+    variables: dict[str, object] = {"CONFIG_ARGS": arguments, "PGO_PROF_USE_FLAG": use_flag}
+    assert header.optimisations(variables) == expected
+    head = {**header.collect([]), "python_optimisations": expected}
+    assert f"python {platform.python_version()} (built with {expected or 'no optimisations'})" in header.one_line(head)
+    del head["python_optimisations"]
+    assert "built with" not in header.one_line(head), "a file of an earlier version"
 
 
 def test_peers_by_name() -> None:
