@@ -131,7 +131,7 @@ class Sources:
             environment,
             self._config,
             control.submit,
-            control.prober.hurry,
+            control.prober.expedite,
             self._now,
             self._rng,
             self._tasks,

@@ -220,7 +220,7 @@ class ControlPlane:
     def _receive(self, message: ToControl) -> None:
         if isinstance(message, Load):
             if message.queued:
-                self.prober.hurry(message.key)
+                self.prober.expedite(message.key)
             for source in self._sources:
                 source.receive_load(message)
         elif isinstance(message, PodDrained):

@@ -2,7 +2,7 @@
 
 A watch can be wrong without breaking: because of events dropped on the way, a server that lags behind another, or a
 bug. Therefore the whole selection is listed and compared with the store every `interval_s`, and the parts that requests
-wait for (a revision without a pod, whose requests are queued) every `hurry_s`.
+wait for (a revision without a pod, whose requests are queued) every `expedite_s`.
 
 Rules
   1. The watch remains the primary source: a comparison never stops it, and reverts nothing that it delivered during the
@@ -36,11 +36,11 @@ from activator.runtime.tasks import pause
 from lb.rng import Rng
 
 KUBE_RECONCILE_INTERVAL_S: Final = 600.0  # between two comparisons of a whole list with the store
-KUBE_RECONCILE_HURRY_S: Final = 1.0  # between two comparisons of a part that requests wait for
+KUBE_RECONCILE_EXPEDITE_S: Final = 1.0  # between two comparisons of a part that requests wait for
 KUBE_COMPARED_SINGLY_MAX: Final = 10  # up to so many objects are read individually
-HURRY_SLACK: Final = 0.9  # share of `hurry_s`, because checks may be slightly less than a second apart
-KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time
-KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # hurried scopes that are compared in one round
+EXPEDITE_SLACK: Final = 0.9  # share of `expedite_s`, because checks may be slightly less than a second apart
+KUBE_EXPEDITED_MAX: Final = 100  # scopes that are expedited at the same time
+KUBE_EXPEDITED_PER_ROUND_MAX: Final = 10  # expedited scopes that are compared in one round
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -60,7 +60,7 @@ class Relister(Generic[Object]):
         rng: Rng,
         pause: Pause = pause,
         interval_s: float = KUBE_RECONCILE_INTERVAL_S,
-        hurry_s: float = KUBE_RECONCILE_HURRY_S,
+        expedite_s: float = KUBE_RECONCILE_EXPEDITE_S,
         page_objects: int = KUBE_PAGE_OBJECTS,
     ) -> None:
         self._client = client
@@ -72,31 +72,31 @@ class Relister(Generic[Object]):
         self._page_objects = page_objects
         self._versions = Decoding(VersionOnly)
         self.interval_s = interval_s  # may change live
-        self.hurry_s = hurry_s
+        self.expedite_s = expedite_s
         self._next_s = -NEVER  # the next whole round is due
-        self._hurried: dict[Scope, int] = {}  # how many callers wait for each
-        self._hurried_next_s = -NEVER
+        self._expedited: dict[Scope, int] = {}  # how many callers wait for each
+        self._expedited_next_s = -NEVER
         self._is_due = asyncio.Event()
         self.repairs_total: Counter[str] = Counter()
-        self.rounds_total: Counter[str] = Counter()  # "whole" and "hurried"
+        self.rounds_total: Counter[str] = Counter()  # "whole" and "expedited"
         self.failed_rounds_total = 0
         self.spent_s = 0.0  # in all rounds, from the request to the end of the comparison
         self.compared_s = -NEVER  # when the last whole round succeeded
 
-    def hurry(self, scope: Scope) -> bool:
-        """Compare `scope` often, because a caller waits for it, until `relax`. False: too many scopes are hurried."""
-        if scope not in self._hurried and len(self._hurried) >= KUBE_HURRIED_MAX:
+    def expedite(self, scope: Scope) -> bool:
+        """Compare `scope` often, because a caller waits for it, until `relax`. False: too many scopes are expedited."""
+        if scope not in self._expedited and len(self._expedited) >= KUBE_EXPEDITED_MAX:
             return False
-        self._hurried[scope] = self._hurried.get(scope, 0) + 1
+        self._expedited[scope] = self._expedited.get(scope, 0) + 1
         return True
 
     def relax(self, scope: Scope) -> None:
-        """Undo one `hurry`."""
-        waiting = self._hurried.get(scope, 0)
+        """Undo one `expedite`."""
+        waiting = self._expedited.get(scope, 0)
         if waiting > 1:
-            self._hurried[scope] = waiting - 1
+            self._expedited[scope] = waiting - 1
         else:
-            self._hurried.pop(scope, None)
+            self._expedited.pop(scope, None)
 
     async def run(self) -> None:
         """Run rounds until cancelled."""
@@ -113,14 +113,14 @@ class Relister(Generic[Object]):
         state.
         """
         now_s = self._now()
-        if now_s >= self._next_s or (self._hurried and now_s >= self._hurried_next_s):
+        if now_s >= self._next_s or (self._expedited and now_s >= self._expedited_next_s):
             self._is_due.set()
 
     def wake(self) -> None:
         """Make a failed round due now, because the API answers again, unless the server has asked for a pause."""
         if self._backoff.failures and not self._backoff.is_asked_for:
             self._backoff.lower(KUBE_WOKEN_S)
-            self._next_s = self._hurried_next_s = self._now()
+            self._next_s = self._expedited_next_s = self._now()
             self._is_due.set()
 
     async def tick(self) -> None:
@@ -132,9 +132,9 @@ class Relister(Generic[Object]):
             if now_s >= self._next_s:
                 self._next_s = now_s + self.interval_s
                 await self.reconcile()
-            elif now_s >= self._hurried_next_s:
-                self._hurried_next_s = now_s + HURRY_SLACK * self.hurry_s
-                await self._reconcile_hurried()
+            elif now_s >= self._expedited_next_s:
+                self._expedited_next_s = now_s + EXPEDITE_SLACK * self.expedite_s
+                await self._reconcile_expedited()
             self._backoff.reset()
         except KubeError as error:
             self._failed(now_s, error)
@@ -142,12 +142,12 @@ class Relister(Generic[Object]):
             self._failed(now_s, error)
             log.exception("%s: the comparison failed", self._reflector.name)
 
-    async def _reconcile_hurried(self) -> None:
+    async def _reconcile_expedited(self) -> None:
         """Compare the scopes that are due, the longest waiting first."""
-        for scope in list(self._hurried)[:KUBE_HURRIED_PER_ROUND_MAX]:
-            waiting = self._hurried.pop(scope, 0)  # another scope's comparison may have let it be relaxed
+        for scope in list(self._expedited)[:KUBE_EXPEDITED_PER_ROUND_MAX]:
+            waiting = self._expedited.pop(scope, 0)  # another scope's comparison may have let it be relaxed
             if waiting:
-                self._hurried[scope] = waiting  # at the end
+                self._expedited[scope] = waiting  # at the end
                 await self.reconcile(scope)
 
     async def reconcile(self, scope: Scope | None = None) -> int:
@@ -159,7 +159,7 @@ class Relister(Generic[Object]):
             if repairs is None:
                 return 0
             ended_s = self._now()
-            self.rounds_total["whole" if scope is None else "hurried"] += 1
+            self.rounds_total["whole" if scope is None else "expedited"] += 1
             self.spent_s += ended_s - began_s
             if scope is None:
                 self.compared_s = ended_s
@@ -222,7 +222,7 @@ class Relister(Generic[Object]):
         self.failed_rounds_total += 1
         wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
         self._next_s = max(self._next_s, now_s + wait_s)
-        self._hurried_next_s = max(self._hurried_next_s, now_s + wait_s)
+        self._expedited_next_s = max(self._expedited_next_s, now_s + wait_s)
         log.debug("%s: the comparison failed: %s", self._reflector.name, error)
 
 

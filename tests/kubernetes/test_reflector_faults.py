@@ -359,7 +359,7 @@ async def test_a_watch_that_the_server_does_not_end_is_ended(tmp_path: Path) -> 
 
 
 @on_a_loop
-async def test_watches_that_end_at_once_are_not_begun_in_a_hurry(tmp_path: Path) -> None:
+async def test_watches_that_end_at_once_are_not_begun_in_a_expedite(tmp_path: Path) -> None:
     """A clean end is no error, but after less than KUBE_STEADY_S it is no success either."""
     by_default = 0.0  # timeoutSeconds=0: the server's default
     async with fake_cluster(tmp_path) as cluster, watching(cluster, MAPS, watch_s=by_default) as (reflector, _):

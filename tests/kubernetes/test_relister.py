@@ -17,8 +17,8 @@ from activator.kubernetes.objects import ConfigMap, EndpointSlice, Metadata, Obj
 from activator.kubernetes.reflector import Reflector
 from activator.kubernetes.relister import (
     KUBE_COMPARED_SINGLY_MAX,
-    KUBE_HURRIED_MAX,
-    KUBE_HURRIED_PER_ROUND_MAX,
+    KUBE_EXPEDITED_MAX,
+    KUBE_EXPEDITED_PER_ROUND_MAX,
     Relister,
 )
 from activator.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, Scope, Selection
@@ -286,11 +286,11 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
             server.create("endpointslices", endpoint_slice("hello-x", [2], service="hello-private"))
             server.create("endpointslices", endpoint_slice("other-y", [3], service="other-private"))
             scope = Scope("default", (("serving.knative.dev/revision", "hello"),))
-            assert relister.hurry(scope) and relister.hurry(scope)
+            assert relister.expedite(scope) and relister.expedite(scope)
             cluster.clock.pass_time(1.0)
             await relister.tick()
             assert handler.take() == [("+", "hello-x")]
-            assert relister.rounds_total == {"whole": 1, "hurried": 1}
+            assert relister.rounds_total == {"whole": 1, "expedited": 1}
             _, path, query = server.requests[-1]
             assert path == "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
             assert query["labelSelector"] == f"{SLICES.labels},serving.knative.dev/revision=hello"
@@ -336,7 +336,7 @@ async def test_it_is_woken_when_something_is_due_and_not_else(tmp_path: Path) ->
         assert await passed(16) == ["all"]
         assert await passed(60) == ["all"] * 2
         scope = Scope("default", name="a")
-        assert relister.hurry(scope)
+        assert relister.expedite(scope)
         assert [one for one in await passed(5) if one != "all"] == ["metadata.name=a"] * 5
         relister.relax(scope)
         assert [one for one in await passed(5) if one != "all"] == []
@@ -360,25 +360,25 @@ async def test_an_object_by_name(tmp_path: Path) -> None:
 async def test_hurries_are_bounded(tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as cluster:
         relister = relister_of(cluster, cluster.reflector(MAPS, Recorder()))
-        assert all(relister.hurry(Scope("default", name=f"m{n}")) for n in range(KUBE_HURRIED_MAX))
-        assert not relister.hurry(Scope("default", name="one more"))
-        assert relister.hurry(Scope("default", name="m0"))
+        assert all(relister.expedite(Scope("default", name=f"m{n}")) for n in range(KUBE_EXPEDITED_MAX))
+        assert not relister.expedite(Scope("default", name="one more"))
+        assert relister.expedite(Scope("default", name="m0"))
 
 
 @on_a_loop
-async def test_many_hurried_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
+async def test_many_expedited_have_their_turns_one_after_the_other(tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as cluster, comparing(cluster, MAPS) as (relister, _, _):
         await relister.tick()
-        names = [f"m{number}" for number in range(2 * KUBE_HURRIED_PER_ROUND_MAX + 1)]
+        names = [f"m{number}" for number in range(2 * KUBE_EXPEDITED_PER_ROUND_MAX + 1)]
         for name in names:
-            relister.hurry(Scope("default", name=name))
+            relister.expedite(Scope("default", name=name))
         del cluster.server.requests[:]
         for rounds in (1, 2, 3):
             cluster.clock.pass_time(1.0)
             await relister.tick()
-            assert len(cluster.server.requests) == rounds * KUBE_HURRIED_PER_ROUND_MAX
+            assert len(cluster.server.requests) == rounds * KUBE_EXPEDITED_PER_ROUND_MAX
         asked = [query["fieldSelector"].removeprefix("metadata.name=") for _, _, query in cluster.server.requests]
-        assert asked == [*names, *names[: 3 * KUBE_HURRIED_PER_ROUND_MAX - len(names)]]
+        assert asked == [*names, *names[: 3 * KUBE_EXPEDITED_PER_ROUND_MAX - len(names)]]
 
 
 @on_a_loop

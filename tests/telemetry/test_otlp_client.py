@@ -111,14 +111,14 @@ def test_a_collector_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None
     assert not OtlpClient("http://127.0.0.1:1/x", {}, pauses).post(b"spans")
     assert pauses.taken == [1.0, 2.0, 4.0]
     assert caplog.text.count("spans could not be sent") == 1
-    hurried = Pauses(until=1)
-    assert not OtlpClient("http://127.0.0.1:1/x", {}, hurried).post(b"spans")
-    assert hurried.taken == [1.0], "who is in a hurry does not try again"
+    expedited = Pauses(until=1)
+    assert not OtlpClient("http://127.0.0.1:1/x", {}, expedited).post(b"spans")
+    assert expedited.taken == [1.0], "who is in a hurry does not try again"
 
 
 def test_who_hurries_it_ends_its_waiting() -> None:
     client = OtlpClient("http://127.0.0.1:1/x", {})
-    client.hurry()
+    client.expedite()
     assert not client.post(b"spans")
 
 

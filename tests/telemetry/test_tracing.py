@@ -344,7 +344,7 @@ class Stuck:
 
     def __init__(self) -> None:
         self.go = threading.Event()
-        self.hurried = False
+        self.expedited = False
         self.closed = False
         self.bodies: list[bytes] = []
 
@@ -353,8 +353,8 @@ class Stuck:
         self.bodies.append(body)
         return True
 
-    def hurry(self) -> None:
-        self.hurried = True
+    def expedite(self) -> None:
+        self.expedited = True
 
     def close(self) -> None:
         self.closed = True
@@ -385,7 +385,7 @@ def test_what_waits_to_be_sent_is_bounded() -> None:
     batches = client.spans()
     assert sum(map(len, batches)) == sender.sent_total == 3_000
     assert all(len(batch) < 500 + 3 for batch in batches), "as many as are wanted, and the rest of a trace"
-    assert client.hurried and client.closed
+    assert client.expedited and client.closed
     assert not world.errors
     assert not sender.give(b"", 1)
     assert sender.dropped_total == 301, "nobody sends it any more"

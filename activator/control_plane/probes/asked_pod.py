@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine
 from typing import Final, NamedTuple
 
 from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_EXPEDITED_LONG_S,
+    PROBE_EXPEDITED_LONG_STEP_S,
     PROBE_TIMEOUT_S,
-    PROBES_HURRIED_MAX,
+    PROBES_EXPEDITED_MAX,
     Ask,
 )
 from activator.messages import StartProbe
@@ -29,13 +29,13 @@ PROBE_TIMEOUT_MIN_S: Final = 0.25
 PROBE_TIMEOUT_RTTS: Final = 16.0
 PROBE_TIMEOUT_MAX_S: Final = 10.0
 PROBE_MOMENT_S: Final = 0.25  # a question holds its place for so long; a silent one does not delay others
-PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after the last report of waiting requests
-# A hurried pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
-# grow where more than PROBES_HURRIED_MAX pods are hurried.
-PROBE_HURRIED_STEP_SHARE: Final = 0.01
-PROBE_HURRIED_STEP_MIN_S: Final = 0.002
-PROBE_HURRIED_STEP_MAX_S: Final = 0.025
-PROBE_SECOND_AFTER_S: Final = 0.025  # a hurried pod that has not answered by then gets a second, concurrent question
+PROBE_EXPEDITE_S: Final = 0.25  # how long probing is expedited after the last report of waiting requests
+# A expedited pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
+# grow where more than PROBES_EXPEDITED_MAX pods are expedited.
+PROBE_EXPEDITED_STEP_SHARE: Final = 0.01
+PROBE_EXPEDITED_STEP_MIN_S: Final = 0.002
+PROBE_EXPEDITED_STEP_MAX_S: Final = 0.025
+PROBE_SECOND_AFTER_S: Final = 0.025  # a expedited pod that has not answered by then gets a second, concurrent question
 
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
@@ -72,7 +72,7 @@ class Asker:
         self.now = now
         self.wait = wait
         self.rng = rng  # spreads the probes of pods that failed together
-        self.hurried_pods: set[AskedPod] = set()
+        self.expedited_pods: set[AskedPod] = set()
 
     def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
         """Ask the pod once; the result is passed to `answered_with`."""
@@ -108,24 +108,24 @@ class AskedPod:
         self._questions: set[asyncio.Task[None]] = set()
         self._due_s = -NEVER  # the earliest time of the next question
         self._backoff = Backoff(PROBE_BACKOFF_INITIAL_S, PROBE_BACKOFF_MAX_S, asker.rng)
-        self._hurried_since_s = 0.0
-        self._hurried_until_s = 0.0
+        self._expedited_since_s = 0.0
+        self._expedited_until_s = 0.0
         self._answered = False
         self._answers = 0  # in a row
         self._counts_from_s = -NEVER  # the earliest time of an answer that counts
 
     @property
-    def hurried(self) -> bool:
+    def expedited(self) -> bool:
         """True while requests wait for it."""
-        return self in self._asker.hurried_pods
+        return self in self._asker.expedited_pods
 
     async def ask_until_it_answers(self) -> None:
         """Probe the pod until it has answered."""
         while not self._answered:
             now_s = self._asker.now()
-            if self.hurried and now_s >= self._hurried_until_s:
-                self._asker.hurried_pods.discard(self)
-            may_ask = len(self._questions) < (2 if self.hurried else 1)
+            if self.expedited and now_s >= self._expedited_until_s:
+                self._asker.expedited_pods.discard(self)
+            may_ask = len(self._questions) < (2 if self.expedited else 1)
             if may_ask and now_s >= self._due_s:
                 self._due_s = now_s + PROBE_SECOND_AFTER_S
                 question = self._asker.start_asking(self)
@@ -155,13 +155,13 @@ class AskedPod:
             self._due_s = self._asker.now() + self._pause_s()
         self._wake.set()
 
-    def hurry(self, now_s: float, since_s: float) -> None:
+    def expedite(self, now_s: float, since_s: float) -> None:
         """Expedite probing: requests wait, and have waited since `since_s`."""
-        self._hurried_since_s = max(since_s, self._begun_s)
-        self._hurried_until_s = now_s + PROBE_HURRY_S
-        if self.hurried or self._answered:
+        self._expedited_since_s = max(since_s, self._begun_s)
+        self._expedited_until_s = now_s + PROBE_EXPEDITE_S
+        if self.expedited or self._answered:
             return
-        self._asker.hurried_pods.add(self)
+        self._asker.expedited_pods.add(self)
         if self._answers:
             return  # the answers that are still needed have to be `rise_interval_s` apart
         self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
@@ -173,7 +173,7 @@ class AskedPod:
 
     def rest(self) -> None:
         """Cancel the questions under way, and end expedited probing."""
-        self._asker.hurried_pods.discard(self)
+        self._asker.expedited_pods.discard(self)
         for question in list(self._questions):
             question.cancel()
 
@@ -188,10 +188,10 @@ class AskedPod:
         self._backoff.reset()
 
     def _pause_s(self) -> float:
-        if not self.hurried:
+        if not self.expedited:
             return self._backoff.next_s()
-        since_s = self._asker.now() - self._hurried_since_s
-        step_s = min(max(since_s * PROBE_HURRIED_STEP_SHARE, PROBE_HURRIED_STEP_MIN_S), PROBE_HURRIED_STEP_MAX_S)
-        if since_s >= PROBE_HURRIED_LONG_S:
-            step_s = PROBE_HURRIED_LONG_STEP_S
-        return step_s * max(1.0, len(self._asker.hurried_pods) / PROBES_HURRIED_MAX)
+        since_s = self._asker.now() - self._expedited_since_s
+        step_s = min(max(since_s * PROBE_EXPEDITED_STEP_SHARE, PROBE_EXPEDITED_STEP_MIN_S), PROBE_EXPEDITED_STEP_MAX_S)
+        if since_s >= PROBE_EXPEDITED_LONG_S:
+            step_s = PROBE_EXPEDITED_LONG_STEP_S
+        return step_s * max(1.0, len(self._asker.expedited_pods) / PROBES_EXPEDITED_MAX)

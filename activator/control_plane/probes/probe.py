@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 PROBE_TIMEOUT_S: Final = 1.0
 PROBE_ANSWER_BYTES_MAX: Final = 64  # bodies are cut to this length
-PROBES_HURRIED_MAX: Final = 16  # pods of one revision that are hurried at once while requests wait
+PROBES_EXPEDITED_MAX: Final = 16  # pods of one revision that are expedited at once while requests wait
 # The interval of expedited probing after requests have waited for a long time.
-PROBE_HURRIED_LONG_S: Final = 60.0
-PROBE_HURRIED_LONG_STEP_S: Final = 0.1
+PROBE_EXPEDITED_LONG_S: Final = 60.0
+PROBE_EXPEDITED_LONG_STEP_S: Final = 0.1
 
 PROBE_TRY_S: Final = 0.25  # interval of connections to a local port for which the kernel shows no listener
 PROBES_TRIED_MAX: Final = 10_000  # addresses for which the time of the last such connection is kept
@@ -72,7 +72,7 @@ class Question(msgspec.Struct, frozen=True):
     tls: PodTls | None = None
     identity: str = ""  # the identity that it should report, if the probe requires one
     revision: str = ""  # namespace/name
-    hurried: bool = False  # requests wait for it
+    expedited: bool = False  # requests wait for it
     causes: list[str] = []  # why it did not answer, the newest last; `ask` appends to it
 
 

@@ -2,11 +2,11 @@
 
 Rules
   1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and a pod that has not
-     answered within PROBE_MOMENT_S gives its place to the others. Pods that are hurried (expedited probing) have places
-     of their own: thousands of silent pods, as in a large failure, do not delay any request.
+     answered within PROBE_MOMENT_S gives its place to the others. Expedited pods have places of their own:
+     thousands of silent pods, as in a large failure, do not delay any request.
   2. A pod that does not answer is probed with a growing backoff. While requests wait, a bounded number of pods is
-     hurried: probed every few milliseconds, and with a second question if one hangs, because a proxy before the program
-     (Knative's queue-proxy) may hold a question that it would answer now.
+     expedited: probed every few milliseconds, and with a second question if one hangs, because a proxy before the
+     program (Knative's queue-proxy) may hold a question that it would answer now.
   3. The timeout of a question follows the duration of the last answers.
   4. An order is valid until another one replaces it. `Probed` is submitted repeatedly, and the pod is probed again,
      until the state worker has received it and ends the order; an internal error does not end one. So no pod waits
@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from activator.control_plane.probes.asked_pod import (
-    PROBE_HURRY_S,
+    PROBE_EXPEDITE_S,
     AdaptiveTimeout,
     AskedPod,
     Asker,
@@ -31,7 +31,7 @@ from activator.control_plane.probes.asked_pod import (
     Place,
     Wait,
 )
-from activator.control_plane.probes.probe import PROBES_HURRIED_MAX, Ask, Question, ask
+from activator.control_plane.probes.probe import PROBES_EXPEDITED_MAX, Ask, Question, ask
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.clock import NEVER, Later, Now
 from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
@@ -39,7 +39,7 @@ from lb.rng import Rng
 
 PROBES_AT_ONCE_MAX: Final = 64  # pods probed at the same moment (PROBE_MOMENT_S)
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions for which the beginning of the waiting is known
-PROBE_HURRY_FORGET_S: Final = 2.0  # after such a pause, waiting counts from its end
+PROBE_EXPEDITE_FORGET_S: Final = 2.0  # after such a pause, waiting counts from its end
 PROBE_REPEAT_S: Final = 5.0  # a pod that has answered is probed again if its order has not ended by then
 
 log = logging.getLogger("activator.probing")
@@ -67,13 +67,13 @@ class ExpeditedProbing:
 
     def waits(self, now_s: float) -> None:
         # A report that a busy loop sent late is not a pause: the steps would become short when the load is highest.
-        if now_s - self._last_s > PROBE_HURRY_FORGET_S:
+        if now_s - self._last_s > PROBE_EXPEDITE_FORGET_S:
             self.since_s = now_s
         self._last_s = now_s
 
     def is_on(self, now_s: float) -> bool:
-        """True if requests waited within the last PROBE_HURRY_S."""
-        return now_s - self._last_s <= PROBE_HURRY_S
+        """True if requests waited within the last PROBE_EXPEDITE_S."""
+        return now_s - self._last_s <= PROBE_EXPEDITE_S
 
 
 class Prober(Asker):
@@ -102,7 +102,7 @@ class Prober(Asker):
         self._later = later
         self._listener = listener
         self._panicked = panicked
-        self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
+        self._places = {expedited: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for expedited in (False, True)}
         self._asked: dict[str, OrderedDict[str, AskedPod]] = {}  # by revision and identity
         self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be repeated
         self._timeouts: dict[str, AdaptiveTimeout] = {}
@@ -124,11 +124,11 @@ class Prober(Asker):
                 self._execute(order)
 
     @property
-    def hurried(self) -> int:
-        """The number of hurried pods."""
-        return len(self.hurried_pods)
+    def expedited(self) -> int:
+        """The number of expedited pods."""
+        return len(self.expedited_pods)
 
-    def hurry(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         """Expedite the probes of a revision for which requests wait: a bounded number of pods, in turns."""
         now_s = self.now()
         expedited = self._expedited.get(key)
@@ -139,9 +139,9 @@ class Prober(Asker):
         expedited.waits(now_s)
         asked = self._asked.get(key)
         if asked:
-            for identity in list(asked)[:PROBES_HURRIED_MAX]:
+            for identity in list(asked)[:PROBES_EXPEDITED_MAX]:
                 asked.move_to_end(identity)
-                asked[identity].hurry(now_s, expedited.since_s)
+                asked[identity].expedite(now_s, expedited.since_s)
 
     def failing(self, key: str) -> dict[str, Failing]:
         """Return the probed pods of a revision that have not answered yet, by identity."""
@@ -185,7 +185,7 @@ class Prober(Asker):
         self._asked.setdefault(order.key, OrderedDict())[order.identity] = pod
         expedited = self._expedited.get(order.key)
         if expedited is not None and expedited.is_on(self.now()):  # requests already wait for a new pod
-            pod.hurry(self.now(), expedited.since_s)
+            pod.expedite(self.now(), expedited.since_s)
         pod.task = self._tasks.start("probe", self._probe_until_stopped(pod))
         pod.task.add_done_callback(partial(self._ended, pod))
 
@@ -245,8 +245,8 @@ class Prober(Asker):
     async def _ask_in_its_place(self, pod: AskedPod) -> tuple[Ask, str]:
         order = pod.order
         adaptive = self._timeouts.setdefault(order.key, AdaptiveTimeout())
-        question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
-        places = self._places[question.hurried]
+        question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.expedited)
+        places = self._places[question.expedited]
         await places.acquire()
         place = Place(places, self._later)
         try:

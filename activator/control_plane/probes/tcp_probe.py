@@ -31,9 +31,9 @@ from enum import Enum
 from typing import Final
 
 from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
-    PROBES_HURRIED_MAX,
+    PROBE_EXPEDITED_LONG_S,
+    PROBE_EXPEDITED_LONG_STEP_S,
+    PROBES_EXPEDITED_MAX,
     Ask,
     Question,
     ask,
@@ -136,7 +136,7 @@ class TcpProber:
         """Ask once; REFUSED while the program's port can be probed and is closed."""
         port = question.probe.port
         sight = self._sights.get(question.revision, Sight.UNKNOWN)
-        if not port or not question.hurried or sight is Sight.HIDDEN:
+        if not port or not question.expedited or sight is Sight.HIDDEN:
             return await self._ask_pod(question, timeout_s)
         seen = sight is Sight.SEEN
         pod = f"{question.identity}@{question.address}"
@@ -201,9 +201,9 @@ class TcpProber:
 
     def _step_s(self, waited_s: float) -> float:
         step_s = min(max(TCP_PROBE_STEP_S, TCP_PROBE_STEP_SHARE * waited_s), TCP_PROBE_STEP_MAX_S)
-        if waited_s >= PROBE_HURRIED_LONG_S:
-            step_s = PROBE_HURRIED_LONG_STEP_S
-        return step_s * max(1.0, len(self._probing) / PROBES_HURRIED_MAX)
+        if waited_s >= PROBE_EXPEDITED_LONG_S:
+            step_s = PROBE_EXPEDITED_LONG_STEP_S
+        return step_s * max(1.0, len(self._probing) / PROBES_EXPEDITED_MAX)
 
     def _first_probe_s(self, pod: str) -> float:
         """Return when the port of this pod was probed first; another pod at its address starts from now."""

@@ -36,7 +36,7 @@ AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped
 AUTOSCALER_BACKOFF_INITIAL_S: Final = 0.1
 AUTOSCALER_BACKOFF_FACTOR: Final = 1.3
 AUTOSCALER_BACKOFF_MAX_S: Final = 15.0
-AUTOSCALER_HURRIED_S: Final = 0.05  # shortest pause between two dials while a request waits to be reported
+AUTOSCALER_EXPEDITED_S: Final = 0.05  # shortest pause between two dials while a request waits to be reported
 
 log = logging.getLogger("activator.autoscaler")
 
@@ -130,9 +130,9 @@ class AutoscalerStream:
                     backoff.reset()
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait for a backoff; return True if a request ended it early, though not before AUTOSCALER_HURRIED_S."""
+        """Wait for a backoff; return True if a request ended it early, though not before AUTOSCALER_EXPEDITED_S."""
         self._wanted.clear()
-        least_s = min(seconds, AUTOSCALER_HURRIED_S)
+        least_s = min(seconds, AUTOSCALER_EXPEDITED_S)
         await wait_for(asyncio.Event(), least_s)
         return await wait_for(self._wanted, max(seconds - least_s, 0.001))
 

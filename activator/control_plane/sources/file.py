@@ -63,7 +63,7 @@ class FileSource(Source):
     def receive_load(self, load: Load) -> None:
         self._unreachable.receive_load(load)
         if load.queued or load.key in self._unreachable.causes:
-            self.fixed_pods.hurry(load.key)
+            self.fixed_pods.expedite(load.key)
 
     def declares(self, key: str) -> bool:
         return key in self._declared

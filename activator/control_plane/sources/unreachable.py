@@ -99,7 +99,7 @@ class UnreachableRevisions:
     def receive_load(self, load: Load) -> None:
         """Probe the pods of an unreachable revision soon, because requests for it come."""
         if load.key in self.causes:
-            self._prober.hurry(load.key)
+            self._prober.expedite(load.key)
 
     def _cause(self, key: str, patience_s: float) -> str:
         """Return why the revision is unreachable, as one line; empty if it may be reachable."""

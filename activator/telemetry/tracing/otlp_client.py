@@ -40,8 +40,8 @@ class OtlpClient:
         `wait` waits between two attempts, in seconds; it returns True if there must be no other attempt.
         """
         self.endpoint = endpoint or _endpoint(environ)
-        self._hurried = Event()
-        self._wait = wait or self._hurried.wait
+        self._expedited = Event()
+        self._wait = wait or self._expedited.wait
         self._timeout_s = float(_setting(environ, "TIMEOUT") or TRACE_TIMEOUT_S)
         self._session = requests.Session()
         # Passed to each call, because environment variables of requests override the session's setting.
@@ -84,9 +84,9 @@ class OtlpClient:
         log.warning("spans could not be sent: %s", cause)
         return False
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Send each body once, without waiting, from now on. May be called from another thread."""
-        self._hurried.set()
+        self._expedited.set()
 
     def close(self) -> None:
         self._session.close()

@@ -29,7 +29,7 @@ class SpanClient(Protocol):
     def post(self, body: bytes) -> bool:
         """Send a body, and block. Return True if it was accepted. Never raises."""
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Do not wait between attempts any more. May be called from another thread."""
 
     def close(self) -> None: ...
@@ -81,7 +81,7 @@ class SpanSender:
     def close(self) -> None:
         """Send the queued spans, and block until it is done."""
         self._closing = True
-        self._client.hurry()
+        self._client.expedite()
         self._awake.set()
         self._thread.join()
 

@@ -69,8 +69,8 @@ class Story:
             if self._try(lambda: self.probing.prober.order(list(orders))):
                 return
 
-    def hurry(self, key: str) -> None:
-        self._try(lambda: self.probing.prober.hurry(key))
+    def expedite(self, key: str) -> None:
+        self._try(lambda: self.probing.prober.expedite(key))
 
     def _try(self, call: Any) -> bool:
         try:
@@ -87,12 +87,12 @@ class Story:
     async def happen(self) -> None:
         self.order(*(StartProbe(KEY, f"p{number}", str(number)) for number in range(4)))
         await self.pass_time(0.2)
-        self.hurry(KEY)
+        self.expedite(KEY)
         self.order(StartProbe(OTHER, "q0", "0"), StopProbe(KEY, "p2"))
         await self.pass_time(0.2)
         self.order(StartProbe(KEY, "p1", "moved"), SetProbes(OTHER, (StartProbe(OTHER, "q1", "1"),)))
         self.probing.let_go.set()
-        self.hurry(KEY)
+        self.expedite(KEY)
         await self.pass_time(0.3)
         self.probing.found["1"] = Ask.ANSWERED
 
@@ -118,7 +118,7 @@ def check(story: Story) -> None:
     assert probing.prober._asked == {}, f"asked for ever: {probing.prober._asked}"
     assert probing.prober._failed == {}, "orders were left over"
     assert probing.at_once == 0, "somebody is still asked"
-    assert probing.prober.hurried == 0, "somebody is still hurried"
+    assert probing.prober.expedited == 0, "somebody is still expedited"
 
 
 async def once(at: int) -> tuple[Injector, str]:

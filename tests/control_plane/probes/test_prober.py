@@ -13,9 +13,9 @@ import pytest
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.asked_pod import (
     PROBE_BACKOFF_MAX_S,
-    PROBE_HURRIED_STEP_MAX_S,
-    PROBE_HURRIED_STEP_MIN_S,
-    PROBE_HURRY_S,
+    PROBE_EXPEDITE_S,
+    PROBE_EXPEDITED_STEP_MAX_S,
+    PROBE_EXPEDITED_STEP_MIN_S,
     PROBE_MOMENT_S,
     PROBE_SECOND_AFTER_S,
     PROBE_TIMEOUT_MAX_S,
@@ -24,10 +24,10 @@ from activator.control_plane.probes.asked_pod import (
     AdaptiveTimeout,
 )
 from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_EXPEDITED_LONG_S,
+    PROBE_EXPEDITED_LONG_STEP_S,
     PROBE_TIMEOUT_S,
-    PROBES_HURRIED_MAX,
+    PROBES_EXPEDITED_MAX,
     Ask,
     Question,
 )
@@ -124,13 +124,13 @@ class Probing:
     def start(self, count: int) -> None:
         self.prober.order([StartProbe(KEY, f"p{number}", str(number)) for number in range(count)])
 
-    async def pass_time(self, seconds: float, hurried: bool = False) -> int:
-        """In steps of a millisecond or, unhurried, five, with everything that falls due; how many were asked."""
+    async def pass_time(self, seconds: float, expedited: bool = False) -> int:
+        """In steps of a millisecond or, unexpedited, five, with everything that falls due; how many were asked."""
         before = len(self.questions)
-        step_ms = 1 if hurried else 5
+        step_ms = 1 if expedited else 5
         for step in range(round(seconds * 1000) // step_ms):
-            if hurried and step % 100 == 0:
-                self.prober.hurry(KEY)
+            if expedited and step % 100 == 0:
+                self.prober.expedite(KEY)
             self.clock.pass_time(step_ms / 1000.0)
             await turns(6)
         return len(self.questions) - before
@@ -147,7 +147,7 @@ def run(scenario: Callable[[Probing], Coroutine[None, None, None]]) -> None:
         await scenario(probing)
         await probing.tasks.close()
         assert probing.errors == []
-        assert probing.at_once == probing.prober.hurried == 0
+        assert probing.at_once == probing.prober.expedited == 0
 
     for seed in range(2):
         run_shuffled(seed, whole)
@@ -175,21 +175,21 @@ def test_when_requests_wait_the_next_question_comes_at_once_and_then_every_few_m
         probing.start(1)
         await probing.pass_time(20.0)
         before = len(probing.questions)
-        probing.prober.hurry("ns/other")
+        probing.prober.expedite("ns/other")
         await turns()
         assert len(probing.questions) == before
-        probing.prober.hurry(KEY)
+        probing.prober.expedite(KEY)
         await turns()
         assert len(probing.questions) == before + 1, "at once"
         for _ in range(50):
-            probing.prober.hurry(KEY)  # as for each request that comes to wait
+            probing.prober.expedite(KEY)  # as for each request that comes to wait
         await turns()
         assert len(probing.questions) == before + 1
-        await probing.pass_time(5.0, hurried=True)
+        await probing.pass_time(5.0, expedited=True)
         gaps = [after - before for before, after in zip(probing.asked_s[before:], probing.asked_s[before + 1 :])]
-        assert gaps[0] <= PROBE_HURRIED_STEP_MIN_S + 0.002
-        assert max(gaps) <= PROBE_HURRIED_STEP_MAX_S + 0.002
-        assert await probing.pass_time(PROBE_HURRY_S + 8.0) < 20, "nobody waits any more"
+        assert gaps[0] <= PROBE_EXPEDITED_STEP_MIN_S + 0.002
+        assert max(gaps) <= PROBE_EXPEDITED_STEP_MAX_S + 0.002
+        assert await probing.pass_time(PROBE_EXPEDITE_S + 8.0) < 20, "nobody waits any more"
 
     run(scenario)
 
@@ -201,10 +201,10 @@ def test_a_question_that_hangs_is_asked_once_more_beside() -> None:
         probing.hangs = {"0"}
         probing.start(1)
         assert await probing.pass_time(0.5) == 1, "nobody waits: one is enough"
-        probing.prober.hurry(KEY)
-        asked = await probing.pass_time(PROBE_SECOND_AFTER_S + 0.002, hurried=True)
+        probing.prober.expedite(KEY)
+        asked = await probing.pass_time(PROBE_SECOND_AFTER_S + 0.002, expedited=True)
         assert (asked, probing.at_once) == (1, 2)
-        assert await probing.pass_time(1.0, hurried=True) == 0, "two and no more"
+        assert await probing.pass_time(1.0, expedited=True) == 0, "two and no more"
         probing.hangs.clear()
         probing.found["0"] = Ask.ANSWERED
         probing.let_go.set()
@@ -222,38 +222,38 @@ def test_beside_a_question_that_hangs_the_second_is_repeated() -> None:
         probing.start(1)
         await turns()
         probing.hangs.clear()
-        assert await probing.pass_time(0.5, hurried=True) > 20
+        assert await probing.pass_time(0.5, expedited=True) > 20
         assert probing.at_once == 1
         probing.found["0"] = Ask.ANSWERED
-        await probing.pass_time(PROBE_HURRIED_STEP_MAX_S + 0.002, hurried=True)
+        await probing.pass_time(PROBE_EXPEDITED_STEP_MAX_S + 0.002, expedited=True)
         assert probing.proven() == {"p0"}
 
     run(scenario)
 
 
-def test_many_who_are_hurried_are_asked_as_often_together_as_few() -> None:
+def test_many_who_are_expedited_are_asked_as_often_together_as_few() -> None:
     async def scenario(probing: Probing) -> None:
         probing.found = {str(number): Ask.REFUSED for number in range(40)}
         probing.start(40)
-        await probing.pass_time(2.0, hurried=True)
-        per_second = await probing.pass_time(1.0, hurried=True)
-        most = PROBES_HURRIED_MAX / PROBE_HURRIED_STEP_MAX_S
+        await probing.pass_time(2.0, expedited=True)
+        per_second = await probing.pass_time(1.0, expedited=True)
+        most = PROBES_EXPEDITED_MAX / PROBE_EXPEDITED_STEP_MAX_S
         assert per_second <= 1.5 * most
         assert {question.address for question in probing.questions[-per_second:]} == set(probing.found), "in turns"
 
     run(scenario)
 
 
-def test_who_has_been_hurried_for_long_is_asked_more_slowly() -> None:
+def test_who_has_been_expedited_for_long_is_asked_more_slowly() -> None:
     async def scenario(probing: Probing) -> None:
         probing.found["0"] = Ask.REFUSED
         probing.start(1)
-        probing.prober.hurry(KEY)
-        for _ in range(round(PROBE_HURRIED_LONG_S / (PROBE_HURRY_S / 2)) + 1):
-            probing.clock.pass_time(PROBE_HURRY_S / 2)
-            probing.prober.hurry(KEY)
+        probing.prober.expedite(KEY)
+        for _ in range(round(PROBE_EXPEDITED_LONG_S / (PROBE_EXPEDITE_S / 2)) + 1):
+            probing.clock.pass_time(PROBE_EXPEDITE_S / 2)
+            probing.prober.expedite(KEY)
             await turns()
-        assert await probing.pass_time(1.0, hurried=True) <= 1.0 / PROBE_HURRIED_LONG_STEP_S + 1
+        assert await probing.pass_time(1.0, expedited=True) <= 1.0 / PROBE_EXPEDITED_LONG_STEP_S + 1
 
     run(scenario)
 
@@ -267,7 +267,7 @@ def test_one_silent_pod_delays_no_other_and_a_defect_ends_no_probe() -> None:
         assert probing.proven() == {"p1"}
         assert probing.prober.errors_total == 1
         probing.found["0"] = Ask.ANSWERED
-        await probing.pass_time(0.1, hurried=True)
+        await probing.pass_time(0.1, expedited=True)
         assert probing.proven() == {"p0", "p1"}
 
     run(scenario)
@@ -281,7 +281,7 @@ def test_thousands_that_are_silent_keep_nobody_waiting_whose_requests_wait() -> 
         await turns()
         assert probing.at_once == PROBES_AT_ONCE_MAX
         probing.found["0"] = Ask.ANSWERED
-        probing.prober.hurry(KEY)
+        probing.prober.expedite(KEY)
         probing.start(1)
         await turns()
         assert probing.proven() == {"p0"}
@@ -388,21 +388,21 @@ def test_of_who_is_not_asked_any_more_nothing_is_heard() -> None:
     run(scenario)
 
 
-def test_so_many_are_hurried_in_turns() -> None:
+def test_so_many_are_expedited_in_turns() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found = {str(number): Ask.REFUSED for number in range(3 * PROBES_HURRIED_MAX)}
-        probing.start(3 * PROBES_HURRIED_MAX)
+        probing.found = {str(number): Ask.REFUSED for number in range(3 * PROBES_EXPEDITED_MAX)}
+        probing.start(3 * PROBES_EXPEDITED_MAX)
         await turns(80)
         for turn in range(1, 4):
             before = len(probing.questions)
-            probing.prober.hurry(KEY)
-            assert probing.prober.hurried == turn * PROBES_HURRIED_MAX
+            probing.prober.expedite(KEY)
+            assert probing.prober.expedited == turn * PROBES_EXPEDITED_MAX
             await turns(80)
             asked = {question.identity for question in probing.questions[before:]}
-            first = (turn - 1) * PROBES_HURRIED_MAX
-            assert asked == {f"p{number}" for number in range(first, first + PROBES_HURRIED_MAX)}
-        await probing.pass_time(PROBE_HURRY_S + 0.1)
-        assert probing.prober.hurried == 0, "nobody waits any more"
+            first = (turn - 1) * PROBES_EXPEDITED_MAX
+            assert asked == {f"p{number}" for number in range(first, first + PROBES_EXPEDITED_MAX)}
+        await probing.pass_time(PROBE_EXPEDITE_S + 0.1)
+        assert probing.prober.expedited == 0, "nobody waits any more"
 
     run(scenario)
 

@@ -15,9 +15,9 @@ import uvloop
 from activator.config.model.pods import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
-    PROBES_HURRIED_MAX,
+    PROBE_EXPEDITED_LONG_S,
+    PROBE_EXPEDITED_LONG_STEP_S,
+    PROBES_EXPEDITED_MAX,
     Ask,
     Question,
 )
@@ -34,7 +34,7 @@ from tests.manual_clock import ManualClock
 
 LONG_S = 30.0  # never waited for
 
-QUESTION = Question("10.0.0.1:8012", ProbeSpec(PROBE_QUEUE_PROXY, port=8080), revision="ns/app", hurried=True)
+QUESTION = Question("10.0.0.1:8012", ProbeSpec(PROBE_QUEUE_PROXY, port=8080), revision="ns/app", expedited=True)
 
 
 class World:
@@ -124,7 +124,7 @@ def test_a_port_that_says_nothing_is_hidden() -> None:
 def test_whose_requests_do_not_wait_is_not_knocked_at() -> None:
     world = World(0.5)
     world.ask(Question(QUESTION.address, QUESTION.probe, revision="ns/app"))
-    world.ask(Question(QUESTION.address, ProbeSpec(PROBE_QUEUE_PROXY), revision="ns/app", hurried=True))
+    world.ask(Question(QUESTION.address, ProbeSpec(PROBE_QUEUE_PROXY), revision="ns/app", expedited=True))
     assert world.knocker.tcp_probes_total == 0 and world.asked_s == [0.0, 0.0]
 
 
@@ -158,7 +158,7 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
 
     knocker = TcpProber(clock.now, ask, knock, wait)
     probe = ProbeSpec(PROBE_QUEUE_PROXY, port=8080)
-    questions = [Question(f"10.0.0.{n}:8012", probe, revision=f"ns/{n}", hurried=True) for n in range(pods)]
+    questions = [Question(f"10.0.0.{n}:8012", probe, revision=f"ns/{n}", expedited=True) for n in range(pods)]
     opens = True
     asyncio.run(run())
     opens = False
@@ -172,8 +172,8 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
 def test_many_that_wait_are_no_stampede() -> None:
     few, many = steps_of(2, 1.0), steps_of(200, 1.0)
     assert max(few) <= TCP_PROBE_STEP_MAX_S
-    assert min(many) >= TCP_PROBE_STEP_MAX_S * 200 / PROBES_HURRIED_MAX / 2
-    assert min(steps_of(2, PROBE_HURRIED_LONG_S)) >= PROBE_HURRIED_LONG_STEP_S
+    assert min(many) >= TCP_PROBE_STEP_MAX_S * 200 / PROBES_EXPEDITED_MAX / 2
+    assert min(steps_of(2, PROBE_EXPEDITED_LONG_S)) >= PROBE_EXPEDITED_LONG_STEP_S
 
 
 def test_another_pod_at_the_address_is_knocked_at_as_a_new_one() -> None:
@@ -220,7 +220,7 @@ class Pod:
     def answers(self, suffices: bool = True) -> set[Ask]:
         """What it came to, from the program's listening on."""
         probe = ProbeSpec(PROBE_QUEUE_PROXY, port=8080, port_suffices=suffices)
-        question = Question("10.0.0.1:8012", probe, revision="ns/app", hurried=True)
+        question = Question("10.0.0.1:8012", probe, revision="ns/app", expedited=True)
 
         async def first_and_second() -> Ask:
             hanging = asyncio.create_task(self.knocker.ask(question, 1.0))

@@ -208,7 +208,7 @@ def test_a_pod_in_quarantine_answers_so_many_times_in_a_row() -> None:
         assert probing.proven() == set()
         probing.found["0"] = Ask.ANSWERED
         began = len(probing.questions)
-        await probing.pass_time(8.0, hurried=True)
+        await probing.pass_time(8.0, expedited=True)
         assert probing.proven() == {"p0"}
         answers_s = probing.asked_s[began:]
         assert answers_s[-1] - answers_s[0] >= 2.0, "apart, also where requests wait"

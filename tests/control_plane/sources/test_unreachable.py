@@ -47,17 +47,17 @@ class Watched(Probing):
 def test_a_pod_that_was_asked_in_vain_for_long_enough() -> None:
     async def scenario() -> None:
         watched = Watched(1)
-        await watched.pass_time(PATIENCE_S - 0.5, hurried=True)
+        await watched.pass_time(PATIENCE_S - 0.5, expedited=True)
         assert watched.news() == []
-        await watched.pass_time(1.0, hurried=True)
+        await watched.pass_time(1.0, expedited=True)
         cause = "its pod cannot be reached (10.0.0.1:0: it does not answer)"
         assert watched.news() == [RevisionFailed(KEY, cause)]
-        await watched.pass_time(1.0, hurried=True)
+        await watched.pass_time(1.0, expedited=True)
         assert len(watched.news()) == 1, "said once"
         watched.unreachable.resubmit(KEY)
         assert watched.news() == [RevisionFailed(KEY, cause)] * 2
         watched.found["0"] = Ask.ANSWERED
-        await watched.pass_time(0.1, hurried=True)
+        await watched.pass_time(0.1, expedited=True)
         assert watched.news()[2:] == [RevisionRecovered(KEY)]
         await watched.tasks.close()
 
@@ -71,9 +71,9 @@ def test_one_pod_that_may_be_reached_is_enough() -> None:
         await watched.pass_time(2 * PATIENCE_S)
         assert watched.news() == []
         watched.prober.order([StartProbe(KEY, "p1", "1")])
-        await watched.pass_time(PATIENCE_S - 0.5, hurried=True)
+        await watched.pass_time(PATIENCE_S - 0.5, expedited=True)
         assert watched.news() == [], "its own time counts"
-        await watched.pass_time(1.0, hurried=True)
+        await watched.pass_time(1.0, expedited=True)
         (failed,) = watched.news()
         assert isinstance(failed, RevisionFailed)
         assert failed.cause == "none of its 3 pods can be reached (10.0.0.1:0: it does not answer)"

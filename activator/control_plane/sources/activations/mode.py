@@ -196,7 +196,7 @@ class ActivationsMode(ClusterMode):
         """Handle the present load of a revision."""
         self.replicas.receive(load)
         if load.in_flight or load.queued:
-            self.looks.hurry(load.key)
+            self.looks.expedite(load.key)
         revision = self.source.revisions.get(load.key)
         is_served = revision is not None and revision.served is not None
         waits = is_served and load.queued > 0 and not self.source.answers.has_answer(load.key)
@@ -256,7 +256,7 @@ class ActivationsMode(ClusterMode):
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
-            self.looks.hurry(load.key)
+            self.looks.expedite(load.key)
 
     def _writers_changed(self) -> None:
         """Give up revisions that this replica no longer owns, and schedule a pass of those that it owns now."""
@@ -365,7 +365,7 @@ class ActivationsMode(ClusterMode):
         self.looks.set(key, labels or None)
         place = source.target_of(key)
         if place is not None:
-            self.others.hurry(place, not ready and source.wanted.get(key, running) != 0)
+            self.others.expedite(place, not ready and source.wanted.get(key, running) != 0)
 
     def _want(self, desired: Desired) -> None:
         if self._writes and self.replicas.writes(desired.uid):

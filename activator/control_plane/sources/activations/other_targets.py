@@ -2,7 +2,7 @@
 
 Rules
   1. A target is read at once when a revision names it, then every OTHER_TARGET_INTERVAL_S, and every
-     OTHER_TARGET_HURRY_S while its revision waits for pods. One call at a time, the most overdue first.
+     OTHER_TARGET_EXPEDITE_S while its revision waits for pods. One call at a time, the most overdue first.
   2. A scale shows the number of replicas and the labels of the pods. It is stored as a workload without a template:
      it does not show whether the pods have a port with the name that the object gives.
   3. A Service supports only selectors of the form `label=value`. A target with another one is stored without labels.
@@ -37,7 +37,7 @@ from activator.runtime.clock import Now
 from activator.runtime.schedule import Schedule
 
 OTHER_TARGET_INTERVAL_S: Final = 30.0
-OTHER_TARGET_HURRY_S: Final = 1.0  # while its revision waits for pods
+OTHER_TARGET_EXPEDITE_S: Final = 1.0  # while its revision waits for pods
 OTHER_TARGETS_PER_S: Final = 20.0  # calls
 
 Place = tuple[str, str, str]  # api version and kind as "apps/v1/Deployment", namespace, name
@@ -86,7 +86,7 @@ class OtherTargets:
         self._pause = pause
         self._kinds = Kinds(client, now)
         self._due_s: dict[Place, float] = {}
-        self._hurried: set[Place] = set()
+        self._expedited: set[Place] = set()
         self._unread: set[Place] = set()  # the last call for them failed
         self._schedule: Schedule[Place] = Schedule()
 
@@ -99,16 +99,16 @@ class OtherTargets:
         """Stop reading the target: no revision names it any more."""
         self._due_s.pop(place, None)
         self._schedule.cancel(place)
-        self._hurried.discard(place)
+        self._expedited.discard(place)
         self._unread.discard(place)
 
-    def hurry(self, place: Place, waits: bool) -> None:
+    def expedite(self, place: Place, waits: bool) -> None:
         """Set whether the target's revision waits for pods, so that the target is read more often."""
         if not waits:
-            self._hurried.discard(place)
-        elif place in self._due_s and place not in self._hurried:
-            self._hurried.add(place)
-            self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_HURRY_S))
+            self._expedited.discard(place)
+        elif place in self._due_s and place not in self._expedited:
+            self._expedited.add(place)
+            self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_EXPEDITE_S))
 
     def wake(self) -> None:
         """Read the targets whose last read failed: the API answers again."""
@@ -132,8 +132,8 @@ class OtherTargets:
 
     def _again(self, place: Place) -> None:
         if place in self._due_s:
-            is_hurried = place in self._hurried
-            self._plan(place, self._now() + (OTHER_TARGET_HURRY_S if is_hurried else OTHER_TARGET_INTERVAL_S))
+            is_expedited = place in self._expedited
+            self._plan(place, self._now() + (OTHER_TARGET_EXPEDITE_S if is_expedited else OTHER_TARGET_INTERVAL_S))
 
     def _plan(self, place: Place, due_s: float) -> None:
         self._due_s[place] = due_s

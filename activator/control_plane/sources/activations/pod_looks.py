@@ -70,7 +70,7 @@ class PodLooks:
         elif known is None or known.labels != labels:
             self._begin(key, labels, self._now() + POD_LOOK_INTERVAL_S)
 
-    def hurry(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         """List the revision's pods again at the short interval: requests have arrived."""
         known = self._looks.get(key)
         if known is not None and known.intervals.failures:

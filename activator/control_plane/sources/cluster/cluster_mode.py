@@ -67,7 +67,7 @@ class ClusterMode(Source):
         if scope is not None:
             for relister in self._pod_relisters:
                 if waits:
-                    relister.hurry(scope)
+                    relister.expedite(scope)
                 else:
                     relister.relax(scope)
 

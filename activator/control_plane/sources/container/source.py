@@ -90,7 +90,7 @@ class ContainerSource(Source):
         if self._watcher is None:
             self._watcher = Watcher(engine, self._tasks, self._refresh)
             self._task = self._tasks.start("discovery of containers", self._watcher.run())
-        self._watcher.hurry()
+        self._watcher.expedite()
 
     def declares(self, key: str) -> bool:
         return key in self._sets

@@ -214,13 +214,13 @@ class ContainerUnit(Unit):
     async def _wait(self) -> None:
         """Wait until the container may have ended."""
         waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
-        hurried = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
+        expedited = asyncio.ensure_future(self._inspect_now.wait())  # noqa: TID251 - cancelled below
         try:
-            await asyncio.wait({waits, hurried}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waits, expedited}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
             if waits.done():
                 waits.result()
         finally:
-            hurried.cancel()
+            expedited.cancel()
             waits.cancel()
             self._inspect_now.clear()
 

@@ -43,7 +43,7 @@ class Watcher:
         self.looks_total = 0
         self.problem = ""  # why the last refresh failed
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Refresh now."""
         self._changed.set()
 

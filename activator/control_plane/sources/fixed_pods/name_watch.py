@@ -23,7 +23,7 @@ NAME_GONE_HOLD_S: Final = 30.0
 NAME_RETRY_INITIAL_S: Final = 0.5
 NAME_RETRY_MAX_S: Final = 10.0
 NAMES_AT_ONCE_MAX: Final = 32  # concurrent queries of all names
-NAME_HURRY_GAP_S: Final = 0.5  # between two queries of one name, also when requests wait
+NAME_EXPEDITE_GAP_S: Final = 0.5  # between two queries of one name, also when requests wait
 
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
@@ -51,23 +51,23 @@ class NameWatch:
         self._places = places
         self._now = now
         self._wait = wait
-        self._hurried = asyncio.Event()
+        self._expedited = asyncio.Event()
         self._retry = Backoff(NAME_RETRY_INITIAL_S, NAME_RETRY_MAX_S)
 
     async def step(self) -> None:
         """Query once, and wait until the next query is due."""
-        self._hurried.clear()
+        self._expedited.clear()
         begun_s = self._now()
         pause_s = await self._ask(begun_s)
-        if await self._wait(self._hurried, pause_s):
-            gap_s = begun_s + NAME_HURRY_GAP_S - self._now()
+        if await self._wait(self._expedited, pause_s):
+            gap_s = begun_s + NAME_EXPEDITE_GAP_S - self._now()
             if gap_s > 0.0:
                 await self._wait(asyncio.Event(), gap_s)
 
-    def hurry(self) -> None:
+    def expedite(self) -> None:
         """Query again soon if the name fails: requests wait, and the revision has no pods."""
         if self.problem:
-            self._hurried.set()
+            self._expedited.set()
 
     async def _ask(self, begun_s: float) -> float:
         """Query once; return how long to wait until the next query."""

@@ -102,12 +102,12 @@ class FixedPods:
     def resubmit(self, key: str) -> None:
         self._submit(self.listed(key))
 
-    def hurry(self, key: str) -> None:
+    def expedite(self, key: str) -> None:
         """Query failing names of a revision without pods soon: requests wait for it."""
         known = self._revisions.get(key)
         if known is not None and known.names and not (known.submitted and known.submitted.pods):
             for watch in known.names.values():
-                watch.hurry()
+                watch.expedite()
 
     def cause_of(self, key: str) -> Failing | None:
         """Return why the revision has no pods; None if it has some, or nothing fails."""

@@ -69,8 +69,8 @@ _TLS_PORT: Final = 8112
 class KnativeMode(ClusterMode):
     """The source of the mode `knative`.
 
-    `submit` takes changes for the state worker. `hurry` has a revision's pods probed at once. `settled` is called with
-    new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as for
+    `submit` takes changes for the state worker. `expedite` has a revision's pods probed at once. `settled` is called
+    with new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as for
     the source.
     """
 
@@ -81,7 +81,7 @@ class KnativeMode(ClusterMode):
         environment: KnativeEnvironment,
         config: Config,
         submit: Callable[[Change], None],
-        hurry: Callable[[str], None],
+        expedite: Callable[[str], None],
         now: Now,
         rng: Rng,
         tasks: TaskGroupOwner,
@@ -94,7 +94,7 @@ class KnativeMode(ClusterMode):
         super().__init__(kubernetes, now, rng, tasks)
         self.environment = environment
         self._shares = kubernetes.sharing == SHARING_KNATIVE
-        self._hurry = hurry
+        self._expedite = expedite
         self._host = _host_of(config)
         self._on_settled = settled
         self._serve_tls = serve_tls
@@ -195,7 +195,7 @@ class KnativeMode(ClusterMode):
         """Handle the present load of a revision."""
         self.reporter.load(load)
         if self.source.is_failing(load.key):
-            self._hurry(load.key)  # requests arrive, although they are refused
+            self._expedite(load.key)  # requests arrive, although they are refused
         if self._shares:
             self.source.requests_wait(load.key, load.queued > 0)
         waits = load.queued > 0 and not self.source.answers.has_answer(load.key)

@@ -61,7 +61,7 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
     assert 60 / POD_LOOK_INTERVAL_MAX_S <= seldom <= 15
     assert set(world.asked) == {("/api/v1/namespaces/default/pods", "app=hello")}
     for _ in range(20):
-        world.looks.hurry("default/hello")
+        world.looks.expedite("default/hello")
         world.run(POD_LOOK_INTERVAL_S)
     assert len(world.listed) - seldom >= 15
     world.looks.set("default/hello", None)

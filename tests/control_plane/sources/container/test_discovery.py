@@ -251,7 +251,7 @@ def test_a_flood_of_events_is_a_few_looks_and_a_break_one(tmp_path: Path) -> Non
             await until(0)
             fake.faults["/events"] = "garbage"
             fake.add("last", "web", Labels={})
-            watcher.hurry()
+            watcher.expedite()
             await until(1)
             await tasks.close()
             await engine.close()

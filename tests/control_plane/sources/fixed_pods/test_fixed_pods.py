@@ -193,15 +193,15 @@ def test_requests_that_wait_have_a_name_asked_again_but_not_all_the_time() -> No
         await world.pass_time(120.0)
         before = len(world.resolver.asked)
         for _ in range(50):
-            world.fixed.hurry(KEY)
+            world.fixed.expedite(KEY)
             await world.pass_time(0.1)
         assert 8 <= len(world.resolver.asked) - before <= 11, "every half second"
         world.resolver.said["app.test"] = answer("10.0.0.1")
-        world.fixed.hurry(KEY)
+        world.fixed.expedite(KEY)
         await world.pass_time(0.6)
         assert world.pods() == [("10.0.0.1:80", 1)]
         asked = len(world.resolver.asked)
-        world.fixed.hurry(KEY)
+        world.fixed.expedite(KEY)
         await world.pass_time(1.0)
         assert len(world.resolver.asked) == asked, "it has pods: these are asked, not the name"
 

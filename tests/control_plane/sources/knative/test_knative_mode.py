@@ -39,13 +39,13 @@ class World:
 
     def __init__(self, sharing: str, tasks: TaskGroupOwner, environment: KnativeEnvironment = ENVIRONMENT) -> None:
         self.clock = ManualClock()
-        self.hurried: list[str] = []
+        self.expedited: list[str] = []
         self.worker = StateWorker(self.clock.now, self._applied, lambda _orders: None, lambda _source, _key: None)
         self.mode = KnativeMode(
             environment,
             Config(kubernetes=Kubernetes(sharing=sharing)),
             self.worker.submit,
-            self.hurried.append,
+            self.expedited.append,
             self.clock.now,
             Rng(1),
             tasks,
@@ -171,7 +171,7 @@ def test_requests_of_a_revision_that_cannot_start_have_its_pods_probed_at_once_t
         world.settle()
         for key in (KEY, "default/other"):
             world.mode.receive_load(Load(key, 0, 0, 1, 0, 0.0, world.clock.now()))
-        assert world.hurried == [KEY]
+        assert world.expedited == [KEY]
 
     run(scenario)
 
@@ -196,17 +196,17 @@ def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_m
 
 
 class Looker:
-    """Stands for what compares a watch with a list, and remembers whom it was told to hurry."""
+    """Stands for what compares a watch with a list, and remembers whom it was told to expedite."""
 
     def __init__(self) -> None:
-        self.hurried: list[Scope] = []
+        self.expedited: list[Scope] = []
 
-    def hurry(self, scope: Scope) -> bool:
-        self.hurried.append(scope)
+    def expedite(self, scope: Scope) -> bool:
+        self.expedited.append(scope)
         return True
 
     def relax(self, scope: Scope) -> None:
-        self.hurried.remove(scope)
+        self.expedited.remove(scope)
 
 
 def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_until_there_is_one() -> None:
@@ -223,21 +223,21 @@ def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_unti
             mode.receive_load(Load(KEY, 0, queued, 5, queued, 1.0, clock.now()))
             return mode.stream.dropped_total - before
 
-        assert (load(0), looker.hurried) == (1, []), "the first request, which did not wait"
+        assert (load(0), looker.expedited) == (1, []), "the first request, which did not wait"
         clock.pass_time(POKE_INTERVAL_S + 0.1)
         namespace, _, name = KEY.partition("/")
-        assert (load(1), looker.hurried) == (1, [Scope(namespace, ((REVISION_LABEL, name),))])
-        assert (load(2), len(looker.hurried)) == (0, 1), "once"
+        assert (load(1), looker.expedited) == (1, [Scope(namespace, ((REVISION_LABEL, name),))])
+        assert (load(2), len(looker.expedited)) == (0, 1), "once"
         world.worker.submit(Probed(KEY, "pod-10.0.0.1"))
         world.settle()
-        assert (load(2), looker.hurried) == (0, [])
+        assert (load(2), looker.expedited) == (0, [])
         epoch = world.worker.model.revisions[KEY].pods["pod-10.0.0.1"].epoch
         world.worker.submit(PodRefused(KEY, "pod-10.0.0.1", epoch, True))
         world.settle()
         load(1)
-        assert len(looker.hurried) == 1
+        assert len(looker.expedited) == 1
         mode.applied([DropRevision(KEY)])
-        assert looker.hurried == [], "of a revision that is gone nothing is looked for"
+        assert looker.expedited == [], "of a revision that is gone nothing is looked for"
 
     run(scenario)
 
