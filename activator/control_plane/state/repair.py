@@ -37,7 +37,7 @@ LOST: Final = "lost"
 
 # In this order: the table's own invariants, its leases, requests at pods, pods missing from it, pods only in it, its
 # states against the model's, its queue, suspected pods without a decision, effects that have not arrived.
-MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect", LOST)
+MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "queue", "suspect", LOST)
 
 COMPARED_AT_ONCE: Final = 100  # slots of a table per comparison with the model, 0.1 ms
 
@@ -137,7 +137,7 @@ def whole(revision: RevisionRecord) -> RebuildRevision:
 
 
 def queue_stalled(revision: RevisionRecord, change: QueueStalled, now_s: float, reduction: Reduction) -> None:
-    reduction.mismatches.append(("line", "requests wait although a pod has a free slot"))
+    reduction.mismatches.append(("queue", "requests wait although a pod has a free slot"))
     reduction.effects.append(PumpQueue(change.key))
 
 

@@ -215,7 +215,7 @@ def test_a_line_that_nobody_looks_after_is_pumped() -> None:
     requests[0].release()
     joined.throttler()._pumping = False
     assert requests[4].ends == []
-    assert audited(joined) == {"line": 1}
+    assert audited(joined) == {"queue": 1}
     assert requests[4].ends == ["granted"]
 
 

@@ -70,8 +70,8 @@ class KnativeMode(ClusterMode):
     """The source of the mode `knative`.
 
     `submit` takes changes for the state worker. `expedite` has a revision's pods probed at once. `settled` is called
-    with new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as for
-    the source.
+    with new settings. `serve_tls` opens a listener, and is called again when its certificate changes. `panicked` is as
+    for the source.
     """
 
     pod_label = REVISION_LABEL
