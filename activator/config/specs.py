@@ -187,7 +187,7 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     rewrite_model: str = ""  # the `model` that the pod receives instead of an alias; empty: the alias
     default: bool = False  # takes requests that no revision of its hosts matches
     weight: int = -1  # its share among revisions with the same `match`; -1: none
-    split_on: str = ""  # key of a request for the split, as in `hash_on`; empty: the revisions take turns
+    split_on: str = ""  # key of a request for the split, as `BalancingSpec.hash_on`; empty: the revisions take turns
 
 
 class BalancingSpec(msgspec.Struct, frozen=True):
