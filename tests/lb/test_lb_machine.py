@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from lb.registry import BUILT_IN
 from tests.lb.lb_model import machine_for
 
-DEEP_STEPS = 1_000_000
+DEEP_STEPS = 200_000
 
 EVERYWHERE = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 QUICK = settings(EVERYWHERE, max_examples=25, stateful_step_count=40, derandomize=False)

@@ -13,7 +13,7 @@ from tests.conftest import DEEP
 from tests.data_plane.throttle.mutants import MUTANTS
 from tests.sources import ROOT
 
-EVENTS = 10_000_000 if DEEP else 60_000
+EVENTS = 2_000_000 if DEEP else 60_000
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
