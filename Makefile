@@ -11,6 +11,8 @@ LINTED := activator lb tests setup.py $(if $(shell find bench -name "*.py" 2>/de
 
 # Helm's engine, a Go library with wheels for few platforms: whoever cannot have it can do all the rest.
 HELM := helm-python-sdk
+# The fuzzer, with wheels for some platforms and Pythons: installed by `make fuzz` only.
+ATHERIS := atheris==3.0.0
 
 # What must hold in any order.
 SHUFFLED := tests/lb tests/data_plane/throttle tests/control_plane/state tests/control_plane/sources/test_push.py
@@ -26,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-compiled test-plain demo wheel lint docs site coverage \
-	release-check chart chart-snapshots pictures proto format bench e2e deep soak night shuffled lock clean
+	release-check chart chart-snapshots pictures proto format bench e2e deep soak night fuzz shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -187,6 +189,10 @@ soak: $(VENV)/.packages build  ## hours of real traffic: 10 GiB bodies, 10^6 req
 
 night: $(VENV)/.packages build  ## members through storms without end: EVENTS=1e8 from seed FIRST=0 on (docs/simulation.md)
 	$(PY) -m tests.simulation.night --events $(or $(EVENTS),1e8) --first $(or $(FIRST),0)
+
+fuzz: $(VENV)/.packages  ## coverage-guided fuzzing of what reads peers' bytes: SECONDS=60 for each of 26 property tests
+	@$(PY) -m pip install -qq '$(ATHERIS)'
+	ACTIVATOR_COMPILE=0 $(PY) -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 shuffled: $(VENV)/.packages build  ## what must hold in any order: tests, and the callbacks of their loops, shuffled; asyncio in debug mode
 	for seed in $(or $(SEEDS),1 2 3); do \

@@ -1,0 +1,139 @@
+"""Coverage-guided fuzzing of everything that reads bytes of a peer: `make fuzz SECONDS=60`.
+
+Rules
+  1. A target is a property test. Hypothesis makes its arguments from the fuzzer's bytes (`fuzz_one_input`), so a find
+     is a failing example of that test, and stays in hypothesis' database until it passes.
+  2. The code is plain Python, of which atheris counts the edges.
+  3. A target's corpus is in build/fuzz/NAME, and the next run goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+CORPORA = ROOT / "build" / "fuzz"
+
+TARGETS = [
+    "codec.http1.test_wire_properties:test_any_bytes_as_requests",
+    "codec.http1.test_wire_properties:test_any_bytes_as_responses",
+    "codec.http1.test_wire_properties:test_a_request_that_repeats_another_is_read_like_a_first_one",
+    "codec.http1.test_wire_properties:test_a_response_that_repeats_another_is_read_like_a_first_one",
+    "codec.http1.test_wire_fields:test_a_request_block_is_what_llhttp_would_have_delivered",
+    "codec.http1.test_wire_fields:test_trailers_are_what_llhttp_would_have_delivered",
+    "codec.http1.test_wire_lenient:test_any_old_shape_of_a_head_is_what_it_was",
+    "codec.http2.test_http2_frames:test_any_bytes_give_no_exception",
+    "codec.http2.test_http2_frames:test_a_server_is_told_the_same_however_the_bytes_are_cut",
+    "codec.http2.test_http2_frames:test_so_is_a_client",
+    "codec.http2.test_http2_frames:test_h2_refuses_what_we_refuse",
+    "codec.http2.test_hpack_oracle:test_any_block_is_judged_alike",
+    "codec.http2.test_hpack_huffman:test_random_bytes",
+    "codec.test_proxy_protocol:test_whatever_comes_it_is_one_of_three",
+    "codec.test_proxy_protocol:test_it_agrees_with_another_parser_wherever_it_is_cut",
+    "codec.test_json_field:test_any_bytes_end_in_the_same_way_however_they_are_cut",
+    "codec.test_json_values:test_where_a_nested_value_ends",
+    "config.test_config_file:test_any_text_is_answered",
+    "config.test_config_file:test_any_tree_is_answered",
+    "config.test_config_file:test_any_environment_is_answered",
+    "data_plane.proxy.test_activity:test_bytes_that_are_no_frames_do_no_harm",
+    "data_plane.headers.test_origin:test_no_claim_whatever_breaks_a_head",
+    "members.test_handshake:test_whatever_is_changed_on_the_way_is_noticed",
+    "runtime.test_certificates:test_a_malformed_hello_raises_nothing",
+    "workers.test_frames:test_no_bytes_raise_anything_else",
+    "workers.test_frames:test_no_changed_frame_raises_anything_else",
+]
+
+
+class Outcome(NamedTuple):
+    """The outcome of one target. `find`: the error that ended it, "" if there was none."""
+
+    executions: int
+    edges: int
+    find: str
+
+
+def name_of(target: str) -> str:
+    return target.rpartition(":")[2].removeprefix("test_")
+
+
+def property_of(target: str) -> Any:
+    """Import the property test of a target. Raises AttributeError if there is none."""
+    module, _, name = target.partition(":")
+    return getattr(importlib.import_module(f"tests.{module}"), name).hypothesis.fuzz_one_input
+
+
+def functions() -> Iterator[FunctionType]:
+    """Yield the loaded functions of the program; atheris's hook of imports does not see its modules (lb/world.py)."""
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] in {"activator", "lb"}:
+            for holder in (module, *(one for one in vars(module).values() if isinstance(one, type))):
+                if getattr(holder, "__module__", name) == name:
+                    yield from (one for one in vars(holder).values() if isinstance(one, FunctionType))
+
+
+def fuzz(target: str, seconds: int) -> None:
+    """Run one target in this process, which libFuzzer ends."""
+    atheris: Any = importlib.import_module("atheris")  # `make fuzz` installs it
+    corpus = CORPORA / name_of(target)
+    corpus.mkdir(parents=True, exist_ok=True)
+    one_input = property_of(target)
+    for function in functions():
+        atheris.instrument_func(function)
+    options = [
+        f"-max_total_time={seconds}",
+        "-timeout=60",
+        "-max_len=1024",
+        "-len_control=0",
+        f"-artifact_prefix={corpus}-",
+    ]
+    atheris.Setup([sys.argv[0], *options, str(corpus)], one_input)
+    atheris.Fuzz()
+
+
+def outcome_of(code: int, output: str) -> Outcome:
+    """Read what libFuzzer and Python have written."""
+    counts = [int(number) for number in re.findall(r"^#(\d+)\s", output, re.MULTILINE)]
+    edges = [int(number) for number in re.findall(r" cov: (\d+) ", output)]
+    errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Group)\b.*|^==\d+== ?ERROR.*", output, re.MULTILINE)
+    find = "" if code == 0 else (errors[0] if errors else f"exit code {code}")
+    return Outcome(max(counts, default=0), max(edges, default=0), find)
+
+
+def run(target: str, seconds: int) -> Outcome:
+    """Run one target in a process of its own."""
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(seconds), "--within", target]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    outcome = outcome_of(done.returncode, done.stdout + done.stderr)
+    print(f"{outcome.executions:>10,} {outcome.edges:>7,}  {target} {outcome.find}".rstrip(), flush=True)
+    return outcome
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="fuzz the readers of peers' bytes, guided by coverage")
+    parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
+    parser.add_argument("--at-once", type=int, default=2, help="targets at once (2)")
+    parser.add_argument("--within", metavar="TARGET", help="run one target in this process")
+    parser.add_argument("part", nargs="*", help="only targets whose names have one of these parts")
+    options = parser.parse_args()
+    if options.within:
+        fuzz(options.within, options.seconds)
+    chosen = [one for one in TARGETS if not options.part or any(part in one for part in options.part)]
+    print("executions   edges  target, find")
+    with ThreadPoolExecutor(options.at_once) as pool:
+        outcomes = list(pool.map(lambda target: run(target, options.seconds), chosen))
+    finds = sum(1 for outcome in outcomes if outcome.find)
+    print(f"{sum(one.executions for one in outcomes):,} executions of {len(chosen)} targets, {finds} finds")
+    return 1 if finds or not chosen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
