@@ -208,6 +208,7 @@ class Group:
         elif isinstance(message, LivesChanged):
             self._learn(message.lives)
         elif isinstance(message, Propose):
+            self.contacts.note_replicas(message.known)
             self._consider(contact, message.view)
         elif isinstance(message, Accept):
             self._accepted_by(contact, message)
@@ -420,8 +421,13 @@ class Group:
         self._proposal = Proposal(view, others, self._now())
         for seat in others:
             if self.contacts.by_seat[seat].is_linked:
-                self._send(seat, Propose(view))
+                self._send(seat, self._proposing(view))
         self._commit_if_accepted()
+
+    def _proposing(self, view: GroupView) -> Propose:
+        """Return the proposal of a view. Whoever outlives this replica can then have the end of others proven."""
+        known = [self.contacts.introduced[one] for one in view.unproven if one in self.contacts.introduced]
+        return Propose(view, tuple(known[-INTRODUCED_ALIVE_MAX:]))
 
     def _consider(self, contact: Contact, view: GroupView) -> None:
         """Accept a proposed view, if it comes from the coordinator and is no older than the last one."""
@@ -471,11 +477,11 @@ class Group:
         proposal = self._proposal
         if proposal is not None:
             if contact.seat in proposal.waiting and beat.accepted < proposal.view.epoch:
-                self._send(contact.seat, Propose(proposal.view))
+                self._send(contact.seat, self._proposing(proposal.view))
             return
         is_behind = beat.effective < self.effective.epoch and contact.is_in(self.effective)
         if is_behind and self.coordinator() == self.seat and self.accepted is self.effective:
-            self._send(contact.seat, Propose(self.effective))
+            self._send(contact.seat, self._proposing(self.effective))
             self._send(contact.seat, Commit(self.effective.epoch))
 
     def _judge_majority(self, now_s: float) -> None:

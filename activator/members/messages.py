@@ -86,9 +86,10 @@ class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A proposed view."""
+    """A proposed view. `known` are its unproven replicas whose processes are known, as in `Introduction`."""
 
     view: GroupView
+    known: tuple[Replica, ...] = ()
 
 
 class Accept(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
+import threading
 from types import ModuleType
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ _SHELLS: Final[dict[str, dict[str, str]]] = {
     "kubernetes_asyncio.client.models": {},
     "aiohttp": {},
 }
+# Special names that need the real package. Tools ask for others only to inspect a module.
+_OF_PACKAGES: Final = {"__all__", "__version__"}
 
 
 def prepare(package: str) -> None:
@@ -45,23 +48,34 @@ def _put_shell(name: str, homes: dict[str, str]) -> None:
     assert spec is not None and spec.loader is not None, f"{name} is not installed"
     loader = spec.loader
     shell = importlib.util.module_from_spec(spec)
+    lock = threading.RLock()  # others wait until the package is executed
+    is_executed = False
 
     def find(attribute: str) -> Any:
-        if attribute in homes:
-            value = getattr(importlib.import_module(homes[attribute]), attribute)
-        elif attribute == "__version__":
-            value = importlib.metadata.version(name)
-        elif not attribute.startswith("__") and importlib.util.find_spec(f"{name}.{attribute}") is not None:
-            value = importlib.import_module(f"{name}.{attribute}")
-        elif "__getattr__" in shell.__dict__ and (attribute == "__all__" or not attribute.startswith("__")):
-            # Tools ask for other special names only to inspect a module.
-            del shell.__dict__["__getattr__"]  # from here on this is the real package
-            loader.exec_module(shell)
-            return getattr(shell, attribute)
-        else:
-            raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
-        setattr(shell, attribute, value)
-        return value
+        nonlocal is_executed
+        with lock:
+            if attribute in shell.__dict__:
+                value = shell.__dict__[attribute]
+            elif attribute in homes:
+                value = getattr(importlib.import_module(homes[attribute]), attribute)
+            elif attribute == "__version__" and "." not in name:
+                value = importlib.metadata.version(name)
+            elif not attribute.startswith("__") and importlib.util.find_spec(f"{name}.{attribute}") is not None:
+                value = importlib.import_module(f"{name}.{attribute}")
+            elif not is_executed and (attribute in _OF_PACKAGES or not attribute.startswith("__")):
+                is_executed = True  # from here on this is the real package
+                try:
+                    loader.exec_module(shell)
+                except BaseException:
+                    is_executed = False
+                    raise
+                if shell.__dict__.get("__getattr__") is find:
+                    del shell.__dict__["__getattr__"]
+                return getattr(shell, attribute)
+            else:
+                raise AttributeError(f"module {name!r} has no attribute {attribute!r}")
+            setattr(shell, attribute, value)
+            return value
 
     shell.__dict__["__getattr__"] = find
     sys.modules[name] = shell

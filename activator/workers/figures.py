@@ -35,12 +35,13 @@ class Life:
         self.of_workers: dict[int, RevisionStatistics] = {}
         self.ended: RevisionStatistics | None = None  # totals of the workers that do not report it any more
         self.leaving: set[int] | None = None  # once it was dropped: workers that may still have requests of it
-        self._sum: RevisionStatistics | None = None  # kept while no worker reports: most revisions are idle
+        self._sum: RevisionStatistics | None = None  # kept while no report differs: most revisions are idle
 
     def reported(self, worker: int, statistics: RevisionStatistics) -> None:
         """Replace what the worker has reported."""
-        self.of_workers[worker] = statistics
-        self._sum = None
+        if self.of_workers.get(worker) != statistics:
+            self.of_workers[worker] = statistics
+            self._sum = None
 
     def sum(self) -> RevisionStatistics | None:
         """Return the sum over all workers; None if no worker has reported it."""

@@ -1,8 +1,9 @@
 """Replicas that agree on views, in one process and one time, from one seed.
 
 The network delays, loses links, and partitions, one way as well; replicas are killed, stopped for a while, started
-again, and leave. What is checked: nobody who may act is ever taken for ended; one epoch has one view; views take effect
-in the order of their epochs; and when all is calm, all who live act in one view that has all of them.
+again, and leave. What is checked: a view that takes effect names all who live and act in it or in an earlier one; one
+epoch has one view; views take effect in the order of their epochs; and when all is calm, all who live act in one view
+that has all of them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Process:
         self.number = number
         self.is_dead = False
         self.stopped_until_s = 0.0
-        self.has_acted = False  # it has been in a view in effect: it may have slots
+        self.first_epoch = 0  # of the first view in effect that it was in: from then on it may have slots
         self.may_grant = True
         self.view = GroupView()
         self.epochs: list[int] = []
@@ -271,9 +272,11 @@ class GroupWorld:
         numbers = {replica.number for replica in view.replicas}
         assert process.number in numbers, "in a view without itself"
         process.view = view
-        process.has_acted = True
+        process.first_epoch = process.first_epoch or view.epoch
         for other in self.all:
-            if other.has_acted and not other.is_dead and not self.rules.releases_silent:
+            # Whoever acts in later views only waits for this process, which these views name.
+            has_acted = 0 < other.first_epoch <= view.epoch
+            if has_acted and not other.is_dead and not self.rules.releases_silent:
                 named = other.number in numbers or other.seat in {seat_of(number) for number in view.unproven}
                 assert named, f"seat {other.seat} lives, and view {view.epoch} of seat {process.seat} does not name it"
 

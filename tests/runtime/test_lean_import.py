@@ -61,6 +61,26 @@ def test_aiohttp_without_its_client() -> None:
     """)
 
 
+def test_threads_that_ask_while_the_package_is_executed_wait_for_it() -> None:
+    run("""
+        import sys, threading
+        from activator.runtime import lean_import
+        lean_import.prepare("aiohttp")
+        lean_import.prepare("kubernetes_asyncio")
+        import aiohttp, kubernetes_asyncio.client
+        sys.setswitchinterval(1e-6)
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(aiohttp.ClientSession)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [aiohttp.ClientSession] * 8, found
+        assert kubernetes_asyncio.client.__version__
+        print("fine")
+    """)
+
+
 def test_what_was_imported_before_stays_as_it_is() -> None:
     run("""
         import kubernetes_asyncio

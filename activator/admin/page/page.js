@@ -379,8 +379,8 @@ document.addEventListener('keydown', event => {
 
 async function look() {
   const began_ms = performance.now();
-  const answer = await ask('/debug/overview');
-  if (!answer.ok) throw new Error('status ' + answer.status);
+  const answer = await ask('/debug/overview').catch(error => { kept_until_ms = 0; throw error; });
+  if (!answer.ok) { kept_until_ms = 0; throw new Error('status ' + answer.status); }
   const all = await answer.json(), since_s = last === null ? 0 : (began_ms - last) / 1000, keys = new Set();
   for (const now of all.revisions) {
     keys.add(now.key);
@@ -403,7 +403,7 @@ async function look() {
 }
 async function again() {
   if (!document.hidden) {
-    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; kept_until_ms = 0; }
+    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
   }
   setTimeout(again, rows.size > ROWS_OFTEN ? SELDOM_MS : OFTEN_MS);
 }

@@ -156,7 +156,10 @@ class MessageParser:
         raise NotImplementedError
 
     def _repeats_fields(self) -> bool:
-        """Return True if fields that repeat those of a repeatable head mean the same behind the line judged last."""
+        """Return True if fields that repeat those of a repeatable head mean the same behind the line judged last.
+
+        Called after `_judge_line`.
+        """
         return False
 
     def _deliver_head(self) -> None:
@@ -270,7 +273,7 @@ class MessageParser:
             self._judge_line(data[pos:line_end])
             if seen:
                 end = line_end + len(seen) - self._seen_line_end
-                if data[line_end:end] == seen[self._seen_line_end :] and self._repeats_fields():
+                if end <= stop and data[line_end:end] == seen[self._seen_line_end :] and self._repeats_fields():
                     self._feed(self._for_grammar(data[pos:line_end] + _HEAD_END, line_end - pos))
                     self._end_head(data[pos:end], line_end - pos, len(data) - end)
                     return end

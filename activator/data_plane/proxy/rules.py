@@ -66,12 +66,12 @@ class Question:
         self.level = None
         if not rules.has_paths or is_plain(path) or not path.startswith(b"/"):
             return
-        self.path = for_comparison(path)
         sent = to_send(path)
         if sent != path:
             self.sent = sent
-        if (b"%" in path or b";" in path) and (
-            b"%00" in path or not rules.same_prefixes(self.path, other_reading(path))
+        self.path = for_comparison(sent)  # the pod reads what it is sent
+        if (b"%" in sent or b";" in sent) and (
+            b"%00" in sent or not rules.same_prefixes(self.path, other_reading(sent))
         ):
             self.refusal = _UNDECIDED
 

@@ -7,6 +7,7 @@ import pytest
 from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.http1.target import METHODS
+from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import RequestRun, Requests, all_ways
 
 NEXT = b"GET /next HTTP/1.1\r\nHost: next\r\n\r\n"
@@ -246,3 +247,12 @@ def test_known_lines_and_hosts_are_not_mixed_up() -> None:
         (b"h1", [(b"Host", b"h1")]),
         (b"h2", [(b"Host", b"h2")]),
     ]
+
+
+def test_a_new_line_before_repeated_fields_counts_for_the_limit_of_the_head() -> None:
+    fields = b" HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 700 + b"\r\n\r\n"
+    long = b"GET /" + b"p" * 900 + fields
+    for pieces in ([b"GET /" + fields, long], [b"GET /" + fields, long[:500], long[500:]]):
+        run = RequestRun(pieces, RequestLimits(header_bytes=1024))
+        assert run.error is not None and run.error.reason is Reason.HEADERS_TOO_LARGE
+        assert len(run.sink.complete) == 1

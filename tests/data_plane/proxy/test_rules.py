@@ -278,6 +278,7 @@ PIECES = ["/", "/", "..", ".", "a", "b", "%2e", "%2E", "%61", "%2f", "%5C", ";",
 @given(st.lists(st.sampled_from(PIECES), max_size=12))
 @example(["a", "/", "..", ";", "/", "b"])
 @example(["c", "%2f", "..", "/", "a"])
+@example(["a", "%2f", "/", "%2f", "/", ".."])
 def test_no_path_selects_another_revision_than_its_pod_would(pieces: list[str]) -> None:
     """Whatever a server makes of the path that it is sent: it does not lie behind another rule's prefix."""
     router = router_of(
