@@ -273,7 +273,8 @@ class Group:
             is_later = one.accepted_epoch > self.effective.epoch and one.accepted_epoch != self.accepted.epoch
             if is_elsewhere or is_later:
                 return False
-        return self.contacts.is_majority({self.seat, *[one.seat for one in recent]})
+        # A life that has just begun knows of no view, and may take part in another one at any moment.
+        return self.contacts.is_majority({self.seat, *[one.seat for one in recent if one.is_in(self.effective)]})
 
     def unproven(self) -> list[int]:
         """Return the replicas that are not in the view and not known to have ended. Revisions that they owned wait."""

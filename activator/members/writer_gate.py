@@ -3,8 +3,9 @@
 Rules
   1. The writers of a view are its replicas with `writes`: they have read the cluster once, and do not drain.
   2. A writer that is not in the next view and is not proven to have ended stops by itself, `settle_s` after its last
-     contact with a majority (`Group.may_write`). Its objects wait for the same time. If the former view is not known,
-     all objects wait.
+     contact with a majority (`Group.may_write`). Its objects wait for the same time. All objects wait if the former view
+     is not known, or if this replica could not write for so long before the change: the others may have formed views in
+     the meantime, also with earlier epochs if all who knew the last one have been started again.
   3. Nothing here waits or does I/O. At most DOUBTS_MAX views that lost a writer are remembered; if there are more, all
      objects wait.
 """
@@ -32,12 +33,15 @@ class WriterGate:
         self._effective = NO_VIEW
         self._doubts: list[tuple[float, Doubt]] = []  # each with the time at which it expires
         self._all_wait_s = float("-inf")  # until this time, all objects wait
+        self._could_write_s = float("-inf")  # when this replica could last write
 
     def judge(self, effective: GroupView, accepted: GroupView, may_write: bool) -> Writers:
         """Return the present writers. To be called at each change of a view, and often."""
         now_s = self._now()
         if effective.epoch != self._effective.epoch:
             self._changed(effective, now_s)
+        if may_write:
+            self._could_write_s = now_s
         self._doubts = [one for one in self._doubts if one[0] > now_s]
         if not effective.epoch:
             return Writers(self._seat, is_allowed=False)
@@ -59,7 +63,9 @@ class WriterGate:
         if not effective.unproven:
             return
         until_s = now_s + self._settle_s
-        if not former.epoch or not follows_on(former.epoch, effective.epoch) or len(self._doubts) >= DOUBTS_MAX:
+        is_known = former.epoch and follows_on(former.epoch, effective.epoch)
+        was_cut_off = now_s - self._could_write_s > self._settle_s
+        if not is_known or was_cut_off or len(self._doubts) >= DOUBTS_MAX:
             self._all_wait_s = until_s
             return
         silent = {one.number for one in former.replicas if one.writes} & set(effective.unproven)
