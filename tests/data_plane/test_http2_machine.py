@@ -301,3 +301,20 @@ class Storm(RuleBasedStateMachine):
 
 TestStorm = Storm.TestCase
 TestStorm.settings = settings(max_examples=2000 if DEEP else 100, stateful_step_count=80 if DEEP else 50)
+
+
+def test_a_second_connection_without_settings_is_not_waited_for_longer_than_the_first() -> None:
+    """The look at the first one came too early for the second, and no other look followed."""
+    storm = Storm()
+    storm.a_request_over_http_1(has_body=False, upgrade=b"")
+    storm.a_dial_succeeds(number=0, settings_of={})
+    storm.time_passes(seconds=0.1)
+    for _ in range(2):
+        storm.a_request_over_http_1(has_body=False, upgrade=b"")
+    storm.a_connection_ends(how="lost", number=0, of_client=False)
+    storm.a_dial_succeeds(number=0, settings_of={})
+    pool = storm.it.pools[0]
+    assert pool._waiting and not pool.dialled
+    storm.time_passes(seconds=6.0)
+    assert pool.dialled
+    storm.teardown()

@@ -24,7 +24,7 @@ from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.pooled_connection import PooledConnection
-from activator.runtime.clock import Now
+from activator.runtime.clock import NEVER, Now
 
 HTTP2_POD_IDLE_S: Final = 30.0  # a connection without streams; a server announces its close with GOAWAY
 
@@ -50,7 +50,7 @@ class Http2Pool(PodPool):
         self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # the assumed limit of a connection that is being opened
         self._known: bool = False  # the pod has announced its limit
         self._unsettled: dict[Http2PodConnection, None] = {}  # open connections without SETTINGS of the pod
-        self._sweeping: bool = False
+        self._sweep_due_s: float = NEVER
         self._is_protocol_logged: bool = False  # the wrong protocol of the pod has been logged
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
@@ -122,9 +122,7 @@ class Http2Pool(PodPool):
         assert isinstance(connection, Http2PodConnection)
         if not connection.codec.is_settled():
             self._unsettled[connection] = None
-            if not self._sweeping:
-                self._sweeping = True
-                self._context.wheel.arm(self._sweep, connection.last_read_s + SETTINGS_PATIENCE_S)
+            self._sweep_at(connection.last_read_s + SETTINGS_PATIENCE_S)
         else:
             if self._unsettled:
                 self._unsettled.pop(connection, None)
@@ -144,9 +142,7 @@ class Http2Pool(PodPool):
                 connection.close()
                 return
             connection.idle_since_s = self._now()
-            if not self._sweeping:
-                self._sweeping = True
-                self._context.wheel.arm(self._sweep, connection.idle_since_s + HTTP2_POD_IDLE_S)
+            self._sweep_at(connection.idle_since_s + HTTP2_POD_IDLE_S)
         if room > 0 and not connection.is_ready:
             connection.is_ready = True
             self._ready.append(connection)
@@ -173,20 +169,26 @@ class Http2Pool(PodPool):
             if connection.is_idle():
                 connection.close()
 
+    def _sweep_at(self, due_s: float) -> None:
+        """Have `_close_old` called at this time, unless that happens earlier."""
+        if due_s < self._sweep_due_s:
+            self._sweep_due_s = due_s
+            self._context.wheel.arm(self._sweep, due_s)
+
     def _close_old(self, now_s: float) -> None:
-        self._sweeping = False
-        oldest_s = 0.0
+        """Close what was idle for too long, and dial for requests that wait for a pod that sends no SETTINGS."""
+        self._sweep_due_s = NEVER
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
-            if not connection.is_idle():
-                continue
-            if connection.idle_since_s + HTTP2_POD_IDLE_S <= now_s:
-                connection.close()
-            elif oldest_s == 0.0 or connection.idle_since_s < oldest_s:
-                oldest_s = connection.idle_since_s
-        if oldest_s > 0.0:
-            self._sweeping = True
-            self._context.wheel.arm(self._sweep, oldest_s + HTTP2_POD_IDLE_S)
+            due_s = NEVER
+            if connection.is_idle():
+                due_s = connection.idle_since_s + HTTP2_POD_IDLE_S
+                if due_s <= now_s:
+                    connection.close()
+            elif connection in self._unsettled:
+                due_s = connection.last_read_s + SETTINGS_PATIENCE_S
+            if due_s > now_s:
+                self._sweep_at(due_s)
         self._fill()
 
     def _remove_connection(self, connection: PooledConnection) -> None:
