@@ -4,8 +4,8 @@ Rules
   1. The writers of a view are its replicas with `writes`: they have read the cluster once, and do not drain.
   2. A writer that is not in the next view and is not proven to have ended stops by itself, `settle_s` after its last
      contact with a majority (`Group.may_write`). Its objects wait for the same time. All objects wait if the former
-     view is not known, or if this replica could not write for so long before the change: the others may have formed views in
-     the meantime, also with earlier epochs if all who knew the last one have been started again.
+     view is not known, or if this replica could not write for so long before the change: the others may have formed
+     views in the meantime, also with earlier epochs if all who knew the last one have been started again.
   3. Nothing here waits or does I/O. At most DOUBTS_MAX views that lost a writer are remembered; if there are more, all
      objects wait.
 """
