@@ -258,6 +258,7 @@ class Storm(RuleBasedStateMachine):
             for line in it.clients
             if hasattr(line.connection, "_codec") and not line.lost
         )
+        it.world.clock.turn()  # what a request leaves unused is given back at the end of the turn
         for pool in it.pools:
             held = 0
             for line in pool.lines:

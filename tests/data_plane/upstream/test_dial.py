@@ -213,7 +213,7 @@ def run(scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_resets_at_every_point_leave_nothing_behind(tls: bool, tmp_path: Path) -> None:
-    """A descriptor that was closed twice would be a bystander's, or SIGABRT; `make deep`: 10^6 dials."""
+    """A descriptor that was closed twice would be a bystander's, or SIGABRT; `make deep`: 10^5 dials."""
     server, client = contexts(tmp_path)
     pod = Resetting(server if tls else None)
     wanted = (90_000 if not tls else 10_000) if DEEP else (3_000 if not tls else 300)
