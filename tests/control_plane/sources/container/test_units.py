@@ -399,7 +399,7 @@ def test_a_name_that_is_taken_is_told_after_a_broken_connection(tmp_path: Path) 
         assert "the name mine is in use" in made.failures()[0]
         assert list(made.engine.containers.values()) == [theirs]
 
-    play(tmp_path, scenario, patience=0.7)
+    play(tmp_path, scenario, patience=2.5)
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
