@@ -426,7 +426,7 @@ class Group:
         self._commit_if_accepted()
 
     def _proposing(self, view: GroupView) -> Propose:
-        """Return the proposal of a view. Whoever outlives this replica can then have the end of others proven."""
+        """Return the proposal of a view. Replicas that outlive this one can then have the end of others proven."""
         known = [self.contacts.introduced[one] for one in view.unproven if one in self.contacts.introduced]
         return Propose(view, tuple(known[-INTRODUCED_ALIVE_MAX:]))
 

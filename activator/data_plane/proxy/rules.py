@@ -69,7 +69,7 @@ class Question:
         sent = to_send(path)
         if sent != path:
             self.sent = sent
-        self.path = for_comparison(sent)  # the pod reads what it is sent
+        self.path = for_comparison(sent)  # the form that the pod receives
         if (b"%" in sent or b";" in sent) and (
             b"%00" in sent or not rules.same_prefixes(self.path, other_reading(sent))
         ):
