@@ -28,6 +28,7 @@ from tests.e2e.running import (
     eventually,
     figures,
     gated,
+    is_dead,
     process_revision,
 )
 
@@ -206,6 +207,7 @@ def test_the_loss_of_the_reaper_is_told(run_activator: RunActivator) -> None:
     commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in activator.processes()}
     (reaper,) = [pid for pid, command in commands.items() if b"reaper.py" in command]
     os.kill(reaper, signal.SIGKILL)
+    eventually(lambda: is_dead(reaper), "the reaper has ended")  # its pipe is closed
     assert ask(activator.address, request()).status == 200
     activator.wait_log("the reaper has ended")
     activator.signal(signal.SIGTERM)
