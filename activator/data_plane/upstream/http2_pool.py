@@ -176,7 +176,7 @@ class Http2Pool(PodPool):
             self._context.wheel.arm(self._sweep, due_s)
 
     def _close_old(self, now_s: float) -> None:
-        """Close connections that were idle for too long, and dial for requests that wait for a pod that sends no SETTINGS."""
+        """Close connections that were idle for too long; dial for requests that wait for a pod without SETTINGS."""
         self._sweep_due_s = NEVER
         for connection in list(self._open):
             assert isinstance(connection, Http2PodConnection)
