@@ -23,15 +23,19 @@ from tests.e2e.test_e2e_workers import pids
 
 START_S = 90.0  # beside replicas that take all of the machine
 PORTS = (12_000, 32_000)
+SHARES = 8
 
 
 def free_ports(count: int) -> list[int]:
     """Below those that the kernel gives to whoever asks for any, so that it gives them to nobody meanwhile."""
     chance = random.SystemRandom()  # tests in other processes have the same seed
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % SHARES  # none of another process of the tests
     sockets: list[socket.socket] = []
     while len(sockets) < count:
+        port = chance.randrange(*PORTS)
         with contextlib.suppress(OSError):
-            sockets.append(socket.create_server(("127.0.0.1", chance.randrange(*PORTS))))
+            if port % SHARES == share:
+                sockets.append(socket.create_server(("127.0.0.1", port)))
     ports = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:
         sock.close()
