@@ -337,6 +337,7 @@ def test_passes_of_the_control_plane(collector: Collector) -> None:
         "error.type": "timeout",
     }
     assert spans["reconcile revision"].status.code == 2
+    assert {(len(span.trace_id), len(span.span_id)) for span in spans.values()} == {(16, 8)}
 
 
 class Stuck:
