@@ -20,13 +20,15 @@ from urllib.request import getproxies
 
 import aiohttp
 
+from activator.runtime.units import MIB
+
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import Configuration
 
 KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # for a connection to the Kubernetes API, TLS included
 
 _NETRC_FILE: Final = "~/.netrc"
-_READ_BUFFER_BYTES: Final = 2 * 1024 * 1024  # as in the library: one event of a watch may be as large as an object
+_READ_BUFFER_BYTES: Final = 2 * MIB  # as in the library: one event of a watch may be as large as an object
 _CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the caller bounds the rest
 
 
@@ -35,14 +37,12 @@ class KubeSession:
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
-        self._options: dict[str, Any] = {}
-        for name, value in (
-            ("proxy", configuration.proxy),
-            ("proxy_headers", configuration.proxy_headers),
-            ("server_hostname", configuration.tls_server_name),
-        ):
-            if value:
-                self._options[name] = value
+        options = {
+            "proxy": configuration.proxy,
+            "proxy_headers": configuration.proxy_headers,
+            "server_hostname": configuration.tls_server_name,
+        }
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=configuration.connection_pool_maxsize, ssl=_tls_of(configuration)),
             trust_env=_has_environment_settings(),

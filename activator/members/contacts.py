@@ -239,6 +239,10 @@ class Contacts:
         """Return the replicas that may be alive, with their processes where these are known."""
         return tuple([self.introduced.get(number) or Replica(number) for number in self._alive])
 
+    def known(self, numbers: Iterable[int]) -> tuple[Replica, ...]:
+        """Return those of these replicas whose processes are known."""
+        return tuple([self.introduced[number] for number in numbers if number in self.introduced])
+
     def may_act(self) -> set[int]:
         """Return the replicas that may use slots, as far as any reachable replica knows."""
         found = set(self._alive) - self._released

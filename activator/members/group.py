@@ -139,7 +139,7 @@ class Group:
 
     def set_lives(self, lives: RevisionLives) -> None:
         """Set the lives of the revisions of this replica, and send the changes to the others."""
-        added = RevisionLives(_added(lives.present, self.lives.present), _added(lives.dropped, self.lives.dropped))
+        added = lives.since(self.lives)
         self.lives = lives
         if added.present or added.dropped:
             for contact in self.contacts.linked():
@@ -322,15 +322,12 @@ class Group:
 
     def _suspect(self) -> None:
         """Check whether silent replicas have ended: on this machine, and by members on theirs or on their seat."""
-        for number in self.contacts.silent():
-            replica = self.contacts.introduced.get(number)
-            if replica is None:
-                continue
+        for replica in self.contacts.known(self.contacts.silent()):
             self._inquire(replica)
             for contact in self.contacts.linked():
                 other = contact.replica
                 is_there = other is not None and bool(other.machine) and other.machine == replica.machine
-                if contact.seat == seat_of(number) or is_there:
+                if contact.seat == seat_of(replica.number) or is_there:
                     self._send(contact.seat, Suspected(replica))
 
     def _may_take_part(self, now_s: float) -> bool:
@@ -427,8 +424,7 @@ class Group:
 
     def _proposing(self, view: GroupView) -> Propose:
         """Return the proposal of a view. Replicas that outlive this one can then have the end of others proven."""
-        known = [self.contacts.introduced[one] for one in view.unproven if one in self.contacts.introduced]
-        return Propose(view, tuple(known[-INTRODUCED_ALIVE_MAX:]))
+        return Propose(view, self.contacts.known(view.unproven)[-INTRODUCED_ALIVE_MAX:])
 
     def _consider(self, contact: Contact, view: GroupView) -> None:
         """Accept a proposed view, if it comes from the coordinator and is no older than the last one."""
@@ -500,8 +496,3 @@ class Group:
         if allowed != self.may_grant:
             self.may_grant = allowed
             self._grant(allowed)
-
-
-def _added(lives: dict[str, int], former: dict[str, int]) -> dict[str, int]:
-    """Return the entries of `lives` that are not in `former`."""
-    return dict(lives.items() - former.items())

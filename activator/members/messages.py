@@ -50,6 +50,11 @@ class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
     present: dict[str, int] = {}
     dropped: dict[str, int] = {}
 
+    def since(self, former: RevisionLives) -> RevisionLives:
+        """Return the entries that are not in `former`."""
+        present = dict(self.present.items() - former.present.items())
+        return RevisionLives(present, dict(self.dropped.items() - former.dropped.items()))
+
 
 class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The identity of the sender. Sent at the start of a link, and when its data planes change.

@@ -32,6 +32,7 @@ _SHELLS: Final[dict[str, dict[str, str]]] = {
     "kubernetes_asyncio.client.models": {},
     "aiohttp": {},
 }
+
 # Special names that need the real package. Tools ask for others only to inspect a module.
 _OF_PACKAGES: Final = {"__all__", "__version__"}
 

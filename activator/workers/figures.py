@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -23,8 +22,6 @@ from activator.messages import (
 )
 from activator.workers.messages import WorkerCounts
 from activator.workers.sums import lasting, plus
-
-Key = TypeVar("Key")
 
 
 class Life:

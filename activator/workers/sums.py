@@ -5,7 +5,7 @@ Rules
      condition holds if it holds in one worker; of a text the first is taken. So a new figure needs no line here.
   2. All workers have the same table, except for short times: the fields in `_GREATEST` are the maximum.
   3. `lasting` keeps what a worker reported when it has ended, so that totals never fall, without the fields in
-     `_GAUGES`.
+     `GAUGES`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 _TABLE: Final = frozenset({"capacity", "pods", "length", "slots", "holes", "trailing", "fragmentation"})
 # Each worker counts the same starts, growths of the table, and transitions of pods.
 _GREATEST: Final = _TABLE | {"trims", "growths", "full_total", "cold_starts_total", "transitions"}
-_OF_FIRST: Final = frozenset({"incarnation", "dropped", "queue_limit"})
-_GAUGES: Final = _TABLE | {
+OF_FIRST: Final = frozenset({"incarnation", "dropped", "queue_limit"})
+GAUGES: Final = _TABLE | {
     "queued", "gathering", "delivering", "held_bytes", "cannot_start", "in_flight", "connections", "tunnels",
     "client_connections", "handshakes", "exchanges", "held_requests", "file_bytes", "answers", "answer_bytes",
     "streams", "resident_bytes", "owned", "held",
@@ -34,7 +34,7 @@ def plus(one: T, other: T) -> T:
     """Return the sum of two messages of one type."""
     values = {}
     for name in one.__struct_fields__:
-        if name not in _OF_FIRST:
+        if name not in OF_FIRST:
             values[name] = _sum(getattr(one, name), getattr(other, name), name in _GREATEST)
     return replace(one, **values)
 
@@ -44,7 +44,7 @@ def lasting(one: T) -> T:
     values = {}
     for name in one.__struct_fields__:
         value = getattr(one, name)
-        if name in _GAUGES:
+        if name in GAUGES:
             values[name] = (0,) * len(value) if isinstance(value, tuple) else type(value)()
         elif isinstance(value, msgspec.Struct):
             values[name] = lasting(value)

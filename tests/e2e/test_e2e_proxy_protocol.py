@@ -19,16 +19,9 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, CutShortError, request
 from tests.e2e.pods import PodSide, ScriptedPod
 from tests.e2e.running import Activator, eventually
+from tests.e2e.test_e2e_members import free_ports
 
 SIGNATURE = b"\r\n\r\n\0\r\nQUIT\n"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 def listens(port: int) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import typing
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
 
@@ -12,6 +14,7 @@ from activator.config.specs import KnativeSpec, RevisionSpec
 from activator.messages import (
     DataPlaneStatistics,
     DropRevision,
+    Http2Statistics,
     RevisionEnded,
     RevisionStatistics,
     SetRevision,
@@ -21,7 +24,7 @@ from activator.messages import (
 from activator.runtime.distribution import Distribution
 from activator.workers.figures import Figures
 from activator.workers.messages import Statistics, WorkerCounts, encode, from_worker
-from activator.workers.sums import lasting, plus
+from activator.workers.sums import GAUGES, OF_FIRST, lasting, plus
 
 KEY = "ns/a"
 
@@ -217,3 +220,22 @@ def test_a_report_crosses_the_wire() -> None:
     counts = WorkerCounts(DataPlaneStatistics(transitions={(1, 2): 3}), 1, {"sent": 4})
     message = Statistics(1, (revision(3),), complete=True, counts=counts)
     assert from_worker(encode([message])) == [message]
+
+
+def test_a_number_is_a_total_or_a_gauge() -> None:
+    """A gauge that is not named would stay in the sums when its worker has ended."""
+    totals = {
+        "trims", "growths", "late_releases", "bad_picks", "request_bytes", "response_bytes", "lost_log_lines", "cpu_s",
+    }  # fmt: skip
+    for struct in (
+        RevisionStatistics,
+        TableStatistics,
+        TrafficStatistics,
+        DataPlaneStatistics,
+        Http2Statistics,
+        WorkerCounts,
+    ):
+        for field in msgspec.structs.fields(struct):
+            if field.type in (int, float, bool) or typing.get_origin(field.type) is tuple:
+                is_total = field.name.endswith("_total") or field.name in totals
+                assert is_total != (field.name in GAUGES | OF_FIRST), f"{struct.__name__}.{field.name}"

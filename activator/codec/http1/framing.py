@@ -5,8 +5,9 @@ Rules
      boundary of a message is always a boundary between two calls of llhttp. Every limit is therefore checked before
      llhttp sees the bytes, and the parser always knows which message a byte belongs to.
   2. Only bytes that llhttp delivered are passed to the sink. The end of a message is computed twice, here and by
-     llhttp; a message on which the two disagree is refused. A head whose bytes are those of the last one on the
-     connection is an exception: both have accepted it already, so neither reads it again (`_read_again`).
+     llhttp; a message on which the two disagree is refused. The exception is a head whose bytes repeat those of the
+     last one on the connection: both have accepted it, so neither reads it again (`_read_again`). If only its first
+     line differs, both read that line.
   3. This code checks the first line before llhttp sees any of it: the line is buffered until it is complete (bounded by
      the subclass). The bytes behind it are streamed to llhttp, so that an invalid byte or line is refused at once. The
      fields are classified when all are received: an incomplete head is buffered (bounded by `head_max`).
@@ -22,13 +23,14 @@ Rules
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, TypeAlias
+from typing import Final
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser, HttpResponseParser
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import ChunkTracker
 from activator.codec.http1.fields import FieldJudge, end_of_line
+from activator.codec.http1.llhttp import Delivery, Grammar
 from activator.codec.message import Headers
 from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
@@ -36,8 +38,6 @@ from activator.runtime.units import KIB
 
 TRAILERS_BYTES_MAX: Final = 8 * KIB
 SEEN_BYTES_MAX: Final = 2 * KIB  # the longest head that is kept to recognise the next one by it
-
-Grammar: TypeAlias = HttpRequestParser | HttpResponseParser
 
 HEAD: Final = 0
 LENGTH: Final = 1
@@ -48,33 +48,6 @@ _LINE_END: Final = b"\r\n"
 _LENGTH_NAME: Final = b"content-length:"
 _HEAD_END: Final = b"\r\n\r\n"
 _NOT_IN_LINE: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # a reason phrase may hold a HTAB
-
-
-class Delivery:
-    """The callbacks of llhttp."""
-
-    # httptools looks up each of these when a parser is made. None disables the callback; a missing attribute does so
-    # too, but costs an AttributeError (1.3 instead of 0.6 us per parser).
-    on_url: ClassVar[None] = None
-    on_header: ClassVar[None] = None
-    on_status: ClassVar[None] = None
-    on_message_begin: ClassVar[None] = None
-    on_chunk_header: ClassVar[None] = None
-    on_chunk_complete: ClassVar[None] = None
-
-    def __init__(self) -> None:
-        self.head_complete: bool = False
-        self.message_complete: bool = False
-        self.pieces: list[bytes] = []  # body data that `MessageParser` has not taken yet
-
-    def on_headers_complete(self) -> None:
-        self.head_complete = True
-
-    def on_body(self, data: bytes) -> None:
-        self.pieces.append(data)
-
-    def on_message_complete(self) -> None:
-        self.message_complete = True
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -296,7 +269,8 @@ class MessageParser:
 
     def _read_again(self, data: bytes, pos: int, seen: bytes) -> int:
         """Read the message at `pos` if its head is `seen` and its body is complete. Return its end, or -1."""
-        if (not data.startswith(seen)) if pos == 0 else data[pos : pos + len(seen)] != seen:
+        repeats = data.startswith(seen) if pos == 0 else data[pos : pos + len(seen)] == seen
+        if not repeats:
             return -1
         start = pos + len(seen)
         end = start + max(self._fields.content_length, 0)

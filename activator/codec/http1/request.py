@@ -23,7 +23,8 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX, ChunkTracker
 from activator.codec.http1.fields import tokens, value_of
-from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, Grammar, MessageParser
+from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, MessageParser
+from activator.codec.http1.llhttp import Grammar
 from activator.codec.http1.target import RequestLine, check_authority
 from activator.codec.message import Fields, Headers, RequestHead
 from activator.config.model.listeners import Limits

@@ -29,10 +29,10 @@ from activator.codec.http1.framing import (
     LENGTH,
     TRAILERS_BYTES_MAX,
     UNTIL_EOF,
-    Grammar,
     MessageParser,
     without_lengths,
 )
+from activator.codec.http1.llhttp import Grammar
 from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead
 from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason

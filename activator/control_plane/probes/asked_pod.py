@@ -30,12 +30,12 @@ PROBE_TIMEOUT_RTTS: Final = 16.0
 PROBE_TIMEOUT_MAX_S: Final = 10.0
 PROBE_MOMENT_S: Final = 0.25  # a question holds its place for so long; a silent one does not delay others
 PROBE_EXPEDITE_S: Final = 0.25  # how long probing is expedited after the last report of waiting requests
-# A expedited pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
+# An expedited pod is probed in steps of a share of the time since requests began to wait, between the bounds; the steps
 # grow where more than PROBES_EXPEDITED_MAX pods are expedited.
 PROBE_EXPEDITED_STEP_SHARE: Final = 0.01
 PROBE_EXPEDITED_STEP_MIN_S: Final = 0.002
 PROBE_EXPEDITED_STEP_MAX_S: Final = 0.025
-PROBE_SECOND_AFTER_S: Final = 0.025  # a expedited pod that has not answered by then gets a second, concurrent question
+PROBE_SECOND_AFTER_S: Final = 0.025  # an expedited pod that has not answered by then gets a second, concurrent question
 
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 

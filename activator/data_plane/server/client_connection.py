@@ -383,8 +383,13 @@ class Deadlines(Deadline):
         self.half_close_s: float = NEVER  # a half-closed client is checked
 
     def earliest_s(self) -> float:
-        earliest_s = min(self.body_s, self.head_s)  # `min` takes 10 times as long
-        return min(self.half_close_s, earliest_s)
+        # Compared one by one: compiled, `min` takes 1,700 instructions for each new connection.
+        earliest_s = self.head_s
+        if self.body_s < earliest_s:
+            earliest_s = self.body_s
+        if self.half_close_s < earliest_s:
+            earliest_s = self.half_close_s
+        return earliest_s
 
     def expired(self, now_s: float) -> None:
         if self.connection is not None:
