@@ -1,4 +1,4 @@
-"""llhttp's parsers, by `httptools`, and what they deliver."""
+"""The parsers of llhttp, by `httptools`, and their callbacks."""
 
 from __future__ import annotations
 
