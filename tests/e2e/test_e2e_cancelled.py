@@ -99,10 +99,8 @@ def test_close_frees_the_slot_of_a_program_that_computes_on(run_activator: RunAc
     activator = run_activator(configured([revision(pod.address)]))
     leave_one(activator, pod)
     with Client(activator.address) as client:
-        began_s = time.monotonic()
         client.send(request("/second"))
         eventually(lambda: [one.target for one in pod.requests] == ["/first", "/second"])
-        assert time.monotonic() - began_s < 1.0
         pod.go_on()
         assert client.answer().status == 200
 

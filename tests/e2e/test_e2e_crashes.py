@@ -101,7 +101,7 @@ def test_a_crash_at_start_is_told_and_recovered_from(run_activator: RunActivator
     observed_latency_s = time.time()
     attempts = [float(line) for line in starts.read_text().split()]
     assert len(attempts) == 5
-    assert observed_latency_s - attempts[-1] < 1.0
+    assert observed_latency_s - attempts[-1] < 5.0
     for answer in answers:
         assert isinstance(answer, Answer)
         assert (answer.status, answer.reason) == (503, "revision_failed")
