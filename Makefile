@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-compiled test-plain demo wheel lint docs site coverage \
-	release-check chart chart-snapshots pictures proto format bench e2e deep soak night fuzz shuffled lock clean
+	release-check chart chart-snapshots pictures proto format bench e2e deep soak night fuzz shuffled flaky lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -198,6 +198,9 @@ shuffled: $(VENV)/.packages build  ## what must hold in any order: tests, and th
 	for seed in $(or $(SEEDS),1 2 3); do \
 	    $(PY) -m pytest -q --shuffle $$seed $(SHUFFLED) $(PYTEST_ARGS) || exit 1; \
 	done
+
+flaky: $(VENV)/.packages build  ## the end-to-end tests in random order beside busy processes: RUNS=10 from SEED=1 on
+	$(PY) -m tests.flaky --runs $(or $(RUNS),10) --first $(or $(SEED),1)
 
 lock: $(VENV)/bin/python  ## writes requirements-dev.txt anew from pyproject.toml
 	rm -rf build/lock

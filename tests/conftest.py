@@ -1,7 +1,7 @@
 """What every test shares: the world it runs in, how many examples a property gets, and who may skip.
 
 `--shuffle SEED`: the tests in random order, and every loop that asyncio makes for them one that shuffles its ready
-callbacks, in debug mode (`make shuffled`).
+callbacks, in debug mode (`make shuffled`). `--order SEED`: only the order of the tests.
 
 Rules
   1. Same code, same result: examples are derived from the test's name, not from chance. `make deep` tries many more.
@@ -48,6 +48,7 @@ settings.load_profile("deep" if DEEP else "default")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--order", type=int, metavar="SEED", help="random order of tests")
     parser.addoption("--shuffle", type=int, metavar="SEED", help="random order of tests and of a loop's callbacks")
 
 
@@ -71,6 +72,8 @@ def _shuffling_policy(seed: int) -> asyncio.AbstractEventLoopPolicy:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     seed = config.getoption("--shuffle")
+    if seed is None:
+        seed = config.getoption("--order")
     if seed is not None:
         random.Random(seed).shuffle(items)
 
