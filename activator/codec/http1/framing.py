@@ -83,6 +83,7 @@ class MessageParser:
         self._stopped: bool = False  # this call parses nothing more
         self.needs_turn: bool = False  # the share of this turn is used up, and unparsed data are left
         self._grammar_spoilt: bool = False  # llhttp does not expect another message
+        self._grammar_used: bool = False  # llhttp takes no further message: the next head needs a new parser
         self._error: WireError | None = None  # why the connection is unusable
         # Data that were fed and not parsed, while the parser is paused or needs a turn.
         self._kept: bytes = b""
@@ -169,7 +170,6 @@ class MessageParser:
     def retire(self) -> None:
         """Release the data and the sink of a closed connection, so that no reference cycle is left to collect."""
         self._kept = b""
-        self._seen = b""
         self._begun = bytearray()
         self._delivery.pieces = []
         self._forget_sink()
@@ -237,6 +237,9 @@ class MessageParser:
                 return end
             self._seen = b""
         self.in_head = True
+        if self._grammar_used:
+            self._grammar = self._new_grammar()
+            self._grammar_used = False
         self._grammar_spoilt = False
         self._delivery.head_complete = False
         self._delivery.message_complete = False
@@ -451,8 +454,9 @@ class MessageParser:
         self._feed(b"".join(pieces))
 
     def _end_message(self, trailers: Headers, bytes_left: int) -> None:
-        if self._grammar_spoilt or self._fields.proxy_connection or not self._delivery.message_complete:
-            self._grammar = self._new_grammar()
+        fields = self._fields
+        if self._grammar_spoilt or fields.proxy_connection or fields.has_close or not self._delivery.message_complete:
+            self._grammar_used = True
         self._state = HEAD
         self.in_message = False
         self.body_remaining = 0

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.codec.http1.request import RequestParser, RequestSink
+from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.http1.serialise import plain_response
 from activator.codec.http2.frames import PREFACE
 from activator.codec.message import Headers, RequestHead
@@ -55,7 +55,7 @@ class Http1Connection(StreamOwner):
 
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
-        self._parser = RequestParser(_Sink(self), registry.limits)
+        self._parser = registry.parser_for(_Sink(self))
         self._is_first: bool = True  # no data has been parsed yet
         self._first_bytes: bytes = b""  # may be the beginning of HTTP/2's preface
         self._writing_paused: bool = False  # the client has a backlog
@@ -441,7 +441,9 @@ class Http1Connection(StreamOwner):
         super()._release()
         self._parsing = None
         self._tunnel = None
-        self._parser.retire()
+        parser = self._parser
+        self._parser = _NO_PARSER  # another connection may get it
+        self._registry.take_back(parser)
 
     def is_draining(self) -> bool:
         return self._registry.is_left(self._entry)
@@ -479,3 +481,6 @@ class _Sink(RequestSink):
             connection._reading.resume(SLOW_READER)  # it was paused for the body of this request, which is complete
             stream.request_ended = True
             stream.exchange.request_end(trailers)
+
+
+_NO_PARSER: Final = RequestParser(RequestSink(), RequestLimits())  # of closed connections

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
-from activator.codec.http1.request import RequestLimits
+from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.http2.frames import code_name
 from activator.data_plane.connection import Connection
 from activator.data_plane.headers.forwarding import Origins
@@ -31,6 +31,7 @@ from activator.runtime.transport import Transport
 STREAMS_MAX: Final = 128  # streams that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # shed connections that linger; then the oldest is closed
 TCP_CLOSE: Final = 7  # kernel state: nothing can be sent any more
+PARSERS_KEPT_MAX: Final = 64  # of closed connections; each holds a head of at most SEEN_BYTES_MAX
 HANDSHAKES_SHARE: Final = 0.5  # share of limits.connections that may be in a handshake; then the oldest is closed
 
 
@@ -114,6 +115,7 @@ class ConnectionRegistry:
         self.connections_max: int = 0
         self.handshakes_max: int = 0
         self.limit_connections(connections_max)
+        self._parsers: list[RequestParser] = []  # of closed connections
         # Subsets of `connections`:
         self.shed: dict[RegisteredConnection, None] = {}  # above the limit, refused as "overloaded"; the oldest first
         self.paused: dict[RegisteredConnection, None] = {}  # reading is paused
@@ -142,6 +144,24 @@ class ConnectionRegistry:
         """Set the limit. Connections above a lower limit stay; new ones are shed until their number is below it."""
         self.connections_max = connections_max
         self.handshakes_max = max(int(connections_max * HANDSHAKES_SHARE), 1)
+
+    # --- parsers ---
+
+    def parser_for(self, sink: RequestSink) -> RequestParser:
+        """Return a parser for an HTTP/1.1 connection, which is that of a closed connection if there is one."""
+        parsers = self._parsers
+        while parsers:
+            parser = parsers.pop()
+            if parser.limits is self.limits:  # they have not been changed by a reload
+                parser.begin(sink)
+                return parser
+        return RequestParser(sink, self.limits)
+
+    def take_back(self, parser: RequestParser) -> None:
+        """Retire the parser of a closed connection."""
+        parser.retire()
+        if parser.is_reusable() and len(self._parsers) < PARSERS_KEPT_MAX:
+            self._parsers.append(parser)
 
     # --- handshakes ---
 

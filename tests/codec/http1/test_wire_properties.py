@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from activator.codec.http1.lenient import LenientResponseParser
+from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.http1.response import ResponseParser
 from tests.codec.http1.hostile_requests import HOSTILE
-from tests.codec.http1.recording import Message, RequestRun, ResponseRun, Responses, feed_pieces
+from tests.codec.http1.recording import Message, RequestRun, Requests, ResponseRun, Responses, feed_pieces
 
 # Fragments of messages, in any order: nearer to the edges of the grammar than bytes at random.
 REQUEST_PARTS = [
@@ -107,6 +108,7 @@ FIELDS = [
     b"Host: a\r\nConnection: keep-alive, x-own\r\nX-Own: 1\r\ntraceparent: 00\r\n\r\n",
     b"Host: a\r\nContent-Length: 0\r\n\r\n",
     b"Host: a\r\nContent-Length: 3\r\n\r\nabc",
+    b"Host: a\r\nConnection: close\r\n\r\n",
     b"Host: a\r\nConnection: keep-alive\r\nProxy-Connection: keep-alive\r\n\r\n",
     b"Host: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
 ]
@@ -139,6 +141,39 @@ def test_a_request_that_repeats_another_is_read_like_a_first_one(messages: list[
         assert (head.claims, head.named, head.traceparent, head.upgrade) == (
             first.claims, first.named, first.traceparent, first.upgrade,
         )  # fmt: skip
+
+
+@given(st.lists(st.tuples(repeating_requests, cuts, st.integers(0, 300)), min_size=2, max_size=6))
+def test_the_parser_of_a_closed_connection_reads_like_a_new_one(
+    connections: list[tuple[list[bytes], list[int], int]],
+) -> None:
+    """Each connection ends somewhere, also within a message; some are paused, as during a response."""
+    parser: RequestParser | None = None
+    reused = 0
+    for messages, at, missing in connections:
+        data = b"".join(messages)
+        pieces = cut(data[: max(len(data) - missing, 1)] if missing < 100 else data, at)
+        new = RequestRun(pieces)
+        sink = Requests()
+        if parser is None:
+            parser = RequestParser(sink, RequestLimits())
+        else:
+            parser.begin(sink)
+            reused += 1
+        error = feed_pieces(parser.feed, pieces)
+        assert (error is None) == (new.error is None)
+        assert sink.messages == new.sink.messages
+        for head, other in zip(sink.heads, new.sink.heads, strict=True):
+            assert (head.claims, head.named, head.traceparent, head.upgrade) == (
+                other.claims, other.named, other.traceparent, other.upgrade,
+            )  # fmt: skip
+        if missing % 3 == 0:
+            parser.pause()
+            parser.feed(b"GET /left HTTP/1.1\r\n")
+        parser.retire()
+        if not parser.is_reusable():
+            parser = None
+    event(f"reused {reused} times")
 
 
 ANSWERS = [

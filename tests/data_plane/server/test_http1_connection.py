@@ -19,7 +19,7 @@ from activator.data_plane.server.http1_connection import (
     Http1Connection,
 )
 from activator.data_plane.server.http1_stream import ZEROS_MAX
-from activator.data_plane.server.registry import SHED_MAX, TCP_CLOSE, ConnectionRegistry
+from activator.data_plane.server.registry import PARSERS_KEPT_MAX, SHED_MAX, TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
 from activator.runtime.reasons import Reason
@@ -77,6 +77,38 @@ def test_a_request_sent_ahead_waits_until_the_client_takes_what_is_there() -> No
     visit.connection.resume_writing()
     assert visit.begun == 2
     visit.answer()
+    visit.end()
+
+
+def test_the_parser_of_a_closed_connection_serves_the_next_one_with_the_same_limits() -> None:
+    visit = Visit()
+    registry = visit.registry
+    used = []
+    for data in (GET, GET + GET[:10], LAST, GET):
+        parser = visit.connection._parser
+        used.append(parser)
+        visit.connection.data_received(data)
+        visit.answer()
+        visit.connection.connection_lost(None)
+        assert not registry.connections
+        visit.connection.pause_request(False)  # what comes late finds another parser
+        assert visit.connection._parser is not parser
+        if data is LAST:
+            registry.limits = RequestLimits(headers=7)
+        visit.connection = Http1Connection(registry)
+        visit.connection.connection_made(WrittenTransport())
+    assert used[1] is used[0], "it recognises the head of the former connection"
+    assert used[2] is not used[1], "the second connection ended within a head"
+    assert used[3] is not used[2] and used[3].limits is registry.limits, "the limits are others"
+    registry.limit_connections(2 * PARSERS_KEPT_MAX)
+    connections = [Http1Connection(registry) for _ in range(PARSERS_KEPT_MAX + 10)]
+    for one in connections:
+        one.connection_made(WrittenTransport())
+        one.data_received(GET)
+        visit.answer()
+    for one in connections:
+        one.connection_lost(None)
+    assert len(registry._parsers) == PARSERS_KEPT_MAX
     visit.end()
 
 
