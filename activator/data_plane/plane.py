@@ -27,6 +27,7 @@ from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
+from activator.data_plane.overload import Overload
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
@@ -71,6 +72,7 @@ from activator.messages import (
 )
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, Periodic, TimingWheel
+from activator.runtime.memory import resident_bytes
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
 from lb.policy import Policy
@@ -143,6 +145,7 @@ class DataPlane:
         )
         self.registry.entry_first, self.registry.entry_last = _entry_range(config)
         self._entry_sweep = EntrySweep(self.registry)
+        self.overload = Overload(loop, now, self.registry, self.held, resident_bytes, config.limits)
         self.server: Server | None = None
         self.member: Member | None = None  # set if several data planes share slots
         self.loads: SharedLoads | None = None  # set if they share loads
@@ -157,6 +160,7 @@ class DataPlane:
         self.server = Server(self.registry, self._tasks.start)
         self._report.arm()
         self._auditor.arm()
+        self.overload.start()
         if self.registry.entry_last:
             self._entry_sweep.arm()
         return self.server
@@ -190,6 +194,7 @@ class DataPlane:
         registry.idle_s = float(limits.idle)
         registry.body_rate = limits.body_rate
         registry.streams_max = limits.streams
+        self.overload.configure(limits)
         registry.abort_on_half_close = config.abort_on_half_close
         self._config = config
 
@@ -237,6 +242,7 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
+            overload=(int(self.overload.step > 0), int(self.overload.step > 1), int(self.overload.step > 2)),
             http2=Http2Statistics(
                 connections=registry.http2_connections,
                 streams=registry.streams,
@@ -299,6 +305,7 @@ class DataPlane:
         )
         finished = await self._finish_answers(until_s) and finished
         self.wheel.close()
+        self.overload.stop()
         for throttler in self.tables.throttlers.values():
             for tracker in throttler.table.slots[: throttler.table.length]:
                 if isinstance(tracker.attachment, PodPool):

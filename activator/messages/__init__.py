@@ -87,6 +87,7 @@ from activator.messages.reports import (
     ToControl,
 )
 from activator.messages.statistics import (
+    OVERLOAD_STEPS,
     DataPlaneStatistics,
     Http2Statistics,
     RevisionStatistics,
@@ -96,6 +97,7 @@ from activator.messages.statistics import (
 
 __all__ = [
     "ANSWER_OUTCOMES",
+    "OVERLOAD_STEPS",
     "PUSH",
     "AnnounceDrain",
     "Change",

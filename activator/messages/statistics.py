@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from activator.config.specs import KnativeSpec
 from activator.runtime.distribution import Distribution
+
+OVERLOAD_STEPS: Final = ("close_kept", "no_queueing", "no_connections")
 
 
 class Http2Statistics(msgspec.Struct, frozen=True):
@@ -39,6 +43,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     refused_requests: dict[str, int] = {}  # requests rejected before a revision was found, by reason
     transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
+    overload: tuple[int, int, int] = (0, 0, 0)  # workers that have taken each step, or a further one
     http2: Http2Statistics = Http2Statistics()
 
 

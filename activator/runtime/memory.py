@@ -12,6 +12,7 @@ Rules
 from __future__ import annotations
 
 import ctypes
+import resource
 from typing import Final
 
 from activator.runtime.units import MIB
@@ -69,3 +70,12 @@ class FreedMemory:
     def free_bytes(self) -> int:
         """Return the bytes that are free in the heap, including pages already returned; 0 if it is unknown."""
         return 0 if self._library is None else int(self._library.mallinfo2().fordblks)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process; 0 if the kernel does not report it."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0

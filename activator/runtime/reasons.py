@@ -136,7 +136,7 @@ class Reason(Enum):
     HELD_BYTES_FULL = "held_bytes_full", 503, _UNAVAILABLE, "this proxy holds as many request bodies as it may", _RESPONSE
     HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "as many requests wait in this proxy as may", _ANY
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
-    OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as many connections as it may"
+    OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as much to do as it can", _RESPONSE
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"

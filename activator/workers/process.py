@@ -13,7 +13,6 @@ import asyncio
 import gc
 import logging
 import os
-import resource
 import socket
 import sys
 import time
@@ -31,7 +30,7 @@ from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
-from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
+from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory, resident_bytes
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
 from activator.runtime.wire import Wire
@@ -339,7 +338,7 @@ class Serving:
             self.telemetry.access_log.lost_total,
             dict(self.telemetry.traces.totals),
             time.process_time(),
-            _resident_bytes(),
+            resident_bytes(),
             *self._member.ownership(),
         )
         self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
@@ -366,12 +365,3 @@ class Serving:
                 if not everything and known.get(incarnation) == counted:
                     continue
             yield self.data.statistics_of(throttler)
-
-
-def _resident_bytes() -> int:
-    """Return the resident memory of this process; 0 if the kernel does not report it."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0

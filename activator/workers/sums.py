@@ -26,7 +26,7 @@ OF_FIRST: Final = frozenset({"incarnation", "dropped", "queue_limit"})
 GAUGES: Final = _TABLE | {
     "queued", "gathering", "delivering", "held_bytes", "cannot_start", "in_flight", "connections", "tunnels",
     "client_connections", "handshakes", "exchanges", "held_requests", "file_bytes", "answers", "answer_bytes",
-    "streams", "resident_bytes", "owned", "held",
+    "streams", "resident_bytes", "owned", "held", "overload",
 }  # fmt: skip
 
 

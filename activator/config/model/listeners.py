@@ -163,6 +163,22 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "30s",
         ),
     ] = Duration(10.0)
+    loop_delay: Annotated[
+        Duration,
+        doc(
+            "How late the event loop of a worker may be. Later, in three checks in a row: requests that would have to "
+            "wait get 503 (`overloaded`), at twice this time new connections, too. 0: never.",
+            "500ms",
+        ),
+    ] = Duration(2.0)
+    memory: Annotated[
+        Size,
+        doc(
+            "The resident memory of a worker, in bytes. At 80 % of it responses close their connections, at 90 % "
+            "requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. 0: no limit.",
+            "1GiB",
+        ),
+    ] = Size(0)
     idle: Annotated[
         Duration, doc("How long a client connection may stay open without a request; then it is closed.", "5m")
     ] = Duration(75.0)

@@ -446,7 +446,7 @@ class Http1Connection(StreamOwner):
         self._registry.take_back(parser)
 
     def is_draining(self) -> bool:
-        return self._registry.is_left(self._entry)
+        return self._registry.closes_kept or self._registry.is_left(self._entry)
 
 
 class _Sink(RequestSink):
@@ -483,4 +483,4 @@ class _Sink(RequestSink):
             stream.exchange.request_end(trailers)
 
 
-_NO_PARSER: Final = RequestParser(RequestSink(), RequestLimits())  # of closed connections
+_NO_PARSER: Final = RequestParser(RequestSink(), RequestLimits())  # a closed connection refers to it

@@ -31,7 +31,7 @@ from activator.runtime.transport import Transport
 STREAMS_MAX: Final = 128  # streams that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # shed connections that linger; then the oldest is closed
 TCP_CLOSE: Final = 7  # kernel state: nothing can be sent any more
-PARSERS_KEPT_MAX: Final = 64  # of closed connections; each holds a head of at most SEEN_BYTES_MAX
+PARSERS_KEPT_MAX: Final = 64  # kept from closed connections; each holds a head of at most SEEN_BYTES_MAX
 HANDSHAKES_SHARE: Final = 0.5  # share of limits.connections that may be in a handshake; then the oldest is closed
 
 
@@ -110,12 +110,15 @@ class ConnectionRegistry:
         self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has disconnected
         self.streams_max = streams_max  # limit of one HTTP/2 connection
         self.draining: bool = False
+        # Steps against an overload (data_plane/overload.py):
+        self.closes_kept: bool = False  # connections of HTTP/1.1 close after their current response
+        self.refuses_new: bool = False  # new connections are shed
         self.connections: dict[RegisteredConnection, None] = {}
         self.handshakes: dict[OpeningConnection, None] = {}  # accepted, before the first request; the oldest first
         self.connections_max: int = 0
         self.handshakes_max: int = 0
         self.limit_connections(connections_max)
-        self._parsers: list[RequestParser] = []  # of closed connections
+        self._parsers: list[RequestParser] = []  # kept from closed connections
         # Subsets of `connections`:
         self.shed: dict[RegisteredConnection, None] = {}  # above the limit, refused as "overloaded"; the oldest first
         self.paused: dict[RegisteredConnection, None] = {}  # reading is paused
@@ -211,7 +214,7 @@ class ConnectionRegistry:
 
     def is_full(self) -> bool:
         """True if there are more connections than allowed."""
-        return self.count() > self.connections_max
+        return self.refuses_new or self.count() > self.connections_max
 
     def admit(self, connection: RegisteredConnection) -> bool:
         """Count an accepted connection; return False if it is above the limit even after `evict`, and is shed."""

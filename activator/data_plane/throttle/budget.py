@@ -25,6 +25,7 @@ class HeldBudget:
         self.requests_max = requests_max
         self.held_bytes: int = 0
         self.held_requests: int = 0
+        self.refuses: bool = False  # no further request may wait, because of an overload
 
     def take(self, count: int) -> bool:
         """Account for `count` more bytes; return False and take nothing if they exceed the bound."""

@@ -134,6 +134,8 @@ class RevisionQueue:
                 refusal = Reason.QUEUE_FULL
             elif self._process.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL
+            elif self._process.refuses:
+                refusal = Reason.OVERLOADED
             else:
                 refusal = self.admission.sort(waiter)
         if refusal is None and self.admission.predicts and self._sharing.source is None:

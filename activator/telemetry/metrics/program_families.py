@@ -13,7 +13,7 @@ from activator.control_plane.sources.push.intake import PushIntake, Verdict
 from activator.control_plane.state.lifecycle import EVENTS
 from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
-from activator.messages import ANSWER_OUTCOMES, DataPlaneStatistics
+from activator.messages import ANSWER_OUTCOMES, OVERLOAD_STEPS, DataPlaneStatistics
 from activator.runtime.clock import Now
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.distribution import Distribution
@@ -103,6 +103,16 @@ CLIENTS: tuple[Family[Program], ...] = (
         "activator_client_connections_shed",
         "Client connections refused because of the connection limit.",
         lambda program: program.data.shed_total,
+    ),
+    Family(
+        "activator_overloaded_workers",
+        Kind.GAUGE,
+        "Workers that have taken this step against their own overload, or a further one.",
+        lambda program: [
+            ((step,), float(count)) for step, count in zip(OVERLOAD_STEPS, program.data.overload, strict=True)
+        ],
+        ("step",),
+        (OVERLOAD_STEPS,),
     ),
     gauge(
         "activator_http2_connections",
