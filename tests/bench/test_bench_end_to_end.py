@@ -40,7 +40,8 @@ def test_load_without_anybody_elses_programs(tmp_path: Path) -> None:
         assert found[f"load.{peer}.requests_per_s"] > 0
     assert 1 < found["load.activator-cc100.cpu_per_request"] < 10_000
     for floor in FLOORS:
-        assert found[f"load.activator-cc100.cpu_beyond_{floor}"] > 0
+        own = found["load.activator-cc100.cpu_per_request"] - found[f"load.{floor}.cpu_per_request"]
+        assert found[f"load.activator-cc100.cpu_beyond_{floor}"] == pytest.approx(own, abs=1e-3)
 
 
 def test_load_of_the_floor_with_a_connection_for_each_request(
