@@ -87,7 +87,7 @@ class Overload:
         self._registry = registry
         self._waiting = waiting
         self._resident_bytes = resident_bytes
-        self._limits = limits
+        self.limits = limits
         self._ladder = OverloadLadder()
         self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)
         self._due_s: float = 0.0
@@ -98,7 +98,7 @@ class Overload:
         return self._ladder.step
 
     def configure(self, limits: Limits) -> None:
-        self._limits = limits
+        self.limits = limits
 
     def start(self) -> None:
         """Check now and every LOOK_S."""
@@ -124,13 +124,13 @@ class Overload:
 
     def _by_delay(self) -> tuple[int, str]:
         delay_s = min(self._delays)
-        most_s = float(self._limits.loop_delay)
+        most_s = float(self.limits.loop_delay)
         if most_s <= 0.0 or delay_s < most_s:
             return NORMAL, ""
         return (NO_CONNECTIONS if delay_s >= 2 * most_s else NO_QUEUEING), f"the event loop is late by {delay_s:.1f} s"
 
     def _by_memory(self) -> tuple[int, str]:
-        most = self._limits.memory
+        most = self.limits.memory
         if most <= 0:
             return NORMAL, ""
         resident = self._resident_bytes()

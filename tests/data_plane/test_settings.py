@@ -32,6 +32,7 @@ def settings_of(data: DataPlane) -> dict[str, Any]:
         "idle": registry.idle_s,
         "rate": registry.body_rate,
         "streams": registry.streams_max,
+        "overload": (float(data.overload.limits.loop_delay), data.overload.limits.memory),
         "half_close": registry.abort_on_half_close,
         "origins": (origins.trusted, origins.writes, origins.writes_request_id, origins.via),
     }
