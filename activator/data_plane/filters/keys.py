@@ -2,8 +2,8 @@
 
 Rules
   1. A key comes as `Authorization: Bearer KEY`, as the password of `Authorization: Basic`, or as `x-api-key: KEY`.
-  2. Keys are found by a hash: SHA-256, or for a key that was used before, that of Python's dictionaries, whose secret
-     differs in each process. A client cannot choose either, so the time of a lookup reveals nothing about a key.
+  2. Only hashes are kept and compared. A client cannot choose the bytes of a hash, so the time of a lookup reveals
+     nothing about a key.
   3. A field with a valid key is not passed on to the pod. Another one is, if requests without a key are allowed: it may
      be for the pod.
   4. Responses to paths below /v1/ are errors in the form of OpenAI's API.
@@ -18,15 +18,10 @@ import json
 from collections.abc import Iterable
 from typing import Final, final
 
-from mypy_extensions import i64
-
-from activator.codec.http1.field_names import is_field
-from activator.codec.http1.fields import end_of_line, value_of
 from activator.codec.message import RequestHead
 from activator.config.model.keys import SHA256, Key
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
-from activator.data_plane.headers.edits import removal
 from activator.runtime.reasons import Reason
 from activator.runtime.secret_text import read_secret
 
@@ -34,10 +29,6 @@ CREDENTIAL_BYTES_MAX: Final = 4_096  # a longer one is no key
 
 _AUTHORIZATION: Final = b"authorization"
 _API_KEY: Final = b"x-api-key"
-_A: Final = ord("a") & 31
-_X: Final = ord("x") & 31
-_WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
-_WITHOUT_API_KEY: Final = removal(frozenset([_API_KEY]))
 _CHALLENGE: Final = (b"WWW-Authenticate", b'Bearer realm="activator", Basic realm="activator"')
 _NAMESPACE: Final = "default/"  # revisions of a file have it
 _CODES: Final = {
@@ -69,7 +60,6 @@ class Keys(Filter):
     def __init__(self, keys: Iterable[Key]) -> None:
         """Read the keys. Raises StartError."""
         self._clients: dict[bytes, _Client] = {}  # keyed by the hash
-        self._used: dict[bytes, _Client] = {}  # keyed by the key itself; at most one for each client
         self._anyone: _Client | None = None  # requests without a key
         for key in keys:
             if key.key is None:
@@ -98,9 +88,9 @@ class Keys(Filter):
         head = request.head
         revision = request.revision_key()
         field, credential = credential_of(head)
-        client = self._client_of(credential) if field else None
+        client = self._clients.get(hashlib.sha256(credential).digest()) if field else None
         if client is not None and client.may_use(revision):
-            request.edit().add(_WITHOUT_AUTHORIZATION if field == _AUTHORIZATION else _WITHOUT_API_KEY)
+            request.edit().remove(frozenset([field]))
         elif self._anyone is not None and self._anyone.may_use(revision):
             client = self._anyone
         else:
@@ -110,14 +100,6 @@ class Keys(Filter):
         if head.user != client.user:  # otherwise another revision has taken the request
             client.requests_total += 1
             head.user = client.user
-
-    def _client_of(self, credential: bytes) -> _Client | None:
-        client = self._used.get(credential)
-        if client is None:
-            client = self._clients.get(hashlib.sha256(credential).digest())
-            if client is not None:
-                self._used[credential] = client
-        return client
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
         codes = _CODES.get(failure.reason)
@@ -136,33 +118,21 @@ class Keys(Filter):
 
 def credential_of(head: RequestHead) -> tuple[bytes, bytes]:
     """Return the name of the field with a credential, and the credential; both empty if there is none."""
-    block = head.headers.block
-    api_key = b""
-    stop: i64 = len(block)
-    pos: i64 = 2
-    while pos < stop:
-        end = end_of_line(block, pos, stop)
-        if end < 0:
-            end = stop
-        if block[pos] & 31 == _A and is_field(block, pos, end, _AUTHORIZATION):
-            credential = _credential_in(value_of(block[pos:end]))
-            if credential:
-                return _AUTHORIZATION, credential
-        elif block[pos] & 31 == _X and not api_key and is_field(block, pos, end, _API_KEY):
-            api_key = value_of(block[pos:end])
-        pos = end + 2
-    return (_API_KEY, api_key) if 0 < len(api_key) <= CREDENTIAL_BYTES_MAX else (b"", b"")
-
-
-def _credential_in(value: bytes) -> bytes:
-    """Return the key in the value of Authorization; empty if there is none."""
-    if len(value) > CREDENTIAL_BYTES_MAX:
-        return b""
-    scheme, _, rest = value.partition(b" ")
-    scheme = scheme.lower()
-    if scheme == b"bearer":
-        return rest.strip(b" ")
-    return _password_of(rest.strip(b" ")) if scheme == b"basic" else b""
+    value = head.headers.get(_AUTHORIZATION)
+    if value is not None and len(value) <= CREDENTIAL_BYTES_MAX:
+        scheme, _, rest = value.partition(b" ")
+        scheme = scheme.lower()
+        rest = rest.strip(b" ")
+        if scheme == b"bearer" and rest:
+            return _AUTHORIZATION, rest
+        if scheme == b"basic":
+            password = _password_of(rest)
+            if password:
+                return _AUTHORIZATION, password
+    value = head.headers.get(_API_KEY)
+    if value and len(value) <= CREDENTIAL_BYTES_MAX:
+        return _API_KEY, value
+    return b"", b""
 
 
 def _password_of(encoded: bytes) -> bytes:

@@ -91,7 +91,7 @@ def test_a_copy_has_every_attribute() -> None:
     head = head_of([])
     names = getattr(head, "__dict__", dict.fromkeys(ATTRIBUTES))
     assert sorted(names) == sorted(ATTRIBUTES)
-    for name in ("upgrade", "named", "entry", "traceparent", "user"):
+    for name in ("upgrade", "named", "entry", "traceparent"):
         setattr(head, name, name.encode())
     head.has_internal = head.takes_trailers = True
     head.claims = [b"a"]
@@ -103,5 +103,5 @@ def test_a_copy_has_every_attribute() -> None:
 
 ATTRIBUTES = (
     "method", "target", "authority", "headers", "content_length", "has_body", "upgrade", "named", "claims",
-    "has_internal", "takes_trailers", "entry", "traceparent", "user",
+    "has_internal", "takes_trailers", "entry", "traceparent",
 )  # fmt: skip
