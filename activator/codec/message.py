@@ -129,7 +129,6 @@ class RequestHead:
         )
         self.has_internal: bool = False  # has fields that only Knative's components and this program use
         self.takes_trailers: bool = False  # an HTTP/2 request with `te: trailers`, as all of gRPC are
-        self.user: bytes = b""  # the name of the client's key (filters/keys.py); empty: none
         self.entry: bytes = b""  # a port that selects the revision, whatever the host; empty: none
         self.traceparent: bytes = b""  # the field line, which is also in `headers`: see headers/trace_context.py
 
@@ -141,7 +140,6 @@ class RequestHead:
         head.claims = self.claims
         head.has_internal = self.has_internal
         head.takes_trailers = self.takes_trailers
-        head.user = self.user
         head.entry = self.entry
         head.traceparent = self.traceparent
         return head

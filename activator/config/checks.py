@@ -28,7 +28,6 @@ from activator.config.edge_checks import (
 )
 from activator.config.filter_checks import check_filters
 from activator.config.group_checks import GroupChecker
-from activator.config.key_checks import check_keys
 from activator.config.member_checks import check_members
 from activator.config.model.file import Config
 from activator.config.model.listeners import AdminListener, Listener, address_of_listener
@@ -193,7 +192,6 @@ class Checker:
         for place, revision in root["revisions"].each(config.revisions):
             self._check_revision(place, revision)
         self._routing.finish()
-        check_keys(root, config)
         GroupChecker(root, config).check()
         check_fallbacks(root, config.revisions)
 

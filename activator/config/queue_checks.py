@@ -27,9 +27,12 @@ def check_queue(at: Place, queue: Queue) -> None:
         if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in users:
             needed = " or ".join(f"`discipline: {user}`" for user in users)
             at[key].advise(f"`{key}` requires {needed}, and it is {discipline}", beside=beside)
-    if discipline == "priority" and not queue.header:
-        at["header"].advise("`discipline: priority` requires `header`, the request header with the level", at.where)
-    elif queue.header and discipline != "fifo" and TOKEN.fullmatch(queue.header) is None:
+    if discipline != "fifo" and not queue.header:
+        what = "level" if discipline == "priority" else "key"
+        at["header"].advise(
+            f"`discipline: {discipline}` requires `header`, the request header with the {what}", at.where
+        )
+    elif discipline != "fifo" and TOKEN.fullmatch(queue.header) is None:
         at["header"].found("the name of a request header")
     check_positive(at, queue, "ageing", expected="more than 0, so that the lowest level is served, too")
     if len(queue.weights) > FAIR_WEIGHTS_MAX:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final
 
 from activator.config.model.file import Config
-from activator.config.model.keys import Key
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.config.specs import RevisionSpec
@@ -24,7 +23,6 @@ from activator.data_plane.answers.messages import AnswerMessage
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
-from activator.data_plane.filters.keys import Keys
 from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
@@ -74,7 +72,6 @@ from activator.messages import (
 )
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, Periodic, TimingWheel
-from activator.runtime.errors import StartError
 from activator.runtime.memory import resident_bytes
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
@@ -130,7 +127,6 @@ class DataPlane:
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
-        self._keys: Keys | None = None  # set if clients need keys
         self._knative: KnativeDialect | None = None  # set if Knative's components are the peers
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
@@ -156,9 +152,6 @@ class DataPlane:
         dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
-        if config.keys:
-            self._keys = Keys(config.keys)
-            self._share_filters()
         self._report = _LoadReport(self, now, send)
         self._auditor = Auditor(self.tables, self.wheel, now, send, loop.call_soon)
 
@@ -202,8 +195,6 @@ class DataPlane:
         registry.body_rate = limits.body_rate
         registry.streams_max = limits.streams
         self.overload.configure(limits)
-        if config.keys or self._config.keys:  # also if they are the same: a file may have another content
-            self._require_keys(config.keys)
         registry.abort_on_half_close = config.abort_on_half_close
         self._config = config
 
@@ -251,7 +242,6 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
-            key_requests={} if self._keys is None else self._keys.totals(),
             overload=(int(self.overload.step > 0), int(self.overload.step > 1), int(self.overload.step > 2)),
             http2=Http2Statistics(
                 connections=registry.http2_connections,
@@ -284,29 +274,12 @@ class DataPlane:
     def _speak_knative(self, command: SpeakKnative) -> None:
         if self._knative is None:
             self._knative = KnativeDialect(self._unhealthy, command.cluster_domain)
-            self._share_filters()
+            self._share_filters((KnativeFilter(self._knative),))
         self._knative.passes_through = command.passes_through
 
-    def _require_keys(self, keys: list[Key]) -> None:
-        """Apply the keys of a reload; if one cannot be read any more, the previous keys stay."""
-        before = self._keys
-        try:
-            self._keys = Keys(keys) if keys else None
-        except StartError as error:
-            log.error("%s; the previous keys stay", error)
-            return
-        if self._keys is not None and before is not None:
-            self._keys.continue_from(before.totals())
-        self._share_filters()
-
-    def _share_filters(self) -> None:
-        """Apply the filters of all requests from now on."""
-        shared: list[Filter] = []
-        if self._knative is not None:
-            shared.append(KnativeFilter(self._knative))
-        if self._keys is not None:
-            shared.append(self._keys)
-        self.filters.shared = tuple(shared)
+    def _share_filters(self, shared: tuple[Filter, ...]) -> None:
+        """Apply these filters to all requests from now on."""
+        self.filters.shared = shared
         self.proxy.filters = FilterChain((), shared)
         for throttler in self.throttlers():
             throttler.filters = self.filters.chain_of(throttler.key, throttler.spec.filters)

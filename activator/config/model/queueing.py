@@ -83,11 +83,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "fifo"
     header: Annotated[
         str,
-        doc(
-            "The request header with the level (`priority`) or with the key (`fair`). Without it, `fair` takes the "
-            "name of the client's key (`keys`).",
-            "X-Priority",
-        ),
+        doc("The request header with the level (`priority`) or with the key (`fair`). Both need it.", "X-Priority"),
     ] = ""
     ageing: Annotated[
         Duration,

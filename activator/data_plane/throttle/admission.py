@@ -54,8 +54,7 @@ class RequestClassifier:
         header = discipline.header.lower().encode()
         self._priority_header: bytes = header if discipline.name == "priority" else b""
         self._default_level: int = discipline.default
-        self._is_fair: bool = discipline.name == "fair"
-        self._share_header: bytes = header  # empty: the share is that of the client's key
+        self._share_header: bytes = header if discipline.name == "fair" else b""
         self._reads_limits: bool = spec.request_timeout
         self._timeout_max_s: float | None = spec.request_timeout_max_s
 
@@ -67,8 +66,8 @@ class RequestClassifier:
     def sort(self, waiter: Waiter, head: RequestHead) -> str:
         """Set the waiter's level, share, charge and limits; return an error text, "" if its fields are valid."""
         waiter.level = self._level_of(head)
-        if self._is_fair:
-            waiter.share = (head.received(self._share_header) or b"") if self._share_header else head.user
+        if self._share_header:
+            waiter.share = head.received(self._share_header) or b""
         rule = self._rule_for(head)
         if rule is not None:
             waiter.charge = rule.charge

@@ -135,7 +135,6 @@ def entry_of(exchange: Exchange, client: ClientStream, now: str, with_headers: b
         client.protocol(),
         status_of(exchange),
         round(exchange.done_s - exchange.arrived_s, 6),
-        head.user.decode(),
         grpc_status_of(exchange),
         reason_of(exchange),
         key[:slash] if slash > 0 else "",

@@ -16,7 +16,6 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     protocol: str
     status: int
     duration_s: float
-    key: str = ""
     grpc_status: str = ""
     reason: str = ""
     namespace: str = ""

@@ -89,10 +89,8 @@ class JsonLine:
         pod = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
         took = seconds(exchange.done_s - exchange.arrived_s)
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
-        user = exchange.head.user
-        name = f',"key":"{user.decode()}"' if user else ""
         return (
-            f'{{"time":"{time_text}",{opening},"duration_s":{took}{name}{_reason(exchange)}{pod}{_counts(exchange)}'
+            f'{{"time":"{time_text}",{opening},"duration_s":{took}{_reason(exchange)}{pod}{_counts(exchange)}'
             f"{_phases(exchange, took)}{_of_headers(caller, exchange.head)}}}\n"
         )
 

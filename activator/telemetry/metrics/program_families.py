@@ -105,13 +105,6 @@ CLIENTS: tuple[Family[Program], ...] = (
         lambda program: program.data.shed_total,
     ),
     Family(
-        "activator_key_requests",
-        Kind.COUNTER,
-        "Requests that had a valid key, by the name of the client's key.",
-        lambda program: [((name,), float(count)) for name, count in sorted(program.data.key_requests.items())],
-        ("key",),
-    ),
-    Family(
         "activator_overloaded_workers",
         Kind.GAUGE,
         "Workers that have taken this step against their own overload, or a further one.",
