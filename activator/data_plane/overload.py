@@ -1,15 +1,15 @@
 """The steps that one worker takes against its own overload. The admin port is never affected.
 
     1  responses over HTTP/1.1 close their connections
-    2  a request that would have to wait is refused
+    2  a request that would have to wait is refused, unless it waits for slots that another worker grants
     3  new connections are refused
 
 Rules
   1. The step is the highest that one of three measures asks for: the delay of the event loop, the resident memory, and
-     the number of client connections. A step includes those before it.
+     the number of client connections. Step 3 includes step 2.
   2. The delay is the least of DELAY_SAMPLES in a row: one long turn, or a process that was stopped, is no overload. It
-     asks for steps 2 and 3 only: a new connection costs twice as much time as a request on an open one, so closing
-     connections would prolong the overload.
+     asks for steps 2 and 3 without step 1: a new connection costs twice as much time as a request on an open one, so
+     closing connections would prolong the overload. Step 1 is taken only while one of the other measures asks for it.
   3. The step rises at once, and falls by one each CALM_S in which the measures ask for less. Each change is logged.
   4. Admitted requests are served: none is cut, and those that wait keep their places.
 """
@@ -91,6 +91,7 @@ class Overload:
         self._ladder = OverloadLadder()
         self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)
         self._due_s: float = 0.0
+        self._resident: int = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -117,9 +118,12 @@ class Overload:
         now_s = self._now()
         self._delays.append(now_s - self._due_s)
         self._arm()  # first, so that an exception does not end the watch
-        wanted, cause = max(self._by_delay(), self._by_memory(), self._by_connections())
+        scarce = max(self._by_memory(), self._by_connections())
+        wanted, cause = max(self._by_delay(), scarce)
         before = self.step
-        if self._ladder.follow(wanted, now_s):
+        changed = self._ladder.follow(wanted, now_s)
+        self._registry.closes_kept = scarce[0] >= CLOSES_KEPT
+        if changed:
             self._apply(before, cause)
 
     def _by_delay(self) -> tuple[int, str]:
@@ -133,7 +137,7 @@ class Overload:
         most = self.limits.memory
         if most <= 0:
             return NORMAL, ""
-        resident = self._resident_bytes()
+        resident = self._resident = self._resident_bytes() or self._resident  # 0: no descriptor is left to read it
         step = sum(resident >= share * most for share in MEMORY_SHARES)
         return step, f"{resident // MIB} of {most // MIB} MiB of memory are used"
 
@@ -146,11 +150,11 @@ class Overload:
 
     def _apply(self, before: int, cause: str) -> None:
         step = self.step
-        self._registry.closes_kept = step >= CLOSES_KEPT
         self._waiting.refuses = step >= NO_QUEUEING
         self._registry.refuses_new = step >= NO_CONNECTIONS
         if step > before:
-            log.warning("overloaded: %s; %s", cause, ", and ".join(_TAKEN[before + 1 : step + 1]))
+            first = before if self._registry.closes_kept else max(before, CLOSES_KEPT)
+            log.warning("overloaded: %s; %s", cause, ", and ".join(_TAKEN[first + 1 : step + 1]))
         elif step == NORMAL:
             log.info("no longer overloaded")
         else:

@@ -242,7 +242,7 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
-            overload=(int(self.overload.step > 0), int(self.overload.step > 1), int(self.overload.step > 2)),
+            overload=(int(registry.closes_kept), int(self.overload.step > 1), int(self.overload.step > 2)),
             http2=Http2Statistics(
                 connections=registry.http2_connections,
                 streams=registry.streams,

@@ -134,8 +134,8 @@ class RevisionQueue:
                 refusal = Reason.QUEUE_FULL
             elif self._process.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL
-            elif self._process.refuses:
-                refusal = Reason.OVERLOADED
+            elif self._process.refuses and not waiter.is_remote and self._sharing.source is None:
+                refusal = Reason.OVERLOADED  # what waits for the slots of another worker is that one's to refuse
             else:
                 refusal = self.admission.sort(waiter)
         if refusal is None and self.admission.predicts and self._sharing.source is None:
