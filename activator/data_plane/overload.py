@@ -5,12 +5,11 @@
     3  new connections are refused
 
 Rules
-  1. The step is the highest that one of three measures asks for: the delay of the event loop, the resident memory, and
-     the number of client connections. Step 3 includes step 2.
-  2. The delay is the least of DELAY_SAMPLES in a row: one long turn, or a process that was stopped, is no overload. It
-     asks for steps 2 and 3 without step 1: a new connection costs twice as much time as a request on an open one, so
-     closing connections would prolong the overload. Step 1 is taken only while one of the other measures asks for it.
-  3. The step rises at once, and falls by one each CALM_S in which the measures ask for less. Each change is logged.
+  1. Scarce memory (`limits.memory`) asks for each step with those before it; many client connections ask for step 1.
+  2. A late event loop asks for steps 2 and 3, not for step 1: a new connection costs twice as much time as a request on
+     an open one, so closing connections would prolong the overload. The delay is the least of DELAY_SAMPLES in a row:
+     one long turn, or a process that was stopped, is no overload.
+  3. A step is taken at once. What one cause has asked for falls by a step each CALM_S in which it asks for less.
   4. Admitted requests are served: none is cut, and those that wait keep their places.
 """
 
@@ -40,7 +39,6 @@ MEMORY_SHARES: Final = (0.8, 0.9, 1.0)  # shares of `limits.memory` that ask for
 CONNECTIONS_SHARE: Final = 0.9  # share of `limits.connections` for step 1; at the limit each new one is shed
 
 _TAKEN: Final = (
-    "",
     "responses close their connections",
     "requests that would have to wait are refused",
     "new connections are refused",
@@ -50,24 +48,21 @@ log = logging.getLogger("activator.data")
 
 
 class OverloadLadder:
-    """The current step, which follows the wanted one."""
+    """The step that one cause has asked for."""
 
     def __init__(self) -> None:
         self.step: int = NORMAL
         self._asked_s: float = 0.0  # when the current step was wanted last
 
-    def follow(self, wanted: int, now_s: float) -> bool:
-        """Take the step that is wanted now; return True if that is a change."""
+    def follow(self, wanted: int, now_s: float) -> None:
+        """Rise to the step that is wanted now, or fall by one if less has been wanted for CALM_S."""
         if wanted >= self.step:
-            self._asked_s = now_s
-            changed = wanted > self.step
             self.step = wanted
-            return changed
-        if now_s - self._asked_s < CALM_S:
-            return False
+        elif now_s - self._asked_s >= CALM_S:
+            self.step -= 1
+        else:
+            return
         self._asked_s = now_s
-        self.step -= 1
-        return True
 
 
 class Overload:
@@ -88,15 +83,17 @@ class Overload:
         self._waiting = waiting
         self._resident_bytes = resident_bytes
         self.limits = limits
-        self._ladder = OverloadLadder()
+        self._scarce = OverloadLadder()  # memory and connections
+        self._late = OverloadLadder()
         self._delays: deque[float] = deque([0.0] * DELAY_SAMPLES, DELAY_SAMPLES)
         self._due_s: float = 0.0
         self._resident: int = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    @property
-    def step(self) -> int:
-        return self._ladder.step
+    def taken(self) -> tuple[bool, bool, bool]:
+        """Return which steps are taken, in the order of OVERLOAD_STEPS."""
+        scarce, late = self._scarce.step, self._late.step
+        return scarce >= CLOSES_KEPT, max(scarce, late) >= NO_QUEUEING, max(scarce, late) >= NO_CONNECTIONS
 
     def configure(self, limits: Limits) -> None:
         self.limits = limits
@@ -118,13 +115,15 @@ class Overload:
         now_s = self._now()
         self._delays.append(now_s - self._due_s)
         self._arm()  # first, so that an exception does not end the watch
-        scarce = max(self._by_memory(), self._by_connections())
-        wanted, cause = max(self._by_delay(), scarce)
-        before = self.step
-        changed = self._ladder.follow(wanted, now_s)
-        self._registry.closes_kept = scarce[0] >= CLOSES_KEPT
-        if changed:
-            self._apply(before, cause)
+        before = self.taken()
+        scarce, what_is_scarce = max(self._by_memory(), self._by_connections())
+        late, how_late = self._by_delay()
+        self._scarce.follow(scarce, now_s)
+        self._late.follow(late, now_s)
+        taken = self.taken()
+        if taken != before:
+            self._registry.closes_kept, self._waiting.refuses, self._registry.refuses_new = taken
+            _tell(before, taken, "; ".join([cause for cause in (what_is_scarce, how_late) if cause]))
 
     def _by_delay(self) -> tuple[int, str]:
         delay_s = min(self._delays)
@@ -139,7 +138,7 @@ class Overload:
             return NORMAL, ""
         resident = self._resident = self._resident_bytes() or self._resident  # 0: no descriptor is left to read it
         step = sum(resident >= share * most for share in MEMORY_SHARES)
-        return step, f"{resident // MIB} of {most // MIB} MiB of memory are used"
+        return step, f"{resident // MIB} of {most // MIB} MiB of memory are used" if step else ""
 
     def _by_connections(self) -> tuple[int, str]:
         registry = self._registry
@@ -148,14 +147,13 @@ class Overload:
             return NORMAL, ""
         return CLOSES_KEPT, f"{count} of {most} client connections are open"
 
-    def _apply(self, before: int, cause: str) -> None:
-        step = self.step
-        self._waiting.refuses = step >= NO_QUEUEING
-        self._registry.refuses_new = step >= NO_CONNECTIONS
-        if step > before:
-            first = before if self._registry.closes_kept else max(before, CLOSES_KEPT)
-            log.warning("overloaded: %s; %s", cause, ", and ".join(_TAKEN[first + 1 : step + 1]))
-        elif step == NORMAL:
-            log.info("no longer overloaded")
-        else:
-            log.info("less overloaded: %s", _TAKEN[step])
+
+def _tell(before: tuple[bool, ...], taken: tuple[bool, ...], cause: str) -> None:
+    new = [text for text, was, is_taken in zip(_TAKEN, before, taken, strict=True) if is_taken and not was]
+    if new:
+        log.warning("overloaded: %s; %s", cause, ", and ".join(new))
+    elif any(taken):
+        still = [text for text, is_taken in zip(_TAKEN, taken, strict=True) if is_taken]
+        log.info("less overloaded: %s", ", and ".join(still))
+    else:
+        log.info("no longer overloaded")

@@ -54,7 +54,6 @@ from activator.messages import (
     Drained,
     Effect,
     FromData,
-    Http2Statistics,
     PodDrained,
     PodRefused,
     PodServed,
@@ -226,6 +225,7 @@ class DataPlane:
     def statistics(self) -> DataPlaneStatistics:
         """Return the current statistics."""
         registry = self.registry
+        closes_kept, no_queueing, no_connections = self.overload.taken()
         return DataPlaneStatistics(
             client_connections=len(registry.connections),
             handshakes=len(registry.handshakes),
@@ -242,17 +242,8 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
-            overload=(int(registry.closes_kept), int(self.overload.step > 1), int(self.overload.step > 2)),
-            http2=Http2Statistics(
-                connections=registry.http2_connections,
-                streams=registry.streams,
-                connections_total=registry.http2_total,
-                requests_total=registry.http2_requests_total,
-                reset_total=registry.streams_reset_total,
-                failed_total=registry.streams_failed_total,
-                refused_total=registry.streams_refused_total,
-                errors=dict(registry.http2_errors),
-            ),
+            overload=(int(closes_kept), int(no_queueing), int(no_connections)),
+            http2=registry.http2_statistics(),
         )
 
     def revision_statistics(self) -> Iterator[RevisionStatistics]:

@@ -116,6 +116,7 @@ class stalled:  # noqa: N801 -- a context manager that reads as a word
             os.kill(self._pid, signal.SIGCONT)
 
 
+@one_worker
 def test_almost_as_many_connections_as_allowed(run_activator: RunActivator) -> None:
     with ScriptedPod(serve_or_hold) as pod, ExitStack() as stack:
         activator = run_activator(config([pod.address], {"connections": 10}))

@@ -66,6 +66,7 @@ NOT_IN_TRAILERS: Final = frozenset({
 })  # fmt: skip
 
 
+_LENGTH_NAME: Final = b"content-length:"
 _FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")  # RFC 9110 5.6.2, 5.5
 
 
@@ -379,3 +380,18 @@ def tokens(value: bytes) -> list[bytes]:
         return [only] if only else []
     members = [member.strip(b" \t").lower() for member in value.split(b",")]
     return [member for member in members if member]
+
+
+def without_lengths(lines: bytes) -> bytes:
+    """Return the lines of a head without those of Content-Length. Each line includes its end."""
+    if not lengths_in(lines):
+        return lines
+    return b"\r\n".join([line for line in lines.split(b"\r\n") if not line.lower().startswith(_LENGTH_NAME)])
+
+
+def lengths_in(lines: bytes) -> list[bytes]:
+    """Return the values of Content-Length in the lines of a head. Each line includes its end."""
+    if _LENGTH_NAME not in lines.lower():
+        return []
+    found = [line for line in lines.split(b"\r\n") if line.lower().startswith(_LENGTH_NAME)]
+    return [line[len(_LENGTH_NAME) :].strip(b" \t") for line in found]

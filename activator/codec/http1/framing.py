@@ -29,7 +29,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import ChunkTracker
-from activator.codec.http1.fields import FieldJudge, end_of_line
+from activator.codec.http1.fields import FieldJudge, end_of_line, lengths_in, without_lengths
 from activator.codec.http1.llhttp import Delivery, Grammar
 from activator.codec.message import Headers
 from activator.runtime.errors import WireError
@@ -45,7 +45,6 @@ CHUNKED: Final = 2
 UNTIL_EOF: Final = 3
 
 _LINE_END: Final = b"\r\n"
-_LENGTH_NAME: Final = b"content-length:"
 _HEAD_END: Final = b"\r\n\r\n"
 _NOT_IN_LINE: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # a reason phrase may hold a HTAB
 
@@ -485,18 +484,3 @@ def _what_is_wrong(line: bytes) -> str:
     if b"\r" in line:
         return "a bare CR in the first line"
     return "a control byte in the first line"
-
-
-def without_lengths(lines: bytes) -> bytes:
-    """Return the lines of a head without those of Content-Length. Each line includes its end."""
-    if not lengths_in(lines):
-        return lines
-    return _LINE_END.join([line for line in lines.split(_LINE_END) if not line.lower().startswith(_LENGTH_NAME)])
-
-
-def lengths_in(lines: bytes) -> list[bytes]:
-    """Return the values of Content-Length in the lines of a head. Each line includes its end."""
-    if _LENGTH_NAME not in lines.lower():
-        return []
-    found = [line for line in lines.split(_LINE_END) if line.lower().startswith(_LENGTH_NAME)]
-    return [line[len(_LENGTH_NAME) :].strip(b" \t") for line in found]

@@ -113,7 +113,7 @@ class RequestParser(MessageParser):
         self._known_authority: bytes = b""
 
     def begin(self, sink: RequestSink) -> None:
-        """Parse the requests of another connection. The parser is retired, and `is_reusable`."""
+        """Parse the requests of another connection from now on; call it after `retire`, if `is_reusable`."""
         self._sink = sink
         self._last = self.paused = self.needs_turn = self._stopped = False
         self._blank_bytes = 0

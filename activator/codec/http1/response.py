@@ -22,7 +22,7 @@ from httptools import HttpResponseParser
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX, ChunkTracker
-from activator.codec.http1.fields import tokens
+from activator.codec.http1.fields import tokens, without_lengths
 from activator.codec.http1.framing import (
     CHUNKED,
     HEAD,
@@ -30,7 +30,6 @@ from activator.codec.http1.framing import (
     TRAILERS_BYTES_MAX,
     UNTIL_EOF,
     MessageParser,
-    without_lengths,
 )
 from activator.codec.http1.llhttp import Grammar
 from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead

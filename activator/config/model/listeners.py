@@ -175,7 +175,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Size,
         doc(
             "The resident memory of a worker, in bytes. At 80 % of it responses close their connections, at 90 % "
-            "requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. 0: no limit.",
+            "requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. A worker without "
+            "load has some 60 MiB. 0: no limit.",
             "1GiB",
         ),
     ] = Size(0)

@@ -24,6 +24,7 @@ from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import entry_of
 from activator.data_plane.server.closing import LINGER_SCARCE_S
+from activator.messages import Http2Statistics
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.transport import Transport
@@ -259,6 +260,18 @@ class ConnectionRegistry:
         """Record that the connection was evicted and no longer counts."""
         self.shed.pop(connection, None)
         self.given_up += 1
+
+    def http2_statistics(self) -> Http2Statistics:
+        return Http2Statistics(
+            connections=self.http2_connections,
+            streams=self.streams,
+            connections_total=self.http2_total,
+            requests_total=self.http2_requests_total,
+            reset_total=self.streams_reset_total,
+            failed_total=self.streams_failed_total,
+            refused_total=self.streams_refused_total,
+            errors=dict(self.http2_errors),
+        )
 
     # --- dedicated ports ---
 

@@ -107,7 +107,7 @@ CLIENTS: tuple[Family[Program], ...] = (
     Family(
         "activator_overloaded_workers",
         Kind.GAUGE,
-        "Workers that have taken this step against their own overload, or a further one.",
+        "Workers that have taken this step against their own overload.",
         lambda program: [
             ((step,), float(count)) for step, count in zip(OVERLOAD_STEPS, program.data.overload, strict=True)
         ],

@@ -8,11 +8,13 @@ import pytest
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import BalancingSpec, DisciplineSpec, QueueSpec, RevisionSpec, RuleSpec
+from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.admission import make_classifier
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler, least_loaded
+from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -176,6 +178,33 @@ def test_the_process_holds_only_so_many_requests() -> None:
     room.pod("p1", 5)
     assert second.ends == ["granted"]
     assert room.process.held_requests == 0
+
+
+def test_an_overloaded_worker_refuses_who_would_wait_for_its_own_slots() -> None:
+    room = Room()
+    room.pod()
+    working, waiting = room.ask(), room.ask()
+    room.process.refuses = True
+    assert room.ask().ends == ["overloaded"]
+    remote = Waiter()  # waits at another worker, which has accepted it
+    remote.is_remote = True
+    assert room.throttler.try_acquire(remote, room.clock.now()) is None
+    assert room.throttler.queue.enqueue(remote) is None
+    room.throttler.queue.cancel(remote)
+    assert waiting.ends == [], "what waits keeps its place"
+    working.release()
+    assert waiting.ends == ["granted"]
+    waiting.release()
+    assert room.ask().ends == ["granted"], "who need not wait is served"
+
+
+def test_an_overloaded_worker_lets_requests_wait_for_the_slots_of_another() -> None:
+    room = Room()
+    room.process.refuses = True
+    room.throttler.sharing.source = NOTHING_YET
+    assert room.ask().ends == []
+    room.throttler.sharing.source = None
+    assert room.ask().ends == ["overloaded"]
 
 
 # --- time ---
