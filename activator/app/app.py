@@ -25,7 +25,8 @@ from activator.app.sources import Sources
 from activator.config.model.file import AUTO, FIXED_KEYS, Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.listeners import AdminListener, address_of_listener
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, UserSpec
+from activator.config.user_keys import users_of
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.reaping import Reaping
@@ -40,6 +41,7 @@ from activator.messages import (
     RevisionEnded,
     SetHealth,
     SetPending,
+    SetUsers,
     SpeakKnative,
 )
 from activator.runtime import orphans
@@ -196,6 +198,7 @@ class App:
         self._serving = False
         self._health = SetHealth()
         self._is_pending = False  # a source has yet to list its revisions
+        self._users: tuple[UserSpec, ...] = ()
         self.membership: Membership | None = None
 
     async def start(self) -> None:
@@ -203,6 +206,7 @@ class App:
         workers = self.workers
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
+        self._set_users(users_of(self.config.keys))
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
@@ -296,6 +300,7 @@ class App:
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
             config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
             # What may be refused comes first, and changes nothing where it is.
+            users = users_of(config.keys)
             listeners = self._served.plan(config)
             try:
                 self.telemetry.set(config)
@@ -310,6 +315,7 @@ class App:
             log.error("reload refused: %s", error)
             return [str(error)]
         self._manager.reloading(time.monotonic_ns())
+        self._set_users(users)  # before a new revision may be used
         self.workers.reconfigure(config)
         self.workers.change(listeners)
         self.control.configure(config, specs)
@@ -322,6 +328,11 @@ class App:
             log.info("reloaded")
         self._notify_ready()
         return []
+
+    def _set_users(self, users: tuple[UserSpec, ...]) -> None:
+        if users != self._users:
+            self._users = users
+            self._channel.send_command(SetUsers(users))
 
     # --- what others ask ---
 

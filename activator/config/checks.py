@@ -42,6 +42,7 @@ from activator.config.queue_checks import check_queue
 from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
+from activator.config.user_keys import check_keys, disciplines_of
 from activator.config.waiting_checks import check_fallbacks, check_waiting
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_address import problem_with as problem_with_unix
@@ -154,6 +155,7 @@ class Checker:
         self._policy_names = policy_names
         self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
         self._trusts_headers = False  # a revision needs no host
+        self._sorts_by_key: frozenset[str] = frozenset()  # disciplines that need no header
         self._listeners: list[tuple[str, str]] = []  # own listeners: key and address
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker()
@@ -185,10 +187,12 @@ class Checker:
         if not config.revisions and config.kubernetes is None and not config.containers.discover:
             beside = (root["kubernetes"], root["containers"]["discover"])
             root["revisions"].advise("at least one revision is required, or `kubernetes`", beside=beside)
+        check_keys(root, config)
         if "revisions" not in root:
             return
         self._trusts_headers = config.trust_revision_headers
         self._takes_reports = bool(config.push.listen)
+        self._sorts_by_key = disciplines_of(config.keys)
         for place, revision in root["revisions"].each(config.revisions):
             self._check_revision(place, revision)
         self._routing.finish()
@@ -242,7 +246,7 @@ class Checker:
         check_policy(at, revision, self._policy_names)
         check_probe(at, revision)
         check_health(at, revision)
-        check_queue(at["queue"], revision.queue)
+        check_queue(at["queue"], revision.queue, self._sorts_by_key)
         check_positive(at["timeouts"], revision.timeouts, "connect", "startup")
 
     def _check_name(self, at: Place, revision: Revision) -> None:

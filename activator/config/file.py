@@ -65,13 +65,14 @@ from activator.config.specs import (
     WaitingPageSpec,
     concurrency_of,
     is_once,
+    key_of,
     reroute,
     resolve_buffers,
     resolve_program,
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
-from activator.config.waiting_checks import key_of, text_of
+from activator.config.waiting_checks import text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 

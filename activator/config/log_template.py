@@ -16,6 +16,7 @@ FIELDS: Final[dict[str, str]] = {
     "host": "the host of the request",
     "target": "path and query",
     "protocol": "the protocol of the client: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2`",
+    "user": "the name of the user (`keys`)",
     "status": "the status of the response; 499: the client left before there was one; of a gRPC call that is refused, "
     "the HTTP status of its reason",
     "grpc_status": "of a gRPC call, the name of its status: the pod's, or that of a refusal",

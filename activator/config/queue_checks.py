@@ -17,8 +17,8 @@ _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights
 _DEFAULTS: Final = Queue()
 
 
-def check_queue(at: Place, queue: Queue) -> None:
-    """Check the key `queue`, which is at `at`."""
+def check_queue(at: Place, queue: Queue, by_key: frozenset[str]) -> None:
+    """Check the key `queue`, which is at `at`. `by_key`: the disciplines for which the users' keys are enough."""
     discipline, beside = queue.discipline, (at["discipline"],)
     if discipline not in DISCIPLINES:
         at["discipline"].found("one of " + ", ".join(DISCIPLINES))
@@ -27,12 +27,13 @@ def check_queue(at: Place, queue: Queue) -> None:
         if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in users:
             needed = " or ".join(f"`discipline: {user}`" for user in users)
             at[key].advise(f"`{key}` requires {needed}, and it is {discipline}", beside=beside)
-    if discipline != "fifo" and not queue.header:
+    if discipline != "fifo" and not queue.header and discipline not in by_key:
         what = "level" if discipline == "priority" else "key"
+        keys = "`keys`" if discipline == "fair" else "`keys` with `priority`"
         at["header"].advise(
-            f"`discipline: {discipline}` requires `header`, the request header with the {what}", at.where
+            f"`discipline: {discipline}` requires `header`, the request header with the {what}, or {keys}", at.where
         )
-    elif discipline != "fifo" and TOKEN.fullmatch(queue.header) is None:
+    elif discipline != "fifo" and queue.header and TOKEN.fullmatch(queue.header) is None:
         at["header"].found("the name of a request header")
     check_positive(at, queue, "ageing", expected="more than 0, so that the lowest level is served, too")
     if len(queue.weights) > FAIR_WEIGHTS_MAX:

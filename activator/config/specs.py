@@ -29,6 +29,7 @@ from activator.config.model.waiting import ASLEEP_STATUS, Fallback
 from activator.runtime.unix_address import is_unix
 
 FILTER_ENTRY_POINTS: Final = "activator.filters"  # the group of entry points
+NO_LEVEL: Final = -1  # a user's requests have the level of their header
 DRAIN_TIMEOUT_S: Final = 300.0  # the least drain timeout of a removed pod; after it the exchanges are aborted
 
 
@@ -371,3 +372,17 @@ def resolve_program(revision: Revision, processors: int | None = None) -> Proces
         target_concurrency=program.target_concurrency or limit or TARGET_CONCURRENCY,
         idle=program.idle if grace is None else grace,
     )
+
+
+class UserSpec(msgspec.Struct, frozen=True):
+    """A user, with the SHA-256 of the key; the digest is empty for requests without a key."""
+
+    name: str
+    digest: bytes
+    revisions: tuple[str, ...] | None  # namespace/name; None: all
+    level: int = NO_LEVEL  # in queues with the discipline `priority`
+
+
+def key_of(name: str) -> str:
+    """Return the namespace/name of a revision given by name or namespace/name."""
+    return name if "/" in name else f"default/{name}"

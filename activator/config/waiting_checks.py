@@ -13,6 +13,7 @@ from activator.config.edge_checks import program_key
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import COUNTS, Activity, Fallback
 from activator.config.places import Place
+from activator.config.specs import key_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
 
@@ -101,11 +102,6 @@ def _circle(key: str, following: dict[str, str]) -> list[str]:
     while (key := following.get(key, "")) and key not in passed:
         passed.append(key)
     return [*passed, key] if key == passed[0] else []
-
-
-def key_of(name: str) -> str:
-    """Return the namespace/name of a revision given by name or namespace/name."""
-    return name if "/" in name else f"default/{name}"
 
 
 def _is_target(text: str) -> bool:

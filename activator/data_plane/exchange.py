@@ -2,8 +2,8 @@
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means that the event has not happened.
-  2. Only proxy/exchange.py and its neighbours write them. A filter may set `is_quiet` in `on_routed`, and `reason`
-     before it responds.
+  2. Only proxy/exchange.py and its neighbours write them. A filter may set `access` in `on_arrival`, `is_quiet` in
+     `on_routed`, and `reason` before it responds.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter
+from activator.data_plane.users import Access
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
@@ -99,6 +100,7 @@ class Exchange(Deadline):
         self.status: i64 = 0  # status of its response; 0: none
         self.reason: Reason | None = None  # why it ended without a complete response of its pod
         self.is_quiet: bool = False  # it starts no pod, and does not count as activity
+        self.access: Access | None = None  # its users, if keys are required
         self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_grpc: bool = False

@@ -22,9 +22,6 @@ from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.messages import AnswerMessage
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.catalogue import FilterCatalogue
-from activator.data_plane.filters.filter import Filter, FilterChain
-from activator.data_plane.filters.knative import KnativeFilter
-from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.overload import Overload
@@ -64,6 +61,7 @@ from activator.messages import (
     RevisionStatistics,
     SetHealth,
     SetPending,
+    SetUsers,
     ShowOutput,
     SlotDrained,
     SpeakKnative,
@@ -126,7 +124,6 @@ class DataPlane:
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
-        self._knative: KnativeDialect | None = None  # set if Knative's components are the peers
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
         self.registry = ConnectionRegistry(
@@ -211,8 +208,12 @@ class DataPlane:
             self._health = command
         elif isinstance(command, SetPending):
             self.proxy.is_pending = command.is_pending
+        elif isinstance(command, SetUsers):
+            self.filters.set_users(command.users)
+            self._renew_filters()
         elif isinstance(command, SpeakKnative):
-            self._speak_knative(command)
+            if self.filters.speak_knative(command.cluster_domain, command.passes_through, self._unhealthy):
+                self._renew_filters()
         elif isinstance(command, ShowOutput):
             throttler = self.tables.throttlers.get(command.key)
             if throttler is not None:
@@ -242,6 +243,7 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
+            user_requests=self.filters.user_requests(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
             http2=registry.http2_statistics(),
         )
@@ -262,16 +264,9 @@ class DataPlane:
         """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""
         return revisions(self.tables, only)
 
-    def _speak_knative(self, command: SpeakKnative) -> None:
-        if self._knative is None:
-            self._knative = KnativeDialect(self._unhealthy, command.cluster_domain)
-            self._share_filters((KnativeFilter(self._knative),))
-        self._knative.passes_through = command.passes_through
-
-    def _share_filters(self, shared: tuple[Filter, ...]) -> None:
-        """Apply these filters to all requests from now on."""
-        self.filters.shared = shared
-        self.proxy.filters = FilterChain((), shared)
+    def _renew_filters(self) -> None:
+        """Apply the filters of all requests from now on."""
+        self.proxy.filters = self.filters.chain_of_all()
         for throttler in self.throttlers():
             throttler.filters = self.filters.chain_of(throttler.key, throttler.spec.filters)
 

@@ -8,6 +8,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.runtime.reasons import Reason
 
+TEXT: Final = b"text/plain; charset=utf-8"
 POSITION_HEADER: Final = b"Activator-Queue-Position"
 REFUSALS_PER_TURN_MAX: Final = 256  # waiters that are rejected in one turn of the loop
 
@@ -20,10 +21,10 @@ def refusal_text(reason: Reason, detail: str) -> bytes:
     return " ".join(line.split()).encode("utf-8", "replace") + b"\n"
 
 
-def refusal_head(reason: Reason, body: bytes, retry_after_s: int) -> ResponseHead:
+def refusal_head(reason: Reason, body: bytes, retry_after_s: int, content_type: bytes = TEXT) -> ResponseHead:
     """Return the head of a refusal. `retry_after_s` 0: a retry would not help."""
     headers: Headers = [
-        (b"Content-Type", b"text/plain; charset=utf-8"),
+        (b"Content-Type", content_type),
         (b"Activator-Reason", reason.value.encode()),
     ]
     if retry_after_s > 0:

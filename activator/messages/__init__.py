@@ -49,6 +49,7 @@ from activator.messages.commands import (
     Drain,
     SetHealth,
     SetPending,
+    SetUsers,
     ShowOutput,
     SpeakKnative,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "SetPod",
     "SetProbes",
     "SetRevision",
+    "SetUsers",
     "ShowOutput",
     "SlotDrained",
     "SlotForgotten",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from activator.config.specs import UserSpec
 from activator.messages.message import Message
 
 
@@ -39,6 +40,12 @@ class SetPending(Message, frozen=True, tag=True):
     is_pending: bool
 
 
+class SetUsers(Message, frozen=True, tag=True):
+    """Replace the users. If there are any, each request needs the key of one that may use its revision."""
+
+    users: tuple[UserSpec, ...]
+
+
 class ShowOutput(Message, frozen=True, tag=True):
     """The last lines of a starting program, for the waiting page of its revision; empty: nothing is shown."""
 
@@ -46,4 +53,4 @@ class ShowOutput(Message, frozen=True, tag=True):
     lines: tuple[str, ...]
 
 
-Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | SetPending | ShowOutput
+Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | SetPending | SetUsers | ShowOutput

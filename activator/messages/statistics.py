@@ -43,6 +43,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     refused_requests: dict[str, int] = {}  # requests rejected before a revision was found, by reason
     transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
+    user_requests: dict[str, int] = {}  # admitted requests, by the name of the user
     overload: tuple[int, int, int] = (0, 0, 0)  # workers that have taken each step
     http2: Http2Statistics = Http2Statistics()
 

@@ -66,6 +66,8 @@ _INTERNAL: Final = GrpcStatus.INTERNAL
 _RESOURCE_EXHAUSTED: Final = GrpcStatus.RESOURCE_EXHAUSTED
 _UNAVAILABLE: Final = GrpcStatus.UNAVAILABLE
 _UNIMPLEMENTED: Final = GrpcStatus.UNIMPLEMENTED
+_UNAUTHENTICATED: Final = GrpcStatus.UNAUTHENTICATED
+_PERMISSION_DENIED: Final = GrpcStatus.PERMISSION_DENIED
 _NONE: Final = Substitute.NONE
 _RESPONSE: Final = Substitute.RESPONSE
 _REVISION: Final = Substitute.REVISION
@@ -127,6 +129,8 @@ class Reason(Enum):
     REQUEST_TIMEOUT = "request_timeout", 408, _DEADLINE_EXCEEDED, "the request took too long to arrive"
     SEND_TIMEOUT = "send_timeout", 408, _DEADLINE_EXCEEDED, "the client read too little of the response in time"
     NO_ROUTE = "no_route", 404, _UNIMPLEMENTED, "no revision serves this host"
+    KEY_REQUIRED = "key_required", 401, _UNAUTHENTICATED, "this request needs a valid key"
+    KEY_NOT_ALLOWED = "key_not_allowed", 403, _PERMISSION_DENIED, "this key may not use this revision"
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.
     QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "too many requests wait for this revision already", _ANY

@@ -194,9 +194,23 @@ def test_promtool_finds_nothing_to_say() -> None:
     assert (told.returncode, told.stdout + told.stderr) == (0, "")
 
 
+LABELS = frozenset(["reason", "step", "user", "version", "compiled", "outcome", "from", "event", "to", "kind"])
+
+
 def test_control_plane_labels_name_nobody() -> None:
     for family in PROGRAM_FAMILIES:
-        assert set(family.labels) <= {"reason", "step", "version", "compiled", "outcome", "from", "event", "to", "kind"}
+        assert set(family.labels) <= {
+            "reason",
+            "step",
+            "user",
+            "version",
+            "compiled",
+            "outcome",
+            "from",
+            "event",
+            "to",
+            "kind",
+        }
     for of_cluster in CLUSTER_FAMILIES:
         assert set(of_cluster.labels) <= {"kind"}
         assert all(of_cluster.values), "every label is of a closed set"

@@ -8,6 +8,7 @@ import msgspec
 
 from activator.config.model.containers import Containers
 from activator.config.model.groups import Group
+from activator.config.model.keys import Key
 from activator.config.model.kinds import Share, doc
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.listeners import (
@@ -108,6 +109,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revisions: Annotated[
         list[Revision], doc("The revisions. At least one, unless `kubernetes` or `containers.discover` is set.")
     ] = []
+    keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
     groups: Annotated[list[Group], doc("Groups of revisions that share resources of the machine.")] = []
     containers: Annotated[Containers, doc("The container engine of this machine.")] = Containers()
     gpus: Annotated[

@@ -83,7 +83,11 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = "fifo"
     header: Annotated[
         str,
-        doc("The request header with the level (`priority`) or with the key (`fair`). Both need it.", "X-Priority"),
+        doc(
+            "The request header with the level (`priority`) or with the key (`fair`). Without it, `priority` and "
+            "`name` of `keys` apply.",
+            "X-Priority",
+        ),
     ] = ""
     ageing: Annotated[
         Duration,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from activator.config.model.file import Config
 from activator.config.model.groups import GPUS, OVERTAKEN_AT_MOST_S, Group
 from activator.config.model.revision import Revision
+from activator.config.specs import key_of
 from activator.control_plane.groups.policy import Amounts
 from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.control_plane.scaling.rule import process_rule
@@ -34,11 +35,6 @@ def resolve_groups(config: Config) -> list[GroupRule]:
         rest = {key: _member(one, resources) for key, one in others.items()}
         rules.append(GroupRule(GPUS, resources, budget, rest, overtaken_at_most_s=OVERTAKEN_AT_MOST_S))
     return rules
-
-
-def key_of(name: str) -> str:
-    """Return the key of a `name` or `namespace/name` of the file."""
-    return name if "/" in name else f"default/{name}"
 
 
 def _rule(group: Group, members: dict[str, Revision]) -> GroupRule:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from activator.config.specs import FilterSpec, FiltersSpec
+from activator.config.specs import FilterSpec, FiltersSpec, UserSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
 from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.header_rules import HeaderRules
+from activator.data_plane.filters.keys import Keys
+from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.filters.no_wake import NoWake
 from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.filters.waiting_page import WaitingPage
+from activator.data_plane.headers.knative import KnativeDialect
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.plugins import PluginError
 from activator.runtime.secret_text import read_secret, without_secrets
@@ -38,7 +41,31 @@ class FilterCatalogue:
         self._answers = answers
         self._rng = rng
         self._on_error = on_error
+        self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
+        self._keys: Keys | None = None  # set if there are users
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
+
+    def speak_knative(self, cluster_domain: str, passes_through: bool, unhealthy: Callable[[bytes], str]) -> bool:
+        """Follow Knative's conventions in all requests (see `KnativeDialect`); return True if that is new."""
+        is_new = self._knative is None
+        if self._knative is None:
+            self._knative = KnativeFilter(KnativeDialect(unhealthy, cluster_domain))
+            self._share()
+        self._knative.dialect.passes_through = passes_through
+        return is_new
+
+    def set_users(self, specs: tuple[UserSpec, ...]) -> None:
+        """Require the key of one of these users from each request; none of it if there are no users."""
+        self._keys = Keys(specs, self.user_requests()) if specs else None
+        self._share()
+
+    def user_requests(self) -> dict[str, int]:
+        """Return the number of admitted requests, by the name of the user."""
+        return {} if self._keys is None else self._keys.totals()
+
+    def chain_of_all(self) -> FilterChain | None:
+        """Return the filters of requests whose revision is not known yet; None if there are none."""
+        return FilterChain((), self.shared) if self.shared else None
 
     def chain_of(self, key: str, spec: FiltersSpec) -> FilterChain | None:
         """Return the filters of the revision `key`; None if it has none."""
@@ -65,6 +92,9 @@ class FilterCatalogue:
         if spec.headers is not None:
             filters.append(HeaderRules(spec.headers))
         return FilterChain(filters, self.shared) if filters or self.shared else None
+
+    def _share(self) -> None:
+        self.shared = tuple([one for one in (self._knative, self._keys) if one is not None])
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""

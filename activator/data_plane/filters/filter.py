@@ -28,6 +28,7 @@ from mypy_extensions import mypyc_attr
 from activator.codec.message import Headers, ResponseHead
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.edits import HeadEdits, addition
+from activator.data_plane.refusals import TEXT
 from activator.runtime.reasons import Reason
 
 
@@ -41,16 +42,18 @@ class Failure:
         self.retry_after_s = retry_after_s  # whole seconds; 0: a retry would not help
         self.may_fall_back = may_fall_back  # another revision can be sent the whole request
         self.text: bytes = b""  # the body, or the gRPC message; empty: generated from reason and detail
+        self.content_type: bytes = TEXT
         self.fields: Headers = []  # further fields; not sent with gRPC
 
     def check(self) -> None:
         """Raise an error and reset the edits if the edited refusal cannot be sent."""
         try:
             self.text = bytes(self.text)
+            addition(b"Content-Type", self.content_type)
             for name, value in self.fields:
                 addition(name, value)
         except Exception:
-            self.text, self.fields = b"", []
+            self.text, self.content_type, self.fields = b"", TEXT, []
             raise
 
 

@@ -42,7 +42,8 @@ class NoWake(Filter):
         self._rules: list[_Rule] = [_Rule(rule) for rule in rules]
 
     def on_routed(self, request: Exchange) -> None:
-        request.is_quiet = self._status(request.head) != 0
+        if self._status(request.head) != 0:
+            request.is_quiet = True
 
     def on_request(self, request: Exchange) -> None:
         throttler = request.throttler

@@ -25,6 +25,8 @@ def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
     second = context.router.named(key)
     if first is None or second is None or second is first or not may_fall_back(exchange, exchange.upload, reason):
         return False
+    if exchange.access is not None and not exchange.access.allows(second.key):
+        return False
     _leave(exchange, first)
     context.count_fallback(exchange, first, second.key, context.now())
     forget_revision(exchange)
@@ -80,6 +82,9 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
     other.arrived_s = exchange.arrived_s
     other.place = QueuePlace(other)
     other.place.pick_key = exchange.place.pick_key
+    other.place.share = exchange.place.share
+    other.place.user_level = exchange.place.user_level
+    other.access = exchange.access
     other.request_bytes = exchange.request_bytes
     other.request_done = True
     other.trace, exchange.trace = exchange.trace, None

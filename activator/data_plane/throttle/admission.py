@@ -14,7 +14,7 @@ from typing import Final
 
 from activator.codec.message import RequestHead
 from activator.config.model.queueing import PRIORITY_LEVELS
-from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
+from activator.config.specs import NO_LEVEL, QueueSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.waiters import Waiter, WaiterQueue
 from activator.runtime.clock import NEVER
@@ -65,7 +65,7 @@ class RequestClassifier:
 
     def sort(self, waiter: Waiter, head: RequestHead) -> str:
         """Set the waiter's level, share, charge and limits; return an error text, "" if its fields are valid."""
-        waiter.level = self._level_of(head)
+        waiter.level = self._level_of(waiter, head)
         if self._share_header:
             waiter.share = head.received(self._share_header) or b""
         rule = self._rule_for(head)
@@ -91,9 +91,11 @@ class RequestClassifier:
                 return rule
         return None
 
-    def _level_of(self, head: RequestHead) -> int:
+    def _level_of(self, waiter: Waiter, head: RequestHead) -> int:
+        if waiter.user_level != NO_LEVEL:
+            return waiter.user_level
         if not self._priority_header:
-            return 0
+            return self._default_level
         text = head.received(self._priority_header)
         if text is None:
             return self._default_level

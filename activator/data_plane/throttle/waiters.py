@@ -16,6 +16,7 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
+from activator.config.specs import NO_LEVEL
 from activator.data_plane.throttle.leases import Lease, LeaseHolder
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
@@ -36,7 +37,8 @@ class Waiter(LeaseHolder):
         self.sorted: bool = False
         self.exempt: bool = False  # a rule exempts it from the limits of the pods
         self.level: int = 0  # priority: higher levels go first
-        self.share: bytes = b""  # fair: the key whose share is charged
+        self.user_level: int = NO_LEVEL  # the level of its user; NO_LEVEL: that of its header
+        self.share: bytes = b""  # fair: the key whose share is charged; at first, the name of its user
         self.charge: int = 1  # fair: the amount charged
         self.own_timeout_s: float = NEVER  # the timeout that the request asks for, from its arrival
         self.own_deadline_s: float = NEVER  # from its arrival; after it the response is of no use

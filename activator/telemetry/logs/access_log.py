@@ -135,6 +135,7 @@ def entry_of(exchange: Exchange, client: ClientStream, now: str, with_headers: b
         client.protocol(),
         status_of(exchange),
         round(exchange.done_s - exchange.arrived_s, 6),
+        "" if exchange.access is None else exchange.access.name(),
         grpc_status_of(exchange),
         reason_of(exchange),
         key[:slash] if slash > 0 else "",
@@ -216,7 +217,8 @@ def _common(entry: Entry) -> str:
     """Return an entry in the Common Log Format, which many programs read."""
     time_of_day = f"{entry.time[8:10]}/{_MONTHS[int(entry.time[5:7]) - 1]}/{entry.time[:4]}:{entry.time[11:19]} +0000"
     request = f"{_quoted(entry.method)} {_quoted(entry.target)} {entry.protocol}"
-    return f'{entry.client or "-"} - - [{time_of_day}] "{request}" {entry.status} {entry.response_bytes or "-"}'
+    opening = f"{entry.client or '-'} - {entry.user or '-'} [{time_of_day}]"
+    return f'{opening} "{request}" {entry.status} {entry.response_bytes or "-"}'
 
 
 def _shown(value: Any) -> str:

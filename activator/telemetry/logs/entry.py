@@ -16,6 +16,7 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     protocol: str
     status: int
     duration_s: float
+    user: str = ""
     grpc_status: str = ""
     reason: str = ""
     namespace: str = ""

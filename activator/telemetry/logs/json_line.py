@@ -89,8 +89,10 @@ class JsonLine:
         pod = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
         took = seconds(exchange.done_s - exchange.arrived_s)
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
+        access = exchange.access
+        user = "" if access is None else f',"user":"{access.name()}"'
         return (
-            f'{{"time":"{time_text}",{opening},"duration_s":{took}{_reason(exchange)}{pod}{_counts(exchange)}'
+            f'{{"time":"{time_text}",{opening},"duration_s":{took}{user}{_reason(exchange)}{pod}{_counts(exchange)}'
             f"{_phases(exchange, took)}{_of_headers(caller, exchange.head)}}}\n"
         )
 

@@ -105,6 +105,13 @@ CLIENTS: tuple[Family[Program], ...] = (
         lambda program: program.data.shed_total,
     ),
     Family(
+        "activator_user_requests",
+        Kind.COUNTER,
+        "Requests with a valid key, by the name of the user.",
+        lambda program: [((name,), float(count)) for name, count in sorted(program.data.user_requests.items())],
+        ("user",),
+    ),
+    Family(
         "activator_overloaded_workers",
         Kind.GAUGE,
         "Workers that have taken this step against their own overload.",

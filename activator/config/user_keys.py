@@ -1,0 +1,99 @@
+"""The users of a file: their keys are checked, and read once for all workers."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from activator.config.model.file import Config
+from activator.config.model.keys import SHA256, Key
+from activator.config.places import Place
+from activator.config.specs import NO_LEVEL, UserSpec, key_of
+from activator.runtime.errors import StartError
+from activator.runtime.secret_text import read_secret
+
+KEYS_MAX: Final = 1_000  # each has a time series
+KEY_CHARACTERS_MIN: Final = 8  # shorter ones can be guessed
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?")
+_HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
+
+
+def users_of(keys: Iterable[Key]) -> tuple[UserSpec, ...]:
+    """Read the keys, and return their users. Raises StartError."""
+    return tuple([
+        UserSpec(
+            key.name,
+            _digest_of(key),
+            None if key.revisions is None else tuple([key_of(name) for name in key.revisions]),
+            NO_LEVEL if key.priority is None else key.priority,
+        )
+        for key in keys
+    ])  # fmt: skip
+
+
+def disciplines_of(keys: Sequence[Key]) -> frozenset[str]:
+    """Return the disciplines of queues that need no header with these keys."""
+    if any(key.priority is not None for key in keys):
+        return frozenset({"fair", "priority"})
+    return frozenset({"fair"}) if keys else frozenset()
+
+
+def check_keys(root: Place, config: Config) -> None:
+    """Check all keys of a file."""
+    keys = config.keys
+    if len(keys) > KEYS_MAX:
+        root["keys"].found(f"at most {KEYS_MAX} keys", str(len(keys)))
+        return
+    names: dict[str, str] = {}
+    digests: dict[bytes, str] = {}
+    known = _revisions_of(root, config)
+    for at, key in root["keys"].each(keys):
+        if _NAME.fullmatch(key.name) is None:
+            at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
+        elif key.name in names:
+            at["name"].advise(f"{names[key.name]} has this name, too")
+        names.setdefault(key.name, str(at))
+        try:
+            digest = _digest_of(key)
+        except StartError as error:
+            at["key"].advise(str(error))
+        else:
+            if digest in digests:
+                which = "with the same key" if digest else "without a key"
+                at.advise(f"{digests[digest]} is for requests {which}, too")
+            digests.setdefault(digest, str(at))
+        for place, name in at["revisions"].each(key.revisions or []):
+            if known is not None and key_of(name) not in known:
+                place.found("the name of a revision of this file, as `name` or `namespace/name`")
+
+
+def _revisions_of(root: Place, config: Config) -> frozenset[str] | None:
+    """Return all revisions that there can be, as namespace/name; None if that is not known."""
+    if config.kubernetes is not None or config.containers.discover or "revisions" not in root:
+        return None
+    if not root["revisions"].is_whole:
+        return None
+    return frozenset([f"{revision.namespace}/{revision.name}" for revision in config.revisions])
+
+
+def _digest_of(key: Key) -> bytes:
+    """Return the SHA-256 of a key; empty for requests without a key. Raises StartError."""
+    if key.key is None:
+        return b""
+    what = f"key {key.name}"
+    text = read_secret(str(key.key), what)
+    if text.startswith(SHA256):
+        digest = text.removeprefix(SHA256)
+        if _HASH.fullmatch(digest) is None:
+            raise StartError(
+                f"{what}: after `sha256:`, 64 hex digits are required, as `printf %s KEY | sha256sum` prints them"
+            )
+        return bytes.fromhex(digest)
+    if len(text) < KEY_CHARACTERS_MIN or not text.isascii() or not text.isprintable() or " " in text:
+        raise StartError(
+            f"{what}: a key has at least {KEY_CHARACTERS_MIN} ASCII characters without spaces: `openssl rand -hex 16`"
+        )
+    return hashlib.sha256(text.encode()).digest()

@@ -1,0 +1,181 @@
+"""The keys of users: a request without a valid one is refused before its body is read and before it starts anything.
+
+Rules
+  1. A key comes as `Authorization: Bearer KEY`, as the password of `Authorization: Basic`, or as `X-Api-Key: KEY`. With
+     several keys, the first that may use the revision counts.
+  2. Keys are found by a hash: SHA-256, or for a key that was used before, that of Python's dictionaries, whose secret
+     differs in each process. A client can choose neither, so the time of a lookup reveals nothing about a key.
+  3. A header field with a valid key is never passed on to a pod. Another one is, if requests without a key are allowed:
+     it may be for the pod.
+  4. A request that may not use its revision is quiet (`Exchange.is_quiet`): it starts no pod and is no load.
+  5. Responses to paths below /v1/ are errors in the form of OpenAI's API.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.http1.field_names import is_field
+from activator.codec.http1.fields import end_of_line, value_of
+from activator.codec.message import RequestHead
+from activator.config.specs import UserSpec
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.headers.edits import FieldEdit, removal
+from activator.data_plane.users import Access, User
+from activator.runtime.reasons import Reason
+
+CREDENTIAL_BYTES_MAX: Final = 4_096  # a longer one is no key
+CREDENTIALS_MAX: Final = 4  # of one request; one with more is refused
+
+_AUTHORIZATION: Final = b"authorization"
+_API_KEY: Final = b"x-api-key"
+_A: Final = ord("a") & 31
+_X: Final = ord("x") & 31
+_CHALLENGE: Final = (b"WWW-Authenticate", b'Bearer realm="activator", Basic realm="activator"')
+_CODES: Final = {
+    Reason.KEY_REQUIRED: ("invalid_request_error", "invalid_api_key"),
+    Reason.KEY_NOT_ALLOWED: ("permission_error", "model_not_allowed"),
+}
+
+
+@final
+class Credential:
+    """A header field with a key, which may be unknown."""
+
+    def __init__(self, key: bytes, without: FieldEdit) -> None:
+        self.key = key
+        self.without = without  # removes the field
+
+
+_WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
+_WITHOUT_API_KEY: Final = removal(frozenset([_API_KEY]))
+
+
+@final
+class Keys(Filter):
+    """The filter of all requests if there are users."""
+
+    def __init__(self, specs: Iterable[UserSpec], totals: dict[str, int]) -> None:
+        """`totals`: the numbers of requests until now, by the name of the user."""
+        self._users: dict[bytes, User] = {}  # keyed by the digest; empty: requests without a key
+        self._used: dict[bytes, User] = {}  # keyed by the key itself; at most one for each user
+        for spec in specs:
+            self._users[spec.digest] = User(spec, totals.get(spec.name, 0))
+        self._anyone: User | None = self._users.pop(b"", None)
+
+    def totals(self) -> dict[str, int]:
+        """Return the number of admitted requests of each user."""
+        totals = {user.name: user.requests_total for user in self._users.values()}
+        if self._anyone is not None:
+            totals[self._anyone.name] = self._anyone.requests_total
+        return totals
+
+    # --- Filter ---
+
+    def on_arrival(self, request: Exchange) -> None:
+        credentials = credentials_of(request.head)
+        if len(credentials) > CREDENTIALS_MAX:
+            request.fail(Reason.KEY_REQUIRED, "there are too many")
+            return
+        users: list[User] = []
+        for credential in credentials:
+            user = self._user_of(credential.key)
+            if user is not None:
+                users.append(user)
+                request.edit().add(credential.without)
+        has_key = len(users) > 0
+        if self._anyone is not None:
+            users.append(self._anyone)
+        if users:
+            request.access = Access(users, has_key)
+        else:
+            request.fail(Reason.KEY_REQUIRED, "it is not known" if credentials else "")
+
+    def on_routed(self, request: Exchange) -> None:
+        access = request.access
+        user = None if access is None else access.choose(request.revision_key())
+        if user is None:
+            request.is_quiet = True
+        else:
+            request.place.share = user.share
+            request.place.user_level = user.level
+
+    def on_request(self, request: Exchange) -> None:
+        access = request.access
+        user = None if access is None else access.user
+        if user is None:
+            has_key = access is not None and access.has_key
+            request.fail(Reason.KEY_NOT_ALLOWED if has_key else Reason.KEY_REQUIRED, "")
+        elif request.fallbacks == 0:
+            user.requests_total += 1
+
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
+        codes = _CODES.get(failure.reason)
+        if codes is None:
+            return
+        if failure.reason is Reason.KEY_REQUIRED:
+            failure.fields = [*failure.fields, _CHALLENGE]
+        if request.head.target.startswith(b"/v1/") and not request.is_grpc:
+            kind, code = codes
+            sentence = failure.reason.sentence + (f": {failure.detail}" if failure.detail else "")
+            error = {"error": {"message": sentence, "type": kind, "param": None, "code": code}}
+            failure.text = json.dumps(error).encode()
+            failure.content_type = b"application/json"
+
+    def _user_of(self, key: bytes) -> User | None:
+        user = self._used.get(key)
+        if user is None:
+            user = self._users.get(hashlib.sha256(key).digest())
+            if user is not None:
+                self._used[key] = user
+        return user
+
+
+def credentials_of(head: RequestHead) -> list[Credential]:
+    """Return the credentials of a request, those of Authorization first; at most one more than CREDENTIALS_MAX."""
+    block = head.headers.block
+    found: list[Credential] = []
+    keys: list[Credential] = []
+    stop: i64 = len(block)
+    pos: i64 = 2
+    while pos < stop and len(found) + len(keys) <= CREDENTIALS_MAX:
+        end = end_of_line(block, pos, stop)
+        if end < 0:
+            end = stop
+        letter = block[pos] & 31
+        if letter == _A and is_field(block, pos, end, _AUTHORIZATION):
+            key = _key_in(value_of(block[pos:end]))
+            if key:
+                found.append(Credential(key, _WITHOUT_AUTHORIZATION))
+        elif letter == _X and is_field(block, pos, end, _API_KEY):
+            key = value_of(block[pos:end])
+            if 0 < len(key) <= CREDENTIAL_BYTES_MAX:
+                keys.append(Credential(key, _WITHOUT_API_KEY))
+        pos = end + 2
+    return found + keys if keys else found
+
+
+def _key_in(value: bytes) -> bytes:
+    """Return the key in the value of Authorization; empty if there is none."""
+    if len(value) > CREDENTIAL_BYTES_MAX:
+        return b""
+    scheme, _, rest = value.partition(b" ")
+    scheme = scheme.lower()
+    if scheme == b"bearer":
+        return rest.strip(b" ")
+    return _password_of(rest.strip(b" ")) if scheme == b"basic" else b""
+
+
+def _password_of(encoded: bytes) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True).partition(b":")[2]
+    except (binascii.Error, ValueError):
+        return b""

@@ -1,0 +1,52 @@
+"""Users: clients that are known by a key of their own (filters/keys.py)."""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.config.specs import UserSpec
+
+
+@final
+class User:
+    """A user's rights, and the number of admitted requests."""
+
+    def __init__(self, spec: UserSpec, requests_total: int) -> None:
+        self.name: str = spec.name
+        self.share: bytes = spec.name.encode()  # in queues with the discipline `fair`
+        self.level: int = spec.level  # in queues with the discipline `priority`; NO_LEVEL: that of the header
+        self.requests_total: int = requests_total
+        revisions = spec.revisions
+        self._revisions: frozenset[str] | None = None if revisions is None else frozenset(revisions)
+
+    def may_use(self, key: str) -> bool:
+        """True if the user may use the revision `key`, namespace/name."""
+        return self._revisions is None or key in self._revisions
+
+
+@final
+class Access:
+    """The users whose keys a request has, in their order, and the one as which it uses its revision."""
+
+    def __init__(self, users: list[User], has_key: bool) -> None:
+        self.user: User | None = None  # None: no revision yet, or one that none of them may use
+        self.has_key = has_key  # otherwise the only user is that of requests without a key
+        self._users = users
+
+    def choose(self, key: str) -> User | None:
+        """Set and return the first user that may use the revision `key`; None if there is none."""
+        for user in self._users:
+            if user.may_use(key):
+                self.user = user
+                return user
+        self.user = None
+        return None
+
+    def allows(self, key: str) -> bool:
+        """True if a user may use the revision `key`, namespace/name."""
+        return any(user.may_use(key) for user in self._users)
+
+    def name(self) -> str:
+        """Return the name of the user; if none may use the revision, that of the first."""
+        user = self.user
+        return self._users[0].name if user is None else user.name
