@@ -130,6 +130,14 @@ def _parser() -> Parser:
     )
     check.add_argument("file", metavar="FILE")
     check.set_defaults(handler=_check)
+    imported = commands.add_parser(
+        "import",
+        help="convert the configuration file of another program: llama-swap",
+        examples=("activator import llama-swap config.yaml > activator.yaml",),
+    )
+    imported.add_argument("program", metavar="PROGRAM", choices=("llama-swap",), help="llama-swap")
+    imported.add_argument("file", metavar="FILE")
+    imported.set_defaults(handler=_import)
     schema = commands.add_parser(
         "schema", help="print the JSON Schema of the file", examples=("activator schema > activator.schema.json",)
     )
@@ -379,6 +387,14 @@ def _manifest(path: str) -> Checked | None:
     except (OSError, ValueError):
         return None  # `_load` reports it
     return check_manifest(text, path, set(names()))
+
+
+def _import(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.config.file import read_text
+    from activator.config.llama_swap import convert
+
+    print(convert(read_text(options.file), options.file, os.environ), end="")
+    return 0
 
 
 def _schema(options: argparse.Namespace, command: list[str] | None) -> int:

@@ -184,7 +184,8 @@ class Checker:
         _check_dns(root["dns"], config.dns)
         check_positive(root["limits"], config.limits, "header_bytes", "held_bytes")
         check_containers(root["containers"], config.containers)
-        if not config.revisions and config.kubernetes is None and not config.containers.discover:
+        elsewhere = config.kubernetes is not None or config.containers.discover or "models" in root
+        if not config.revisions and not elsewhere:
             beside = (root["kubernetes"], root["containers"]["discover"])
             root["revisions"].advise("at least one revision is required, or `kubernetes`", beside=beside)
         check_keys(root, config)

@@ -36,6 +36,7 @@ from activator.config.model.queueing import CANCEL_WAIT, Queue, Timeouts
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC, Fallback
+from activator.config.model_entries import expand_models
 from activator.config.places import Findings, Place
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
@@ -135,11 +136,13 @@ def _item_of(value: object) -> Item:
 
 def from_tree(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
     """Read a tree as a configuration. Raises ConfigError with `problems` and its own."""
+    expand_models(root, problems)
     findings = Findings(root, problems)
     config = Reader(findings).read(root, FILE)
     if config is not UNREADABLE:
         Checker(Place(findings), policy_names).check(config)
     if problems:
+        problems = list(dict.fromkeys(problems))  # a key of a model is read twice
         raise ConfigError(sorted(problems, key=lambda problem: _line_of(problem, name)))
     assert isinstance(config, Config)
     return config

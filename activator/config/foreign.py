@@ -26,7 +26,7 @@ def _is_compose(entries: dict[str, Item]) -> bool:
 
 # The program, how its file is recognized, and advice for its user. The first that fits is used.
 _PROGRAMS: Final = (
-    ("llama-swap", _is_llama_swap, "write each model as one of `revisions`, with its `cmd` as `process.command`"),
+    ("llama-swap", _is_llama_swap, "`activator import llama-swap FILE` converts it"),
     ("Docker Compose", _is_compose, "write each service as one of `revisions`, with its image as `container.image`"),
     (
         "Traefik",
@@ -42,7 +42,7 @@ _PROGRAMS: Final = (
 
 
 # Keys of the file that none of these programs has.
-_SHARED_KEYS: Final = {"listen", "log", "metrics", "groups"}
+_SHARED_KEYS: Final = {"listen", "log", "metrics", "groups", "models"}
 _OWN_KEYS: Final = FILE.keys.keys() - _SHARED_KEYS
 
 

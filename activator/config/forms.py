@@ -180,11 +180,11 @@ def _amount(cls: type, parse: Callable[[str], Any], expected: str, unit: str, pa
 
 
 def _group_in(form: Form) -> Group | None:
-    """Return the group that a value contains: directly, in a list, or as one of several forms."""
+    """Return the group that a value contains: directly, in a list or a mapping, or as one of several forms."""
     match form:
         case Group():
             return form
-        case Many():
+        case Many() | Mapping():
             return _group_in(form.of)
         case Choice():
             return next(filter(None, map(_group_in, form.forms)), None)

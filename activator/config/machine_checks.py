@@ -15,6 +15,7 @@ from activator.config.engines import engine_path
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.programs import Process
+from activator.config.model_entries import expand_models
 from activator.config.places import Findings, Place
 from activator.config.programs import (
     check_program,
@@ -35,6 +36,7 @@ T = TypeVar("T")
 def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> list[str]:
     """Return one line for each mistake, with its place in the file that `root` was read from."""
     problems: list[str] = []
+    expand_models(root, problems)
     file = Place(Findings(root, problems))
     for at, revision in file["revisions"].each(config.revisions):
         for key, named in (("waiting_page", revision.waiting_page), ("fallback", revision.fallback)):

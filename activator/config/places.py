@@ -10,12 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from activator.config.tree import Item
 
 T = TypeVar("T")
+_NOTHING: Final = Item("")
 Path = tuple[str | int, ...]  # ("revisions", 3, "pods", 0)
+
+
+def _below(item: Item, step: str | int) -> Item | None:
+    if isinstance(step, int):
+        return item.elements[step] if item.elements and step < len(item.elements) else None
+    return item.entries.get(step) if item.entries else None
 
 
 class Findings:
@@ -39,14 +46,20 @@ class Findings:
         """Return the item at a path, or the nearest one around it."""
         found = self.root
         for step in path:
-            if isinstance(step, int):
-                below = found.elements[step] if found.elements and step < len(found.elements) else None
-            else:
-                below = found.entries.get(step) if found.entries else None
+            below = _below(found, step)
             if below is None:
                 return found
             found = below
         return found
+
+    def name_of(self, path: Path) -> str:
+        """Return a path as messages show it: `revisions[3].pods[0]`. A value that was moved has its path in the file."""
+        text, item = "", self.root
+        for step in path:
+            text += f"[{step}]" if isinstance(step, int) else f".{step}"
+            item = _below(item, step) or _NOTHING
+            text = item.moved_from or text
+        return text.removeprefix(".")
 
 
 class Place:
@@ -113,6 +126,4 @@ class Place:
             self._findings.problems.append(f"{where or self.where}: {f'{self}: ' if self.path else ''}{advice}")
 
     def __str__(self) -> str:
-        """Return the path as messages show it: `revisions[3].pods[0]`."""
-        steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path)
-        return "".join(steps).removeprefix(".")
+        return self._findings.name_of(self.path)

@@ -59,6 +59,7 @@ class Item:
         self.entries = entries
         self.elements = elements
         self.key_where = where  # the place of its key
+        self.moved_from: str = ""  # the path in the file, if that is another one than in the tree
 
     def describe(self) -> str:
         """Return a description for users."""

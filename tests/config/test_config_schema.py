@@ -92,7 +92,7 @@ CHECKABLE = [
     pytest.param(path, key, id=path)
     for path, key in keys()
     if key.examples
-    and not path.startswith(("listen.", "revisions[]", "groups[]", "keys[]"))
+    and not path.startswith(("listen.", "revisions[]", "groups[]", "keys[]", "models."))
     and path not in {"push.token", "push.token_file", "push.networks"}
 ]
 MEMBERS = {"listen": "0.0.0.0:8015", "peers": ["10.0.0.1:8015"], "key_file": "k"}  # none of which stands alone

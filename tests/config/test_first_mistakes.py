@@ -47,7 +47,7 @@ def problems_of(text: str) -> list[str]:
         ("listn: 127.0.0.1:1\n" + PROGRAM.format(""), 'f.yaml:1: found the unknown key "listn", expected "listen"'),
         ("revisions:\n\t- name: a\n", "; indent with spaces, not with tabs)"),
         ("revisions:\n  - name: a\n   hosts: 3\n", "; check the indentation: "),
-        ("models:\n  llama:\n    cmd: llama-server\n", "f.yaml:1: this is a file of llama-swap: write each model as"),
+        ("models:\n  llama:\n    cmd: llama-server\n", "f.yaml:1: this is a file of llama-swap: `activator import"),
         ("http:\n  routers:\n    a: {rule: x}\n", "f.yaml:1: this is a file of Traefik: write each router as"),
         ("services:\n  web: {image: nginx}\n", "f.yaml:1: this is a file of Docker Compose: write each service as"),
         ("static_resources: {}\n", "f.yaml:1: this is a file of Envoy: write each cluster as"),

@@ -148,6 +148,41 @@ def test_several_models_on_one_gpu(kitchen: Kitchen) -> None:
     assert [one["id"] for one in listed["data"]] == ["llama-3-8b", "qwen-32b"]
 
 
+def test_three_models_with_two_keys(kitchen: Kitchen) -> None:
+    activator = kitchen.run("models with keys", ALICE_KEY="alices-secret", BOB_KEY="bobs-secret")
+
+    def status(model: str, key: str) -> int:
+        body = json.dumps({"model": model}).encode()
+        fields = f"Authorization: Bearer {key}\r\n" if key else ""
+        return ask(activator.address, request("/v1/chat/completions", "POST", headers=fields, body=body)).status
+
+    def loaded() -> list[str]:
+        return [name for name, one in activator.revisions().items() if one["processes"]["processes"]]
+
+    assert [status("small", ""), status("large", "bobs-secret"), status("large", "nobodys-secret")] == [401, 403, 401]
+    assert loaded() == []
+    assert [status(model, "bobs-secret") for model in ("small", "embed")] == [200, 200]
+    assert status("large", "alices-secret") == 200
+    assert sorted(loaded()) == ["embed", "large"], "one at a time, and the one that is excepted"
+    listed = ask(activator.address, request("/v1/models", headers="X-Api-Key: bobs-secret\r\n"))
+    assert [one["id"] for one in json.loads(text(listed))["data"]] == ["small", "large", "embed"]
+    assert ask(activator.address, request("/v1/models")).status == 401
+
+
+def test_a_file_of_llama_swap(kitchen: Kitchen) -> None:
+    (theirs,) = re.findall(
+        r"```yaml\n# recipe of llama-swap\n(.*?)```", (ROOT / "docs/cookbook.md").read_text(), re.DOTALL
+    )
+    (kitchen.folder / "config.yaml").write_text(theirs)
+    done = cli("import", "llama-swap", str(kitchen.folder / "config.yaml"))
+    assert done.returncode == 0, done.stderr
+    RECIPES["from llama-swap"] = done.stdout
+    activator = kitchen.run("from llama-swap")
+    for model, file in (("llama", "llama.gguf"), ("qwen", "qwen.gguf"), ("gpt-4o-mini", "llama.gguf")):
+        assert file in chat(activator, model)["words"]
+    assert len([name for name, one in activator.revisions().items() if one["processes"]["processes"]]) == 1
+
+
 def test_ollama_and_vllm(kitchen: Kitchen) -> None:
     port = str(free_port())  # another Ollama may be here
     activator = kitchen.run(
@@ -322,7 +357,8 @@ def test_a_static_fallback(kitchen: Kitchen) -> None:
 def test_every_recipe_has_a_test() -> None:
     asked = set(re.findall(r'kitchen\.run\(\s*"([^"]+)"', Path(__file__).read_text()))
     asked.add("containers")  # in test_e2e_containers.py, where the engine is
-    assert asked == set(RECIPES)
+    asked.discard("from llama-swap")  # which `activator import` makes
+    assert asked == set(RECIPES) - {"from llama-swap"}
 
 
 def test_a_batch_tool(kitchen: Kitchen) -> None:

@@ -21,6 +21,7 @@ from activator.config.model.listeners import (
     address_of_listener,
 )
 from activator.config.model.members import Members
+from activator.config.model.models import Model
 from activator.config.model.pods import Dns, Health, Push
 from activator.config.model.revision import Revision
 from activator.config.model.telemetry import Log, Metrics, Tracing
@@ -109,6 +110,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     revisions: Annotated[
         list[Revision], doc("The revisions. At least one, unless `kubernetes` or `containers.discover` is set.")
     ] = []
+    models: Annotated[
+        dict[str, str | Model],
+        doc(
+            "Model servers, by the name of the model; [models](models.md).",
+            {"llama": "llama-server -m llama.gguf --port {port}"},
+        ),
+    ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
     groups: Annotated[list[Group], doc("Groups of revisions that share resources of the machine.")] = []
     containers: Annotated[Containers, doc("The container engine of this machine.")] = Containers()

@@ -33,7 +33,7 @@ from activator.data_plane.users import Access, User
 from activator.runtime.reasons import Reason
 
 CREDENTIAL_BYTES_MAX: Final = 4_096  # a longer one is no key
-CREDENTIALS_MAX: Final = 4  # of one request; one with more is refused
+CREDENTIALS_MAX: Final = 4  # per request; a request with more is refused
 
 _AUTHORIZATION: Final = b"authorization"
 _API_KEY: Final = b"x-api-key"

@@ -3,7 +3,7 @@
 Rules
   1. Exact model names and aliases are listed; prefixes (`llama-*`) are not.
   2. A list exists only if there are names: at `/v1/models` in the format of OpenAI's API, and at `/api/tags` in that of
-     Ollama. If `strip_path` is set for a revision, both are below its path.
+     Ollama; a single model is at `/v1/models/NAME`. If `strip_path` is set for a revision, all are below its path.
   3. Fields that the activator cannot know (size, family, digest) are present and empty, because clients require them.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import quote
 
 from activator.config.specs import RevisionSpec
 
@@ -32,6 +33,9 @@ def lists_of(specs: Iterable[RevisionSpec]) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for before, listed in names.items():
         found[before + OPENAI_PATH] = _body({"object": "list", "data": [_openai(*one) for one in listed.items()]})
+        for name, owner in listed.items():
+            for text in (name, quote(name), quote(name, safe="")):
+                found[before + OPENAI_PATH + b"/" + text.encode()] = _body(_openai(name, owner))
         found[before + OLLAMA_PATH] = _body({"models": [_ollama(name) for name in listed]})
     return found
 

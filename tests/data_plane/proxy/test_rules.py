@@ -438,7 +438,7 @@ def test_revisions_of_one_rule_share_it_and_one_that_is_alone_takes_all() -> Non
 
 def test_lists_of_models() -> None:
     hosts = ("h",)
-    first = RoutingSpec(hosts, match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o",))
+    first = RoutingSpec(hosts, match=MatchSpec(models=("llama-3", "llama-*")), aliases=("gpt-4o", "org/m"))
     second = RoutingSpec(hosts, match=MatchSpec(path="/b", strip_path=True, models=("qwen", "llama-3")))
     third = RoutingSpec(hosts, match=MatchSpec(path="/c", models=("gemma", "llama-3")))
     specs = [
@@ -448,11 +448,16 @@ def test_lists_of_models() -> None:
         RevisionSpec("ns/d", routing=RoutingSpec(hosts)),
     ]
     found = {path: json.loads(body) for path, body in lists_of(specs).items()}
-    assert set(found) == {b"/v1/models", b"/api/tags", b"/b/v1/models", b"/b/api/tags"}
+    assert {path for path in found if b"/models/" not in path} == {
+        b"/v1/models", b"/api/tags", b"/b/v1/models", b"/b/api/tags",
+    }  # fmt: skip
+    assert found[b"/b/v1/models/qwen"]["id"] == "qwen" and b"/v1/models/qwen" not in found
+    assert found[b"/v1/models/org/m"] == found[b"/v1/models/org%2Fm"]
     assert found[b"/v1/models"]["object"] == "list"
     assert [(one["id"], one["owned_by"]) for one in found[b"/v1/models"]["data"]] == [
         ("llama-3", "ns"),
         ("gpt-4o", "ns"),
+        ("org/m", "ns"),
         ("gemma", "ns"),
     ]
     assert [one["id"] for one in found[b"/b/v1/models"]["data"]] == ["qwen", "llama-3"]

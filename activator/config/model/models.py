@@ -1,0 +1,59 @@
+"""The short form of model servers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Count, Duration, Port, Secret, Size, doc
+from activator.config.model.programs import Readiness, Stop
+
+MODELS_GROUP: Final = "models"  # the group of all models that no other group names
+MODEL_HEALTH_PATH: Final = "/health"
+MODEL_IDLE_S: Final = 600.0
+MODEL_STARTUP_S: Final = 600.0
+MODEL_TOTAL_S: Final = 3600.0  # a long answer takes more than the five minutes of other revisions
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model server: a revision whose requests name the model in their body. A text is its `command`."""
+
+    command: Annotated[
+        str | list[str],
+        doc(
+            "The program and its arguments, as in `process`: in one line, or as a list.",
+            "llama-server -m llama.gguf --port {port}",
+        ),
+    ]
+    aliases: Annotated[list[str], doc("Other names of the model.", ["gpt-4o-mini"])] = []
+    rewrite_model: Annotated[
+        str, doc("The name that the program receives if a request names one of `aliases`. Empty: the alias.", "llama")
+    ] = ""
+    needs: Annotated[
+        dict[str, Size],
+        doc(
+            "The amounts that it needs of the budget of the group `models`, which is declared in `groups` without "
+            "`members`. Without that group, one model is loaded at a time.",
+            {"gpu_memory": "10GiB"},
+        ),
+    ] = {}
+    exclusive: Annotated[
+        bool, doc("Whether it is loaded only while no other model is. Without effect if it has `needs`.", False)
+    ] = True
+    idle: Annotated[Duration, doc("The time without a request after which it is unloaded.", "30m")] = Duration(
+        MODEL_IDLE_S
+    )
+    container_concurrency: Annotated[Count, doc("The number of requests in it at the same time. 0: no limit.", 4)] = 0
+    startup: Annotated[Duration, doc("How long loading may take.", "20m")] = Duration(MODEL_STARTUP_S)
+    readiness: Annotated[
+        Readiness | None,
+        doc(f"How it is probed before it gets requests. Not set: `http_get: {MODEL_HEALTH_PATH}`."),
+    ] = None
+    port: Annotated[Port | str | None, doc("The port of a program that has a fixed one, as in `process`.", 8000)] = None
+    preload: Annotated[bool, doc("Whether it is loaded when the activator starts.", True)] = False
+    stop: Annotated[Stop | None, doc("How it is stopped, as in `process`.")] = None
+    directory: Annotated[str, doc("The working directory, as in `process`.", "~/models")] = ""
+    environment: Annotated[
+        dict[str, Secret], doc("Environment variables, as in `process`.", {"CUDA_VISIBLE_DEVICES": "0"})
+    ] = {}

@@ -1,0 +1,145 @@
+"""The expansion of `models`: each entry becomes one of `revisions`, and those that share a budget a group.
+
+Rules
+  1. The tree is expanded before it is read, so that the revisions of models are read and checked as all others are.
+  2. Items keep their place in the file (`Item.moved_from`), so that a message names the key that the user wrote.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Final
+
+from activator.config.model.models import (
+    MODEL_HEALTH_PATH,
+    MODEL_IDLE_S,
+    MODEL_STARTUP_S,
+    MODEL_TOTAL_S,
+    MODELS_GROUP,
+)
+from activator.config.tree import Item
+
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_OF_REVISION: Final = (
+    "aliases",
+    "rewrite_model",
+    "container_concurrency",
+    "needs",
+)  # keys that a revision has under the same name
+_OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop")
+
+
+def expand_models(root: Item, problems: list[str]) -> None:
+    """Add the revisions and the group of `models` to the tree; what cannot be expanded is left to the reader."""
+    models = (root.entries or {}).get("models")
+    if root.entries is None or models is None or not models.entries:
+        return
+    revisions = root.entries.setdefault("revisions", Item(models.where, elements=[]))
+    groups = root.entries.setdefault("groups", Item(models.where, elements=[]))
+    if revisions.elements is None or groups.elements is None:
+        return
+    grouped = _members_of(groups.elements)
+    group = next((one for one in groups.elements if _text(one, "name") == MODELS_GROUP), None)
+    members: list[Item] = []
+    for name, entry in models.entries.items():
+        path = f"models.{name}"
+        made = _revision_of(name, entry, path, problems)
+        if made is None:
+            continue
+        revisions.elements.append(made)
+        own_name = revision_name(name)
+        if own_name in grouped or _text(entry, "exclusive") == "false":
+            continue
+        grouped.add(own_name)
+        members.append(Item(entry.where, text=own_name))
+        needs = (made.entries or {}).get("needs")
+        if needs is not None and group is None and made.entries is not None:
+            problems.append(
+                f"{needs.where}: {path}.needs: declare the budget that it needs a part of, in `groups`: "
+                f"`{{name: {MODELS_GROUP}, budget: {{gpu_memory: 24GiB}}}}`"
+            )
+            del made.entries["needs"]
+    if group is not None and group.entries is not None:
+        group.entries.setdefault("members", Item(group.where, elements=members))
+    elif len(members) > 1:
+        entries = {
+            "name": Item(models.where, text=MODELS_GROUP),
+            "members": Item(models.where, elements=members),
+            "exclusive": Item(models.where, text="true"),
+        }
+        groups.elements.append(_moved(Item(models.where, entries=entries), "models"))
+
+
+def revision_name(model: str) -> str:
+    """Return the name of a model's revision: the model's, with a dash in place of other characters."""
+    return _NOT_IN_NAMES.sub("-", model).strip("-._") or "model"
+
+
+def _revision_of(name: str, entry: Item, path: str, problems: list[str]) -> Item | None:
+    """Return the revision of a model; None if its command cannot be read."""
+    where = entry.where
+    given = entry.entries or {}
+    command = _command_of(entry, path, problems)
+    if command is None:
+        return None
+    process = {
+        "command": command,
+        "readiness": Item(where, entries={"http_get": Item(where, text=MODEL_HEALTH_PATH)}),
+        "idle": Item(where, text=f"{MODEL_IDLE_S:g}s"),
+        "max_scale": Item(where, text="1"),
+    }
+    process.update({key: _moved(given[key], f"{path}.{key}") for key in _OF_PROCESS if key in given})
+    startup = Item(where, text=f"{MODEL_STARTUP_S:g}s")
+    if "startup" in given:
+        startup = _moved(given["startup"], f"{path}.startup")
+    json = Item(where, entries={"model": Item(where, elements=[Item(where, text=name)])})
+    entries = {
+        "name": _moved(Item(entry.key_where, text=revision_name(name)), path),
+        "hosts": Item(where, elements=[Item(where, text="*")]),
+        "match": Item(where, entries={"json": json}),
+        "timeouts": Item(where, entries={"startup": startup, "total": Item(where, text=f"{MODEL_TOTAL_S:g}s")}),
+        "process": _moved(Item(where, entries=process), path),
+    }
+    entries.update({key: _moved(given[key], f"{path}.{key}") for key in _OF_REVISION if key in given})
+    return _moved(Item(where, entries=entries), path)
+
+
+def _command_of(entry: Item, path: str, problems: list[str]) -> Item | None:
+    """Return the command of a model as a list; None if there is none, or if it is not one line of words."""
+    item = entry
+    if entry.entries is not None:
+        if "command" not in entry.entries:
+            return None
+        item, path = entry.entries["command"], f"{path}.command"
+    if item.elements is not None:
+        return _moved(item, path) if item is not entry else None
+    if item.text is None:
+        return None
+    try:
+        words = shlex.split(item.text.replace("\\\n", " "))
+    except ValueError as error:
+        problems.append(f"{item.where}: {path}: found a command with {_in_words(error)}, expected words as in a shell")
+        return None
+    return _moved(Item(item.where, elements=[Item(item.where, text=word) for word in words]), path)
+
+
+def _in_words(error: ValueError) -> str:
+    """Return what `shlex` found."""
+    return "a quote that is not closed" if "quotation" in str(error) else "a backslash at its end"
+
+
+def _moved(item: Item, path: str) -> Item:
+    item.moved_from = path
+    return item
+
+
+def _members_of(groups: list[Item]) -> set[str]:
+    """Return the revisions that groups name."""
+    lists = [(group.entries or {}).get("members") for group in groups]
+    return {one.text or "" for members in lists if members is not None for one in members.elements or []}
+
+
+def _text(item: Item, key: str) -> str:
+    found = (item.entries or {}).get(key)
+    return "" if found is None else found.text or ""
