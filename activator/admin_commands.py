@@ -88,7 +88,22 @@ def add_admin_commands(
     restart.add_argument("name", metavar="NAME")
     _add_admin(restart)
     restart.set_defaults(handler=_restart_revision)
-    for command in (drain, status, logs, load_revision, unload, ended, restart):
+    drain_pod = commands.add_parser(
+        "drain-pod",
+        help="send a pod no more requests; those that it has are finished",
+        examples=("activator drain-pod app 10.0.0.7:8080",),
+    )
+    enable_pod = commands.add_parser(
+        "enable-pod",
+        help="send a pod requests again, after drain-pod",
+        examples=("activator enable-pod app 10.0.0.7:8080",),
+    )
+    for pod_command, handler in ((drain_pod, _drain_pod), (enable_pod, _enable_pod)):
+        pod_command.add_argument("name", metavar="NAME")
+        pod_command.add_argument("pod", metavar="ADDRESS", help="as `activator status` shows it")
+        _add_admin(pod_command)
+        pod_command.set_defaults(handler=handler)
+    for command in (drain, status, logs, load_revision, unload, ended, restart, drain_pod, enable_pod):
         command.set_defaults(load=load)
 
 
@@ -207,6 +222,16 @@ def _load_revision(options: argparse.Namespace, command: list[str] | None) -> in
 
 def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     return _post(options, f"/unload/{quote(options.name)}", f"unloading {options.name}")
+
+
+def _drain_pod(options: argparse.Namespace, command: list[str] | None) -> int:
+    path = f"/drain-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
+    return _post(options, path, f"{options.pod} of {options.name} gets no more requests")
+
+
+def _enable_pod(options: argparse.Namespace, command: list[str] | None) -> int:
+    path = f"/enable-pod/{quote(options.name)}?pod={quote(options.pod, safe='')}"
+    return _post(options, path, f"{options.pod} of {options.name} is in service again")
 
 
 def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:

@@ -65,6 +65,8 @@ POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (
 POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
 POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
 POST /restart/NAME     start others, then stop these           (with the header Activator-Admin: 1)
+POST /drain-pod/NAME?pod=ADDRESS   send it no more requests     (with the header Activator-Admin: 1)
+POST /enable-pod/NAME?pod=ADDRESS  send it requests again       (with the header Activator-Admin: 1)
 POST /members/SEAT/ended  this silent member has ended, for certain (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
@@ -126,6 +128,10 @@ class Inside(Protocol):
 
     def unload(self, key: str) -> str:
         """Stop the programs of a revision. Return why it is refused, or ""."""
+        ...
+
+    def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
+        """Take a pod, by address or identity, out of service, or put it back. Return why it is refused, or ""."""
         ...
 
     def restart(self, key: str) -> str:
@@ -198,6 +204,8 @@ class AdminServer:
                 web.post("/wake/{name:.+}", self._load),
                 web.post("/unload/{name:.+}", self._unload),
                 web.post("/restart/{name:.+}", self._restart),
+                web.post("/drain-pod/{name:.+}", self._drain_pod),
+                web.post("/enable-pod/{name:.+}", self._enable_pod),
                 web.post("/members/{seat:[0-9]{1,3}}/ended", self._end_member),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
@@ -297,6 +305,12 @@ class AdminServer:
 
     async def _restart(self, request: web.Request) -> web.Response:
         return _outcome(request, self._inside.restart(_key(request)))
+
+    async def _drain_pod(self, request: web.Request) -> web.Response:
+        return _outcome(request, self._inside.set_aside(_key(request), request.query.get("pod", ""), True))
+
+    async def _enable_pod(self, request: web.Request) -> web.Response:
+        return _outcome(request, self._inside.set_aside(_key(request), request.query.get("pod", ""), False))
 
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())

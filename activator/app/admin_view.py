@@ -113,6 +113,9 @@ class AdminView:
     def unload(self, key: str) -> str:
         return self._control.processes.unload(key)
 
+    def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
+        return self._control.set_aside(key, pod, is_aside)
+
     def restart(self, key: str) -> str:
         return self._control.processes.restart(key)
 

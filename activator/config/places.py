@@ -53,7 +53,7 @@ class Findings:
         return found
 
     def name_of(self, path: Path) -> str:
-        """Return a path as messages show it: `revisions[3].pods[0]`. A value that was moved has its path in the file."""
+        """Return a path as messages show it: `revisions[3].pods[0]`. Moved values have the one in the file."""
         text, item = "", self.root
         for step in path:
             text += f"[{step}]" if isinstance(step, int) else f".{step}"

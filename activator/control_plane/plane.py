@@ -40,6 +40,7 @@ from activator.messages import (
     Effect,
     Load,
     PodDrained,
+    PodSetAside,
     PodTaken,
     RevisionGone,
     SentRevision,
@@ -53,6 +54,7 @@ from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from lb.rng import Rng
 
 START_SETTLE_S: Final = 10.0  # longest wait at the start until the file's revisions are applied
+PODS_NAMED_MAX: Final = 10  # in a message
 SWEEP_INTERVAL_S: Final = 1.0  # between two checks of the age of what sources have reported
 SCALE_TICK_S: Final = 0.1  # between two checks which revisions need a scaling decision
 
@@ -177,6 +179,22 @@ class ControlPlane:
         failing = {identity: one for identity, one in self.prober.failing(key).items() if one.since_s <= until_s}
         has_program = self.processes.supervisor.log_of(key) is not None
         return Known(record, self.file.fixed_pods.problems(key), failing, has_program)
+
+    def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
+        """Take a pod, by address or identity, out of service, or put it back. Return a problem, or ""."""
+        record = self.worker.model.revisions.get(key)
+        if record is None:
+            return "there is no such revision"
+        if self.processes.supervisor.log_of(key) is not None:
+            return "its pods are programs of this machine: use `restart` or `unload`"
+        found = [one.identity for one in record.pods.values() if pod in (one.address, one.identity)]
+        if not found:
+            addresses = sorted(one.address for one in record.pods.values())
+            listed = ", ".join(addresses[:PODS_NAMED_MAX]) + (", …" if len(addresses) > PODS_NAMED_MAX else "")
+            return f"it has no pod {pod!r}, but {listed}" if listed else "it has no pods"
+        for identity in found:
+            self.submit(PodSetAside(key, identity, is_aside))
+        return ""
 
     def scaling(self, key: str) -> Shown | None:
         """Return the last scaling decision of a revision; None if no source scales it."""

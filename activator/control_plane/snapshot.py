@@ -13,6 +13,7 @@ from activator.control_plane.state.worker import StateWorker
 from lb.tracker import DRAINING, STATE_NAMES
 
 UNANSWERED_S: Final = 10.0  # a pod without an answer for this time needs attention; before, it may be starting
+SET_ASIDE: Final = "taken out of service by `drain-pod`"
 NO_SLOT: Final = "every slot of the table is held"
 
 
@@ -87,10 +88,14 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]
         state = pod.state()
         unanswered = failing[pod.identity].cause if pod.identity in failing else ""
         cause = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
+        if pod.is_aside:
+            cause = SET_ASIDE
         if cause:
             reasons[pod.identity] = {"address": pod.address, "reason": cause}
         reason = ""
-        if pod.ousted_by:
+        if pod.is_aside:
+            reason = SET_ASIDE
+        elif pod.ousted_by:
             reason = f"{pod.ousted_by} has its address"
         elif pod.unplaced and state != DRAINING:
             reason = NO_SLOT

@@ -91,6 +91,14 @@ class PodFailedChecks(Message, frozen=True, tag=True):
 # --- changes: from the data plane ------------------------------------------------------------------------------------
 
 
+class PodSetAside(Message, frozen=True, tag=True):
+    """An operator takes a pod out of service, or puts it back."""
+
+    key: str
+    identity: str
+    is_aside: bool
+
+
 class PodRefused(Message, frozen=True, tag=True):
     """A connection was refused (`dead`); or a request was not answered in time, or its connection broke: a strike.
 
@@ -207,6 +215,7 @@ Change = (
     | Listed
     | Probed
     | PodFailedChecks
+    | PodSetAside
     | PodRefused
     | PodServed
     | TrialEnded

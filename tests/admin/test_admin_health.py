@@ -82,6 +82,9 @@ class Inside:
     def unload(self, key: str) -> str:
         return ""
 
+    def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
+        return ""
+
     def restart(self, key: str) -> str:
         return ""
 

@@ -248,3 +248,11 @@ def replies(*answers: bytes) -> Script:
 def close_all(pods: Iterable[ScriptedPod]) -> None:
     for pod in pods:
         pod.close()
+
+
+def serve_or_hold(side: PodSide) -> None:
+    """Answer with its own address, a request for /held when the test says so."""
+    while True:
+        if side.request().target == "/held":
+            side.wait()
+        side.answer(side.pod.address.encode())

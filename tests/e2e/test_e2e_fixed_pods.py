@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 import time
@@ -15,8 +16,8 @@ import pytest
 
 from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Answer, Client, Visitor, ask, burst, failures, request
-from tests.e2e.pods import PodSide, ScriptedPod, serve
-from tests.e2e.running import Activator, configured, eventually
+from tests.e2e.pods import PodSide, ScriptedPod, serve, serve_or_hold
+from tests.e2e.running import Activator, cli, configured, eventually
 
 POLICIES = ["random", "choice-of-2", "round-robin", "least-connections", "first-available"]
 POLICIES += ["weighted", "ewma", "consistent-hash"]
@@ -71,6 +72,54 @@ def test_routing_by_host(stack: ExitStack, run_activator: RunActivator) -> None:
         assert answer.body.decode() == pods["exact"].address
         assert pods["exact"].requests[-1].target == "/x?y"
         assert pods["exact"].requests[-1].all("host") == ["one.test"]
+
+
+def test_a_pod_out_of_service(stack: ExitStack, run_activator: RunActivator) -> None:
+    """It finishes the request that it has, gets no other, also after a reload, and is put back."""
+    one, two = (stack.enter_context(ScriptedPod(serve_or_hold)) for _ in range(2))
+    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [one.address, two.address]}]))
+    activator.wait_ready_pods("app", 2)
+
+    def command(name: str, pod: str) -> tuple[int, str]:
+        done = cli(name, "app", pod, "--admin", f"http://{activator.admin}")
+        return done.returncode, done.stdout + done.stderr
+
+    def served_by(count: int = 20) -> set[str]:
+        return {ask(activator.address, request()).body.decode() for _ in range(count)}
+
+    def slots() -> dict[str, str]:
+        return {slot["address"]: slot["state"] for slot in activator.slots("app")}
+
+    holding = [stack.enter_context(Client(activator.address)) for _ in range(2)]
+    for client in holding:
+        client.send(request("/held"))
+    eventually(lambda: len(one.requests) + len(two.requests) >= 2)
+    assert command("drain-pod", one.address) == (0, f"{one.address} of app gets no more requests\n")
+    eventually(lambda: served_by(4) == {two.address})
+    before = len(one.requests)
+    activator.signal(signal.SIGHUP)
+    activator.wait_log(" reloaded")
+    assert served_by() == {two.address} and len(one.requests) == before
+    one.go_on()
+    two.go_on()
+    assert [client.answer().status for client in holding] == [200, 200]
+    assert "drain-pod" in cli("status", "--admin", f"http://{activator.admin}").stdout
+
+    assert command("drain-pod", two.address)[0] == 0
+    waiting = stack.enter_context(Client(activator.address))
+    eventually(lambda: "ready" not in slots().values())
+    waiting.send(request())
+    eventually(lambda: activator.revision("app")["queued"] == 1)
+    assert command("enable-pod", one.address) == (0, f"{one.address} of app is in service again\n")
+    assert waiting.answer().body.decode() == one.address
+    assert served_by() == {one.address}
+    assert command("enable-pod", two.address)[0] == 0
+    eventually(lambda: served_by() == {one.address, two.address})
+
+    code, said = command("drain-pod", "10.9.9.9:1")
+    assert code != 0 and f"it has no pod '10.9.9.9:1', but {', '.join(sorted([one.address, two.address]))}" in said
+    done = cli("drain-pod", "unknown", one.address, "--admin", f"http://{activator.admin}")
+    assert done.returncode != 0 and "there is no such revision" in done.stderr
 
 
 def test_routing_by_revision_headers(stack: ExitStack, run_activator: RunActivator) -> None:

@@ -13,18 +13,10 @@ from typing import Any
 
 from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, ask, request
-from tests.e2e.pods import PodSide, ScriptedPod
+from tests.e2e.pods import ScriptedPod, serve_or_hold
 from tests.e2e.running import Activator, configured, eventually
 
 STEPS = ("close_kept", "no_queueing", "no_connections")
-
-
-def serve_or_hold(side: PodSide) -> None:
-    """Answer, a request for /held when the test says so."""
-    while True:
-        if side.request().target == "/held":
-            side.wait()
-        side.answer()
 
 
 def config(pods: list[str], limits: dict[str, Any]) -> dict[str, Any]:

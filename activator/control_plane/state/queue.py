@@ -20,6 +20,7 @@ from activator.messages import (
     PodRefused,
     PodSeen,
     PodServed,
+    PodSetAside,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -61,7 +62,7 @@ def fold_key(change: Change) -> FoldKey:
     return (change.key, kind.__name__)
 
 
-_OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodServed, TrialEnded, PodUnplaced, SlotForgotten})
+_OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodSetAside, PodServed, TrialEnded, PodUnplaced, SlotForgotten})
 
 
 def _may_be_dropped(change: Change) -> bool:

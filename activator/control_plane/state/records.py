@@ -37,6 +37,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     restarts: int = -1  # restarts of its program, the largest number reported; -1: none has been
     doubted: bool = False  # its program was restarted, and it has not been probed since
     ousted_by: str = ""  # the pod that has its address now (addresses.py); empty: it has it
+    is_aside: bool = False  # an operator has taken it out of service
     unplaced: bool = False  # the table has no free slot for it
     epoch: int = 0  # counts its states (messages.py); reports name the epoch they are about
     since_s: float = 0.0  # time of the last change of its state
@@ -57,7 +58,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     def _state(self) -> int:
         claims = self.claims
         statuses = claims.values()
-        if not claims or self.ousted_by or _DRAINING in statuses:
+        if not claims or self.ousted_by or self.is_aside or _DRAINING in statuses:
             return DRAINING
         own = claims.get(PUSH)
         if own is _NOT_READY or (own is None and _NOT_READY in statuses):
@@ -75,8 +76,8 @@ class PodRecord(msgspec.Struct, frozen=True):
         return PENDING
 
     def contends(self) -> bool:
-        """True if it may have its address: a source reports it, and none reports that it terminates."""
-        return len(self.claims) > 0 and _DRAINING not in self.claims.values()
+        """True if it may have its address: in service, reported by a source, and by none as terminating."""
+        return len(self.claims) > 0 and not self.is_aside and _DRAINING not in self.claims.values()
 
     def wants_probe(self) -> bool:
         if not self.probe and not self.quarantined and not self.doubted:

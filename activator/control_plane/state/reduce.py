@@ -35,6 +35,7 @@ from activator.messages import (
     PodRefused,
     PodSeen,
     PodServed,
+    PodSetAside,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -243,6 +244,14 @@ def _changed_reports(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) ->
     return news
 
 
+def _pod_set_aside(revision: RevisionRecord, change: PodSetAside, now_s: float, reduction: Reduction) -> None:
+    old = revision.pods.get(change.identity)
+    if old is None:
+        reduction.refused = True
+    elif old.is_aside != change.is_aside:
+        put(revision, old, replace(old, is_aside=change.is_aside), SEEN, now_s, reduction)
+
+
 # --- slots ----------------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +274,7 @@ def _pod_unplaced(revision: RevisionRecord, change: PodUnplaced, now_s: float, r
 _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], None]]] = {
     PodSeen: _pod_seen,
     PodGone: _pod_gone,
+    PodSetAside: _pod_set_aside,
     Probed: health.probed,
     PodFailedChecks: health.pod_failed_checks,
     PodRefused: health.pod_refused,

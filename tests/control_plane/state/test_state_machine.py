@@ -19,6 +19,7 @@ from activator.messages import (
     Listed,
     PodGone,
     PodSeen,
+    PodSetAside,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -145,6 +146,11 @@ class Disagreement(RuleBasedStateMachine):
         self.truth[source].pop(pod, None)
         self.under_way.extend([PodGone(KEY, source, pod)] * copies)
 
+    @rule(pod=st.sampled_from(PODS), is_aside=st.booleans(), copies=st.integers(0, 2))
+    def sets_aside(self, pod: str, is_aside: bool, copies: int) -> None:
+        """An operator takes a pod out of service, or puts it back."""
+        self.under_way.extend([PodSetAside(KEY, pod, is_aside)] * copies)
+
     @rule(source=st.sampled_from(LISTING))
     def relists(self, source: str) -> None:
         self.under_way.append(Listed(KEY, source, tuple(self.truth[source].values())))
@@ -230,6 +236,7 @@ class Disagreement(RuleBasedStateMachine):
         world.clock.pass_time(max(DRAIN_TIMEOUT_S, PANIC_BACKOFF_MAX_S) + 1.0)
         world.do(*self.under_way)
         self.under_way.clear()
+        world.do(*(PodSetAside(KEY, pod, False) for pod in PODS))
         world.settle()
         world.clock.pass_time(DRAIN_TIMEOUT_S + 1.0)
         world.do(Sweep(KEY))

@@ -11,6 +11,7 @@ from activator.messages import (
     Listed,
     PlacePod,
     PodGone,
+    PodSetAside,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -48,6 +49,26 @@ def test_an_unproven_pod_is_asked_and_then_ready() -> None:
     joined.do(Probed(KEY, "p1"))
     assert joined.slots() == {"p1": "ready"}
     assert joined.probes[1:] == [StopProbe(KEY, "p1")]
+
+
+def test_a_pod_that_an_operator_takes_out_of_service_finishes_its_requests() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    request = joined.ask()
+    joined.do(PodSetAside(KEY, "p1", True), PodSetAside(KEY, "unknown", True))
+    assert joined.slots() == {"p1": "draining"}
+    waiting = joined.ask()
+    joined.do(seen("p1"), Probed(KEY, "p1"))
+    assert waiting.ends == [], "what its source reports does not put it back"
+    request.release()
+    (drained,) = [event for event in joined.heard.events if event[0] == "drained"]
+    joined.do(SlotDrained(KEY, int(drained[1]), int(drained[2])))
+    assert joined.slots() == {} and waiting.ends == []
+    joined.do(PodSetAside(KEY, "p1", False))
+    assert joined.slots() == {"p1": "ready"} and waiting.ends == ["granted"]
+    joined.do(PodSetAside(KEY, "p1", True), PodGone(KEY, "list", "p1"))
+    joined.do(seen("p1"))
+    assert joined.slots() == {"p1": "ready"}, "a pod that its source has removed and reports again is a new one"
 
 
 def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> None:
