@@ -72,6 +72,9 @@ class Handshake:
     def connection_made(self, transport: Transport) -> None:
         self.bare = transport
         self._on_connected(self)
+        if transport.is_closing():  # it was aborted at once
+            self._done(None, HandshakeLostError("the connection was refused before the TLS handshake"))
+            return
         bare: Any = transport
         protocol: Any = self
         self._upgrade = self._loop.start_tls(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import ssl
 import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, ask, request
-from tests.e2e.pods import ScriptedPod, serve_or_hold
+from tests.e2e.pods import ScriptedPod, serve, serve_or_hold
 from tests.e2e.running import Activator, configured, eventually
+from tests.e2e.test_e2e_tls import Files, trusting
 
 STEPS = ("close_kept", "no_queueing", "no_connections")
 
@@ -64,6 +69,21 @@ def test_memory(run_activator: RunActivator, tmp_path: Path) -> None:
         with Client(activator.address) as client:
             for _ in range(3):
                 assert client.ask(request()).status == 200
+
+
+@one_worker
+def test_tls_is_refused_before_its_handshake(run_activator: RunActivator, tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    listen = {"address": "127.0.0.1:0", "certificate": str(files.certificate), "key": str(files.key)}
+    with ScriptedPod(serve) as pod:
+        activator = run_activator({**config([pod.address], {"memory": "10MiB"}), "listen": listen})
+        activator.wait_log("overloaded: .*new connections are refused")
+        for _ in range(3):
+            with Client(activator.address) as client, pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
+                client.secure(trusting(), "localhost")
+        text = activator.ask("/metrics")[2].decode()
+        assert re.search(r"^activator_client_connections_shed_total 3\.0$", text, re.MULTILINE)
+        assert re.search(r"^activator_client_handshakes 0\.0$", text, re.MULTILINE)
 
 
 @one_worker

@@ -121,7 +121,7 @@ class _Accepting:
             None,
             FLUSH_S,  # data that the client has not taken yet is sent within this time, too
             partial(self._secured, endpoints),
-            self._registry.handshake_begins,
+            self._registry.tls_begins,
             early,
         )
 

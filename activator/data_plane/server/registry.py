@@ -178,6 +178,14 @@ class ConnectionRegistry:
         if len(self.handshakes) > self.handshakes_max:
             self._close_oldest_handshake()
 
+    def tls_begins(self, handshake: OpeningConnection) -> None:
+        """Count an accepted connection of a listener with TLS; refuse it before its handshake in an overload."""
+        self.handshake_begins(handshake)
+        if self.refuses_new:
+            self.accepted_total += 1
+            self.shed_total += 1
+            handshake.abort()
+
     def handshake_ended(self, handshake: OpeningConnection) -> None:
         self.handshakes.pop(handshake, None)
 
