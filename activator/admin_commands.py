@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from typing import Final
@@ -10,7 +11,7 @@ from urllib.parse import quote
 
 from activator.command_line import Parser
 from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
+from activator.config.specs import RevisionSpec, key_of
 from activator.runtime.errors import ConfigError, StartError
 
 ADMIN: Final = "http://127.0.0.1:8008"  # the default admin port
@@ -32,9 +33,15 @@ def add_admin_commands(
     status = commands.add_parser(
         "status",
         help="show what a running activator is doing",
-        examples=("activator status", "activator status --why app", "activator status --json --admin 127.0.0.1:9008"),
+        examples=(
+            "activator status",
+            "activator status app",
+            "activator status --why app",
+            "activator status --json --admin 127.0.0.1:9008",
+        ),
     )
     _add_admin(status)
+    status.add_argument("name", metavar="NAME", nargs="?", default="", help="only this revision")
     status.add_argument("--json", action="store_true", help="as JSON")
     status.add_argument(
         "--why", metavar="NAME", nargs="?", const="", help="explain the number of pods of each revision, or of this one"
@@ -181,15 +188,20 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.admin.status import table, watch, why
 
     ask_admin = _admin_of(options)
+    path = "/debug/revisions"
+    if options.name:
+        path += f"?revision={quote(key_of(options.name), safe='')}"
+        if not json.loads(ask_admin("GET", path))["revisions"]:
+            raise StartError(f"there is no revision {options.name}; `activator status` lists them")
     if options.watch and not options.json:
         from threading import Event
 
         from rich.console import Console
 
         console = Console()
-        watch(lambda: ask_admin("GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
+        watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console)
         return 0
-    answer = ask_admin("GET", "/debug/revisions")
+    answer = ask_admin("GET", path)
     if options.why is not None and not options.json:
         explained = why(answer, options.why)
         if explained is None:

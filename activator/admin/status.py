@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.console import Console, Group
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+WIDTH_MAX: Final = 1_000  # columns
+
 
 def table(answer: bytes) -> str:
-    """Return the tables as text, in the width of the terminal."""
+    """Return the tables as text, in the width of the terminal or, if they need more, in theirs: nothing is cut."""
+    parts = shown(answer)
     console = Console(file=io.StringIO())
-    console.print(shown(answer))
+    tables = [one for one in getattr(parts, "renderables", []) if isinstance(one, Table)]
+    wide = console.options.update(width=WIDTH_MAX)
+    console.width = max(console.width, *(Measurement.get(console, wide, one).maximum for one in tables), 0)
+    console.print(parts)
     written = console.file
     assert isinstance(written, io.StringIO)
     return written.getvalue().rstrip()
@@ -33,6 +40,8 @@ def shown(answer: bytes) -> Group | Text:
     """Return the response of `/debug/revisions` as an object to print."""
     snapshot = msgspec.json.decode(answer)
     parts: list[Text | Table] = []
+    if len(snapshot["revisions"]) > 1:
+        parts.append(_summary(snapshot["revisions"]))
     for revision in snapshot["revisions"]:
         parts.append(_revision(revision))
         if revision["slots"] or revision["without_slot"]:
@@ -118,6 +127,17 @@ def _ago(seconds: float) -> str:
     return f"{seconds / 60.0:.0f} min ago" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h ago"
 
 
+def _summary(revisions: list[dict[str, Any]]) -> Text:
+    """Return how many revisions there are, and how many of them need attention."""
+    counts = {
+        "with ready pods": sum(any(slot["state"] == "ready" for slot in one["slots"]) for one in revisions),
+        "with waiting requests": sum(one["queued"] > 0 for one in revisions),
+        "cannot start": sum(bool(one["failure"]) for one in revisions),
+    }
+    parts = [f"{len(revisions)} revisions", *(f"{count} {what}" for what, count in counts.items() if count)]
+    return Text(", ".join(parts))
+
+
 def _revision(revision: dict[str, Any]) -> Text:
     line = Text(f"{revision['namespace']}/{revision['name']}", style="bold")
     line.append(
@@ -138,11 +158,16 @@ def _revision(revision: dict[str, Any]) -> Text:
 
 
 def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> Table:
-    shown = Table("slot", "pod", "address", "state", "in flight", "limit", "reason", box=None, padding=(0, 2, 0, 0))
-    for slot in slots:
-        limit = "-" if slot["limit"] >= 1 << 30 else str(slot["limit"])
-        in_flight = str(slot["in_flight"])
-        shown.add_row(str(slot["slot"]), slot["pod"], slot["address"], slot["state"], in_flight, limit, slot["reason"])
-    for pod in without_slot:
-        shown.add_row("-", pod["pod"], pod["address"], pod["state"], "-", "-", pod["reason"])
+    pods = [*slots, *without_slot]
+    is_named = any(pod["pod"] != pod["address"] for pod in pods)  # otherwise the address is the name
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("slot", *(["pod"] if is_named else []), "address", "state", "in flight", "limit"):
+        shown.add_column(title, no_wrap=True)
+    shown.add_column("reason", overflow="fold")
+    for pod in pods:
+        has_slot = "slot" in pod
+        limit = str(pod["limit"]) if has_slot and pod["limit"] < 1 << 30 else "-"
+        names = [pod["pod"], pod["address"]] if is_named else [pod["address"]]
+        in_flight = str(pod["in_flight"]) if has_slot else "-"
+        shown.add_row(str(pod.get("slot", "-")), *names, pod["state"], in_flight, limit, pod["reason"])
     return shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from activator.admin.snapshot import joined as joined_snapshot
@@ -106,6 +107,18 @@ def test_a_pod_whose_address_another_one_has_is_shown_with_that_one() -> None:
     (pod,) = shown(joined)["without_slot"]
     assert pod == {"pod": "p1", "address": "10.0.0.1:80", "state": "draining", "reason": "uid-1 has its address"}
     assert "uid-1 has its address" in table(answer(joined))
+
+
+def test_addresses_are_never_cut_however_narrow_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    address = "[2001:db8:1234:5678:9abc:def0:1234:5678]:18080"
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen(address, address=address))
+    joined.do(joined.refused(address, True))
+    text = table(answer(joined))
+    assert address in text and "pod  " not in text, "a pod without a name is shown once"
+    joined.do(seen("a-pod-with-a-rather-long-name-of-its-own-7f9c", address="10.0.0.9:80"))
+    assert "a-pod-with-a-rather-long-name-of-its-own-7f9c" in table(answer(joined))
 
 
 def test_what_clients_have_open() -> None:

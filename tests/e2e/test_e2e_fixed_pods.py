@@ -103,7 +103,9 @@ def test_a_pod_out_of_service(stack: ExitStack, run_activator: RunActivator) -> 
     one.go_on()
     two.go_on()
     assert [client.answer().status for client in holding] == [200, 200]
-    assert "drain-pod" in cli("status", "--admin", f"http://{activator.admin}").stdout
+    assert "drain-pod" in cli("status", "app", "--admin", f"http://{activator.admin}").stdout
+    missing = cli("status", "other", "--admin", f"http://{activator.admin}")
+    assert (missing.returncode, "there is no revision other" in missing.stderr) == (3, True)
 
     assert command("drain-pod", two.address)[0] == 0
     waiting = stack.enter_context(Client(activator.address))
