@@ -38,7 +38,7 @@ _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or hos
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
 
-_NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
+NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
 
 
 def check_listener(at: Place, listener: Listener) -> None:
@@ -80,12 +80,12 @@ def _check_proxies(at: Place, listener: Listener) -> None:
     listed = at["proxy_protocol"] if isinstance(found, list) else at["proxy_protocol"]["trusted"]
     networks = found if isinstance(found, list) else found.trusted
     if not networks:
-        listed.found(f"{_NETWORK}, or unix", "an empty list")
-    check_each(listed, networks, _is_peer, f"{_NETWORK}, or unix")
+        listed.found(f"{NETWORK}, or unix", "an empty list")
+    check_each(listed, networks, is_peer, f"{NETWORK}, or unix")
 
 
 def check_forwarded(at: Place, forwarded: Forwarded) -> None:
-    check_each(at["trust"], forwarded.trust, _is_peer, f"{_NETWORK}, or unix")
+    check_each(at["trust"], forwarded.trust, is_peer, f"{NETWORK}, or unix")
     if forwarded.headers not in FORWARDED_HEADERS:
         at["headers"].found("one of " + ", ".join(FORWARDED_HEADERS))
     if forwarded.via and _VIA.fullmatch(forwarded.via) is None:
@@ -119,7 +119,7 @@ def _check_mode(at: Place, kubernetes: Kubernetes) -> None:
 
 
 def check_push(at: Place, push: Push) -> None:
-    check_each(at["networks"], push.networks, _is_network, _NETWORK)
+    check_each(at["networks"], push.networks, _is_network, NETWORK)
     tokens = (at["token"], at["token_file"])
     if push.token and push.token_file:
         at.advise("set `token` or `token_file`, not both", at["token"].where, beside=tokens)
@@ -272,7 +272,7 @@ def _is_token(text: str) -> bool:
     return TOKEN.fullmatch(text) is not None
 
 
-def _is_peer(text: str) -> bool:
+def is_peer(text: str) -> bool:
     """True for a client: a network, or `unix` for the clients of a Unix socket."""
     return text == "unix" or _is_network(text)
 

@@ -262,6 +262,7 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
     activity = revision.activity
     page, progress, later = revision.waiting_page, revision.progress, revision.respond_async
     return FiltersSpec(
+        allow=tuple(revision.allow),
         of_packages=tuple(
             FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
             for use in revision.filters

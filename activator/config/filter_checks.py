@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from activator.config.edge_checks import NETWORK, check_each, is_peer
 from activator.config.model.filters import Fault, FilterUse
 from activator.config.model.revision import Revision
 from activator.config.places import Place
@@ -36,6 +37,7 @@ def check_filters(at: Place, revision: Revision) -> None:
         for key, fields in (("set", rules.set), ("append", rules.append)):
             for name, value in fields.items():
                 _check_field(place[key][name], name, value, may_be_host=(side, key) == ("request", "set"))
+    check_each(at["allow"], revision.allow, is_peer, f"{NETWORK}, or unix")
     if revision.fault is not None:
         _check_fault(at["fault"], revision.fault)
     for place, use in at["filters"].each(revision.filters):

@@ -262,6 +262,7 @@ class HealthSpec(msgspec.Struct, frozen=True):
 class FiltersSpec(msgspec.Struct, frozen=True):
     """The filters of a revision's requests."""
 
+    allow: tuple[str, ...] = ()  # networks
     of_packages: tuple[FilterSpec, ...] = ()
     fault: FaultSpec | None = None
     no_wake: tuple[QuietSpec, ...] = ()

@@ -131,6 +131,9 @@ class Reason(Enum):
     NO_ROUTE = "no_route", 404, _UNIMPLEMENTED, "no revision serves this host"
     KEY_REQUIRED = "key_required", 401, _UNAUTHENTICATED, "this request needs a valid key"
     KEY_NOT_ALLOWED = "key_not_allowed", 403, _PERMISSION_DENIED, "this key may not use this revision"
+    ADDRESS_NOT_ALLOWED = (
+        "address_not_allowed", 403, _PERMISSION_DENIED, "this revision is not open to the client's address"
+    )  # fmt: skip
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.
     QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "too many requests wait for this revision already", _ANY

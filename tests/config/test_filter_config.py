@@ -70,6 +70,11 @@ def test_options_are_not_shown() -> None:
     assert "s3cret" not in repr(spec)
 
 
+def test_networks_that_may_use_a_revision() -> None:
+    assert spec_of("allow: [10.0.0.0/8, '::1', unix]").filters.allow == ("10.0.0.0/8", "::1", "unix")
+    assert problem("allow: [10.0.0.1/8]").startswith('allow[0]: found "10.0.0.1/8", expected a network')
+
+
 def test_an_exception_of_a_filter_does_not_show_its_options(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s3cret")

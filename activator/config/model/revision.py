@@ -190,6 +190,14 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     server_timing: Annotated[
         bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
     ] = False
+    allow: Annotated[
+        list[str],
+        doc(
+            "The networks of clients that may use it, and `unix` for clients of a Unix socket; others get 403. Empty: "
+            "all.",
+            ["10.0.0.0/8", "2001:db8::/32"],
+        ),
+    ] = []
     headers: Annotated[
         HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
     ] = HeaderRules()

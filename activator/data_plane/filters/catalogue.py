@@ -10,6 +10,7 @@ from collections.abc import Callable
 from activator.config.specs import FilterSpec, FiltersSpec, UserSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.activity import ActivityTracking
+from activator.data_plane.filters.allow import Allow
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
 from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
@@ -69,7 +70,8 @@ class FilterCatalogue:
 
     def chain_of(self, key: str, spec: FiltersSpec) -> FilterChain | None:
         """Return the filters of the revision `key`; None if it has none."""
-        filters: list[Filter] = [self._of_package(one) for one in spec.of_packages]
+        filters: list[Filter] = [Allow(spec.allow)] if spec.allow else []
+        filters.extend(self._of_package(one) for one in spec.of_packages)
         if spec.fault is not None:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
         if spec.no_wake:

@@ -39,6 +39,7 @@ class Client(ClientStream):
     """What one client got."""
 
     def __init__(self) -> None:
+        self.ip = "192.0.2.1"
         self.status = 0
         self.reason = ""
         self.retry_after = ""
@@ -116,7 +117,7 @@ class Client(ClientStream):
         return True
 
     def client_ip(self) -> str:
-        return "192.0.2.1"
+        return self.ip
 
 
 class Pod(PodStream):
@@ -320,8 +321,9 @@ class World:
         assert tracker is not None
         return tracker
 
-    def begin(self, head: RequestHead | None = None) -> tuple[ProxiedExchange, Client]:
+    def begin(self, head: RequestHead | None = None, client_ip: str = "192.0.2.1") -> tuple[ProxiedExchange, Client]:
         client = Client()
+        client.ip = client_ip
         exchange = self.proxy.open(head or request_head(), client)
         if not exchange.head.has_body:
             exchange.request_end([])

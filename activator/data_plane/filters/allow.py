@@ -1,0 +1,49 @@
+"""The networks of clients that may use a revision (`allow`)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final, final
+
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.filter import Filter
+from activator.runtime.reasons import Reason
+
+UNIX: Final = "unix"  # the clients of a Unix socket, which have no address
+KEPT_MAX: Final = 4_096  # addresses whose networks are known
+
+
+@final
+class Allow(Filter):
+    """The filter that refuses other clients; their requests start no pod and are no load."""
+
+    def __init__(self, networks: tuple[str, ...]) -> None:
+        self._networks = [ipaddress.ip_network(one) for one in networks if one != UNIX]
+        self._allows_unix: bool = UNIX in networks
+        self._known: dict[str, bool] = {}
+
+    def on_routed(self, request: Exchange) -> None:
+        if not self._allows(request):
+            request.is_quiet = True
+
+    def on_request(self, request: Exchange) -> None:
+        if not self._allows(request):
+            request.fail(Reason.ADDRESS_NOT_ALLOWED, "")
+
+    def _allows(self, request: Exchange) -> bool:
+        ip = request.client().client_ip()
+        known = self._known.get(ip)
+        if known is None:
+            if len(self._known) >= KEPT_MAX:
+                self._known.clear()
+            known = self._known[ip] = self._contains(ip)
+        return known
+
+    def _contains(self, ip: str) -> bool:
+        if not ip:
+            return self._allows_unix
+        try:
+            address = ipaddress.ip_address(ip)
+        except ValueError:  # a trusted proxy has sent a name
+            return False
+        return any(address.version == one.version and address in one for one in self._networks)
