@@ -52,7 +52,7 @@ class Many(Form):
     """A list."""
 
     def __init__(self, of: Form) -> None:
-        super().__init__("a list", f"list of: {of.label}", [])
+        super().__init__("a list", f"list of {of.label}", [])
         self.of = of
 
 
@@ -60,7 +60,7 @@ class Mapping(Form):
     """A mapping from names of the user's choice."""
 
     def __init__(self, of: Form) -> None:
-        super().__init__("a mapping", f"mapping of names to: {of.label}", {})
+        super().__init__("a mapping", f"map of {of.label}", {})
         self.of = of
 
 
@@ -134,15 +134,15 @@ def _scalar(kind: types.Type) -> Scalar:
             return _number(kind)
         case types.BoolType():
             words = {"true": True, "false": False}
-            return Scalar(bool, words.get, "true or false", "`true` or `false`", False, type="boolean")
+            return Scalar(bool, words.get, "true or false", "bool", False, type="boolean")
         case types.LiteralType():
             texts = [str(word) for word in kind.values]
-            label = " or ".join(f"`{word}`" for word in texts)
+            label = ", ".join(f"`{word}`" for word in texts)
             return Scalar(str, {word: word for word in texts}.get, " or ".join(texts), label, texts[0], enum=texts)
         case types.StrType():
-            return Scalar(str, lambda text: text, "text", "text", "", type="string")
+            return Scalar(str, lambda text: text, "text", "string", "", type="string")
         case types.CustomType() if kind.cls is Secret:
-            return Scalar(Secret, Secret, "text", "text", Secret(""), type="string")
+            return Scalar(Secret, Secret, "text", "string", Secret(""), type="string")
         case types.CustomType() if kind.cls is Duration:
             return _amount(Duration, parse_duration, "a duration such as 300ms, 5s or 2m", "seconds", DURATION_PATTERN)
         case types.CustomType() if kind.cls is Size:
@@ -153,11 +153,11 @@ def _scalar(kind: types.Type) -> Scalar:
 def _number(kind: types.IntType | types.FloatType) -> Scalar:
     least, most = kind.ge, kind.le
     is_whole = isinstance(kind, types.IntType)
-    noun, article, bounds = "whole number" if is_whole else "number", "", ""
+    noun, label = ("whole number", "integer") if is_whole else ("number", "number")
+    article = ""
     if least is not None:
-        article, bounds = f" of at least {least:g}", f", at least {least:g}"
-        if most is not None:
-            article, bounds = f" from {least:g} to {most:g}", f", {least:g} to {most:g}"
+        article = f" of at least {least:g}" if most is None else f" from {least:g} to {most:g}"
+        label += f" ≥ {least:g}" if most is None else f" {least:g} to {most:g}"
     low, high = -math.inf if least is None else least, math.inf if most is None else most
 
     def parse(text: str) -> float | None:
@@ -170,7 +170,7 @@ def _number(kind: types.IntType | types.FloatType) -> Scalar:
 
     schema = {"type": "integer" if is_whole else "number", "minimum": least, "maximum": most}
     schema = {name: one for name, one in schema.items() if one is not None}
-    return Scalar(int if is_whole else float, parse, f"a {noun}{article}", noun + bounds, 0, **schema)
+    return Scalar(int if is_whole else float, parse, f"a {noun}{article}", label, 0, **schema)
 
 
 def _amount(cls: type, parse: Callable[[str], Any], expected: str, unit: str, pattern: str) -> Scalar:

@@ -1,11 +1,12 @@
 """docs/configuration.md, generated from the structs of `model/` by `make docs`.
 
-Each struct is a section, each field a row: the key, its type and unit, its default, its meaning and an example.
+Each struct is a section, each field a row: the key, its type, its default, its meaning and an example.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,19 +14,19 @@ from typing import Any, Final
 import msgspec
 import yaml
 
-from activator.config.forms import FILE, Group, Key, sections
+from activator.config.forms import FILE, Key, sections
 from activator.config.model.file import FIXED_KEYS
 from activator.config.model.kinds import Duration, Size
 from activator.runtime.units import GIB, KIB, MIB
 
 _INTRODUCTION: Final = """# Configuration reference
 
-Every key of the file that `activator run -c` reads. This page is written from the code by `make docs`.
-`activator schema` prints the same as JSON Schema, for editors. `activator check activator.yaml` reports every mistake
-with its line.
+Every key of the file that `activator run -c` reads, written from the code by `make docs`. `activator schema` prints
+the same as JSON Schema, for editors. `activator check activator.yaml` reports every mistake with its line.
 
 - A **duration** is `300ms`, `5s`, `2m`, `1h` or a plain number of seconds. A **size** is `32KiB`, `1MiB`, `2GiB` or a
   plain number of bytes.
+- A key without a default is empty or not set.
 - A variable of the environment replaces a key of the file: `ACTIVATOR_LIMITS__HEADER_BYTES=64KiB` is
   `limits.header_bytes`, and `ACTIVATOR_REVISIONS__0__POLICY=random` is the policy of the first revision. A value in
   brackets or braces is read as YAML.
@@ -46,10 +47,6 @@ revisions:
     hosts: ["*"]
     pods: [127.0.0.1:9001]
 ```
-
-More about single parts: [routing](routing.md), [queueing](queueing.md), [load balancing policies](policies.md),
-[the data path](data-path.md), [health checks and reports](state-worker.md), [the table and its threshold](table.md),
-[access log](access-log.md), [log](logging.md), [traces](tracing.md), [metrics](metrics.md), [Knative](knative.md).
 """
 
 
@@ -63,42 +60,50 @@ def keys() -> Iterator[tuple[str, Key]]:
 def markdown() -> str:
     """Return the whole page."""
     fixed = ", ".join(f"`{name}`" for name in FIXED_KEYS[:-1]) + f" and `{FIXED_KEYS[-1]}`"
-    parts = [_INTRODUCTION.replace("FIXED", fixed)]
+    lines = [_INTRODUCTION.replace("FIXED", fixed)]
+    titles = {group.cls: path for path, group in reversed([*sections(FILE)])}  # of the first section of each struct
+    written: dict[tuple[type, str], str] = {}  # the section of a key, by the struct that declares it
     for path, group in sections(FILE):
+        if titles[group.cls] != path:
+            continue
+        rows = ["|key|type|default|meaning|", "|---|---|---|---|"]
+        inherited: dict[str, list[str]] = {}
+        for key in group.keys.values():
+            struct = next(cls for cls in reversed(group.cls.__mro__) if hasattr(cls, key.attribute))
+            section = written.setdefault((struct, key.name), path)
+            if section == path:
+                rows.append(_row(key, titles))
+            else:
+                inherited.setdefault(section, []).append(f"`{key.name}`")
         title = f"`{path}`" if path else "The file"
-        parts.append(f"## {title}\n\n{inspect.getdoc(group.cls)}\n\n{_table(path, group)}")
-    return "\n".join(parts)
+        lines += [f"## {title}", "", str(inspect.getdoc(group.cls)), "", *rows, ""]
+        for section, names in inherited.items():
+            lines += [f"As in [`{section}`](#{_anchor(section)}): {', '.join(names)}.", ""]
+    return "\n".join(lines)
+
+
+def _row(key: Key, titles: dict[type, str]) -> str:
+    kind = ", ".join(f"`{word}`" for word in key.words if word) or key.form.label
+    if key.group is not None:
+        kind = kind.replace("mapping", f"[mapping](#{_anchor(titles[key.group.cls])})")
+    meaning = key.description
+    if key.examples and not key.words and re.search("string|list|map", kind):  # other types need no example
+        meaning += f" Example: {' or '.join(f'`{as_yaml(one)}`' for one in key.examples)}."
+    cells = (f"`{key.name}`", kind, _default(key), meaning)
+    return f"|{'|'.join(cell.replace('|', '&#124;') for cell in cells)}|"
 
 
 def _default(key: Key) -> str:
     if key.required:
         return "required"
     match key.default:
-        case None:
-            return "not set"
-        case "":
-            return "empty"
-        case msgspec.Struct():
+        case None | "" | msgspec.Struct():
             return ""
         case Duration() as seconds:
             return f"`{_duration(seconds)}`"
         case Size() as size:
             return f"`{_size(size)}`"
     return f"`{as_yaml(key.default)}`"
-
-
-def _table(path: str, group: Group) -> str:
-    rows = ["| key | type | default | meaning | example |", "|---|---|---|---|---|"]
-    for key in group.keys.values():
-        example = "<br>".join(f"`{as_yaml(one)}`" for one in key.examples)
-        meaning = key.description
-        if key.group is not None:
-            section = f"{path}{'.' if path else ''}{key.name}{'[]' if key.is_list else ''}"
-            meaning += f" See [`{section}`](#{_anchor(section)})."
-        words = "one of " + ", ".join(f"`{word}`" for word in key.words if word)
-        cells = (f"`{key.name}`", words if key.words else key.form.label, _default(key), meaning, example)
-        rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
-    return "\n".join(rows) + "\n"
 
 
 def _anchor(section: str) -> str:

@@ -20,7 +20,7 @@ def test_every_key_of_the_file_is_in_the_page() -> None:
     for path in ("revisions[].process.directory", "revisions[].process.min_scale", "limits.idle", "listen.key"):
         assert path in paths
     for path, key in keys():
-        assert f"| `{key.name}` |" in text, path
+        assert f"\n|`{key.name}`|" in text, path
 
 
 def test_the_page_names_what_a_reload_cannot_change() -> None:

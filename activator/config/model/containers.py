@@ -37,31 +37,31 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     existing: Annotated[
         str,
         doc(
-            "The name of a container that exists already: it is started when the first request arrives, stopped when "
-            "it is idle, and never removed. It is left as it is when the activator ends.",
+            "The name of an existing container: it is started by the first request, stopped when it is idle, and "
+            "never removed. It is left as it is when the activator ends.",
             "jellyfin",
         ),
     ] = ""
     port: Annotated[
         Port | None,
         doc(
-            "The port that the program listens on within the container; the variable `PORT` has the same value. Not "
-            "set: the one port that the image exposes.",
+            "The port of the program within the container, also in the variable `PORT`. Not set: the one port that "
+            "the image exposes.",
             8080,
         ),
     ] = None
     name: Annotated[
         str,
         doc(
-            "The name of the container; there is only one copy then. Empty: each container gets a generated name.",
+            "The name of the container; there is only one copy then. Empty: generated names.",
             "model-a",
         ),
     ] = ""
     command: Annotated[
         list[str],
         doc(
-            "The command, or the arguments of the entry point, instead of those of the image. `{port}` is replaced by "
-            "the port within the container.",
+            "The command, or the arguments of the entry point, instead of the image's. `{port}` is replaced by the "
+            "port within the container.",
             ["serve", "--port", "{port}"],
         ),
     ] = msgspec.field(default_factory=list)
@@ -71,21 +71,21 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     pull: Annotated[
         str,
         doc(
-            "When the image is pulled at a start. `missing`: if it is not there. `never`: a missing image is an error. "
-            "`always`: at every start.",
+            "When the image is pulled. `missing`: if it is not there. `never`: a missing image is an error. `always`: "
+            "at every start.",
             "never",
             words=PULLS,
         ),
     ] = "missing"
     environment: Annotated[
         dict[str, Secret],
-        doc("Environment variables, added to those of the image and of `env_file`.", {"MODEL": "small"}),
+        doc("Variables, added to those of the image and of `env_file`.", {"MODEL": "small"}),
     ] = msgspec.field(default_factory=dict)
     env_file: Annotated[
         str,
         doc(
-            "A file with more variables, one `KEY=VALUE` per line; it is read at each start. `~`, `$VAR` and `${VAR}` "
-            "are expanded. Empty: none.",
+            "A file with more variables, one `KEY=VALUE` per line; read at each start. `~`, `$VAR` and `${VAR}` are "
+            "expanded.",
             ".env",
         ),
     ] = ""
@@ -103,10 +103,8 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=list)
     directory: Annotated[str, doc("The working directory within the container. Empty: that of the image.", "/app")] = ""
     user: Annotated[str, doc("The user within the container. Empty: that of the image.", "1000:1000")] = ""
-    memory: Annotated[
-        Size, doc("The memory that a container may use; beyond that it is killed. 0: no limit.", "2GiB")
-    ] = Size(0)
-    cpus: Annotated[Processors, doc("The number of processors that a container may use. 0: no limit.", 1.5)] = 0.0
+    memory: Annotated[Size, doc("The memory of a container; beyond that it is killed. 0: no limit.", "2GiB")] = Size(0)
+    cpus: Annotated[Processors, doc("The processors that a container may use. 0: no limit.", 1.5)] = 0.0
     network: Annotated[
         str,
         doc(
@@ -120,7 +118,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=dict)
     init: Annotated[
         bool,
-        doc("Whether a small init is process 1, so that a program without signal handlers ends at SIGTERM.", True),
+        doc("Whether an init is process 1, so that a program without signal handlers ends at SIGTERM.", True),
     ] = False
     stop: Annotated[ContainerStop, doc("How a container is ended.")] = ContainerStop()
     address: Annotated[
@@ -168,8 +166,8 @@ class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = PUBLISHED
     patience: Annotated[
         Duration,
-        doc("How long a start waits for an engine that does not answer, before its requests fail.", "30s"),
+        doc("How long a start waits for an engine that does not answer.", "30s"),
     ] = Duration(10.0)
     pull_timeout: Annotated[
-        Duration, doc("The time limit of an image pull. A pull without progress for 60 s ends earlier.", "1h")
+        Duration, doc("The time limit of an image pull. A pull without progress fails after 60 s.", "1h")
     ] = Duration(900.0)

@@ -38,8 +38,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: Annotated[
         str | Listener | list[str | Listener],
         doc(
-            "The address for clients: an address, a mapping (for TLS and more), or a list of both; "
-            "[listeners](listeners.md). Port 0: any free port.",
+            "The address for clients, a mapping (for TLS and more), or a list of both ([listeners](listeners.md)). "
+            "Port 0: any free port.",
             "127.0.0.1:8080",
             "unix:/run/activator.sock",
             ["127.0.0.1:8080", {"address": "0.0.0.0:8443", "certificate": "tls.crt", "key": "tls.key"}],
@@ -48,8 +48,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str | AdminListener,
         doc(
-            "The address of the admin port (health, metrics, debug pages), or a Unix socket, whose default mode is "
-            "0600. A mapping can set a token, which is required if other machines can connect. Empty: no admin port.",
+            "The admin port (health, metrics, debug pages), or a Unix socket. A mapping can set a token, which is "
+            "required if other machines can connect. Empty: no admin port.",
             "127.0.0.1:8008",
             "unix:/run/activator/admin.sock",
             {"listen": "0.0.0.0:8008", "token": "file:/etc/activator/admin-token"},
@@ -58,8 +58,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workers: Annotated[
         WorkerCount | Literal["auto"],
         doc(
-            f"The number of worker processes, 1 to {WORKERS_MAX}, or `auto`: one per processor that the activator may "
-            "use. Limits of revisions apply to all workers together, `limits` to each.",
+            "The number of worker processes; `auto`: one per processor that the activator may use. Limits of revisions "
+            "apply to all workers together, `limits` to each ([workers](workers.md)).",
             4,
             AUTO,
         ),
@@ -75,35 +75,39 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     access_log: Annotated[
         bool | str,
         doc(
-            "The access log on standard output: `false`, `json`, `common`, `knative`, or a template with field names "
-            "in braces.",
+            "The access log on standard output ([access log](access-log.md)): `false`, `json`, `common`, `knative`, "
+            "or a template with field names in braces.",
             "json",
             "{method} {target} {status}",
         ),
     ] = False
-    log: Annotated[Log, doc("The log of the activator itself.")] = Log()
-    metrics: Annotated[Metrics, doc("The metrics that are exported.")] = Metrics()
-    tracing: Annotated[Tracing, doc("The requests that are traced, and the receiver of their spans.")] = Tracing()
+    log: Annotated[Log, doc("The activator's own log ([log](logging.md)).")] = Log()
+    metrics: Annotated[Metrics, doc("The metrics that are exported ([metrics](metrics.md)).")] = Metrics()
+    tracing: Annotated[
+        Tracing, doc("The requests that are traced, and the receiver of their spans ([traces](tracing.md)).")
+    ] = Tracing()
     abort_on_half_close: Annotated[
         bool,
         doc(
-            "Whether a client that closes its sending side (FIN) after a whole request counts as gone: its request is "
-            "cancelled at once. False: it is answered; a 100 (Continue) is sent to find out whether it is gone.",
+            "Whether the request of a client that closes its sending side (FIN) after the whole request is cancelled "
+            "at once. `false`: it is answered; a 100 (Continue) is sent to find out whether the client is gone.",
             True,
         ),
     ] = False
     trust_revision_headers: Annotated[
         bool,
         doc(
-            "Whether the request headers `Knative-Serving-Namespace` and `Knative-Serving-Revision` select the "
-            "revision. Only for an activator that clients cannot reach directly.",
+            "Whether the headers `Knative-Serving-Namespace` and `Knative-Serving-Revision` select the revision. Only "
+            "for an activator that clients cannot reach directly.",
             True,
         ),
     ] = False
     forwarded: Annotated[Forwarded, doc("The header fields about the client of a request.")] = Forwarded()
     shutdown: Annotated[Shutdown, doc("The time limits of a shutdown.")] = Shutdown()
     push: Annotated[Push, doc("The endpoint where pods report their own state.")] = Push()
-    members: Annotated[Members, doc("The replicas that hold the limits of revisions together.")] = Members()
+    members: Annotated[
+        Members, doc("The replicas that enforce the limits of revisions together ([members](members.md)).")
+    ] = Members()
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     dns: Annotated[Dns, doc("The resolver of names.")] = Dns()
     limits: Annotated[Limits, doc("Limits of each process.")] = Limits()
@@ -118,7 +122,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
-    groups: Annotated[list[Group], doc("Groups of revisions that share resources of the machine.")] = []
+    groups: Annotated[
+        list[Group], doc("Groups of revisions that share resources of the machine ([groups](groups.md)).")
+    ] = []
     containers: Annotated[Containers, doc("The container engine of this machine.")] = Containers()
     gpus: Annotated[
         list[int | str],

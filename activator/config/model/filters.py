@@ -32,9 +32,9 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Requests that are delayed or failed on purpose, to test their clients."""
 
     delay: Annotated[Duration, doc("The delay of a request before it needs a slot, at most 10m.", "2s")] = Duration(0.0)
-    delay_share: Annotated[Share, doc("The share of requests that are delayed, chosen at random.", 0.1)] = 1.0
-    status: Annotated[int | None, doc("The status that clients get instead of a response. Not set: none.", 503)] = None
-    status_share: Annotated[Share, doc("The share of requests that get this status, chosen at random.", 0.05)] = 1.0
+    delay_share: Annotated[Share, doc("The share of requests that are delayed.", 0.1)] = 1.0
+    status: Annotated[int | None, doc("The status that clients get instead of a response.", 503)] = None
+    status_share: Annotated[Share, doc("The share of requests that get this status.", 0.05)] = 1.0
 
 
 class FilterUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -23,7 +23,7 @@ class ExternalScaler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: Annotated[
         str,
         doc(
-            "The host and port to listen on, without TLS: only KEDA should reach it. Empty: none.",
+            "The host and port to listen on, without TLS: only KEDA should reach it.",
             "0.0.0.0:8016",
         ),
     ] = ""
@@ -41,23 +41,20 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             words=KUBERNETES_MODES,
         ),
     ] = KNATIVE
-    namespace: Annotated[
-        str, doc("With `activations`: the only namespace that is watched. Empty: all namespaces.", "models")
-    ] = ""
+    namespace: Annotated[str, doc("With `activations`: the only namespace that is watched. Empty: all.", "models")] = ""
     service: Annotated[
         str,
         doc(
-            "With `activations`: the Service of the activator, as namespace/name. The hosts of HTTPRoutes that lead to "
-            "it are used. Empty: none.",
+            "With `activations`: the Service of the activator, as namespace/name. The hosts of HTTPRoutes that lead "
+            "to it are used.",
             "platform/activator",
         ),
     ] = ""
     sharing: Annotated[
         str,
         doc(
-            "`none`: each replica uses every pod. `knative`: each replica uses its share of the pods, as the activator "
-            "of Knative does. `exact`: each replica uses every pod, and the replicas enforce the limits together "
-            "(`members`).",
+            "`none`: each replica uses every pod. `knative`: each replica uses its share of the pods, as in Knative. "
+            "`exact`: each replica uses every pod, and the replicas enforce the limits together (`members`).",
             SHARING_KNATIVE,
             words=SHARINGS,
         ),
@@ -65,8 +62,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reconcile_interval: Annotated[
         Duration,
         doc(
-            "The time between two comparisons of the known objects with a list from the API. Objects for which "
-            "requests wait are compared every second.",
+            "The time between two comparisons of the known objects with those of the API. Objects for which requests "
+            "wait are compared every second.",
             "1m",
         ),
     ] = Duration(600.0)

@@ -29,16 +29,15 @@ class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trusted: Annotated[
         list[str],
         doc(
-            "Networks of proxies that may send it; `unix`: every client of the Unix socket. If another client sends "
-            "it, its connection is closed.",
+            "Networks of proxies that may send it; `unix`: every client of the Unix socket. A connection of any other "
+            "client that sends it is closed.",
             ["10.0.0.0/8"],
         ),
     ]
     required: Annotated[
         bool,
         doc(
-            "Whether each connection must begin with it. `false`: trusted proxies must send it, other clients connect "
-            "without it.",
+            "Whether each connection must begin with it. `false`: only those of trusted proxies.",
             True,
         ),
     ] = False
@@ -49,12 +48,12 @@ class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[
         str,
-        doc("The mode of the socket file, in octal digits; a client needs write permission to connect.", "0666"),
+        doc("The octal mode of the socket file; a client needs write permission to connect.", "0666"),
     ] = ""
     owner: Annotated[
-        str, doc("The owner of the file, a name or a number. Empty: the user of the activator.", "www-data")
+        str, doc("The owner of the socket file, a name or a number. Empty: the user of the activator.", "www-data")
     ] = ""
-    group: Annotated[str, doc("The group of the file. Empty: the group of the activator.", "www-data")] = ""
+    group: Annotated[str, doc("The group of the socket file. Empty: that of the activator.", "www-data")] = ""
 
     def access(self, mode: int = UNIX_SOCKET_MODE) -> SocketAccess:
         """Return the permissions; `mode` is the default."""
@@ -68,7 +67,7 @@ class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
         str,
         doc("The host and port to listen on, or a Unix socket.", "127.0.0.1:8008", "unix:/run/activator/admin.sock"),
     ] = DEFAULT_ADMIN
-    address: Annotated[str, doc("A Unix socket, the same as in `listen`.", "unix:/run/activator/admin.sock")] = ""
+    address: Annotated[str, doc("A Unix socket, instead of `listen`.", "unix:/run/activator/admin.sock")] = ""
     token: Annotated[
         Secret,
         doc(
@@ -98,20 +97,19 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     certificates: Annotated[
         list[CertificateFiles],
         doc(
-            "Several certificates; a client gets the first that matches the name that it requests, exactly or by a "
+            "Several certificates. A client gets the first that matches the requested name (SNI), exactly or by a "
             "wildcard, else the first one. Two for the same names may have keys of different types.",
             [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
         ),
     ] = []
     alpn: Annotated[
         list[Annotated[str, doc("A protocol.", "h2", words=ALPN_PROTOCOLS)]],
-        doc("The protocols that are offered to clients, the preferred one first.", ["http/1.1"]),
+        doc("The protocols that are offered, the preferred one first.", ["http/1.1"]),
     ] = msgspec.field(default_factory=lambda: [*ALPN_PROTOCOLS])
     proxy_protocol: Annotated[
         list[str] | ProxyProtocol | None,
         doc(
-            "The proxies that send the client's address with the PROXY protocol: their networks, or a mapping. Not "
-            "set: none.",
+            "The networks of proxies that send the client's address with the PROXY protocol, or a mapping.",
             ["10.0.0.0/8"],
         ),
     ] = None
@@ -131,35 +129,32 @@ def address_of_listener(wanted: str | Listener | AdminListener) -> str:
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of one activator process. A request above a limit is rejected with the status that is given here."""
 
-    header_bytes: Annotated[
-        Size, doc("The request line and all header fields together, in bytes. Above: 431.", "64KiB")
-    ] = Size(32 * KIB)
-    headers: Annotated[Positive, doc("The number of header fields of a request. Above: 431.", 200)] = 100
-    body_bytes: Annotated[Size, doc("The body of a request, in bytes. Above: 413. 0: no limit.", "10MiB")] = Size(0)
+    header_bytes: Annotated[Size, doc("The request line and all header fields together. Above: 431.", "64KiB")] = Size(
+        32 * KIB
+    )
+    headers: Annotated[Positive, doc("Header fields of a request. Above: 431.", 200)] = 100
+    body_bytes: Annotated[Size, doc("The body of a request. Above: 413. 0: no limit.", "10MiB")] = Size(0)
     held_bytes: Annotated[
         Size,
         doc(
-            "The size of all bodies that the process holds, in bytes. Above: 503. Buffers (`buffer`) use at most half "
-            "of it.",
+            "All bodies that the process holds. Above: 503. Buffers (`buffer`) use at most half of it.",
             "1GiB",
         ),
     ] = Size(256 * MIB)
-    held_requests: Annotated[
-        Positive, doc("The number of waiting requests of all revisions together. Above: 503.", 50_000)
-    ] = 10_000
+    held_requests: Annotated[Positive, doc("Waiting requests of all revisions. Above: 503.", 50_000)] = 10_000
     connections: Annotated[
         Positive,
         doc(
-            "The number of client connections. Above: 503, and the connection is closed. A second limit is half of the "
-            "file descriptors that the system allows, less 128.",
+            "Client connections. Above: 503, and the connection is closed. A second limit is half of the file "
+            "descriptors that the system allows, less 128.",
             20_000,
         ),
     ] = 10_000
     worker_stall: Annotated[
         Duration,
         doc(
-            "A worker process whose event loop has not turned for this time is killed and replaced. 0: never. Only "
-            "with several `workers`.",
+            "With several `workers`: one whose event loop has not turned for this time is killed and replaced. 0: "
+            "never.",
             "30s",
         ),
     ] = Duration(10.0)
@@ -167,48 +162,44 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Duration,
         doc(
             "How late the event loop of a worker may be. Later, in three checks in a row: requests that would have to "
-            "wait get 503 (`overloaded`), at twice this time new connections, too. 0: never.",
+            "wait get 503 (`overloaded`), at twice this time new connections, too. 0: no limit.",
             "500ms",
         ),
     ] = Duration(2.0)
     memory: Annotated[
         Size,
         doc(
-            "The resident memory of a worker, in bytes. At 80 % of it responses close their connections, at 90 % "
-            "requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. A worker without "
-            "load has some 60 MiB. 0: no limit.",
+            "The resident memory of a worker, some 60 MiB without load. At 80 % responses close their connections, at "
+            "90 % requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. 0: no "
+            "limit.",
             "1GiB",
         ),
     ] = Size(0)
-    idle: Annotated[
-        Duration, doc("How long a client connection may stay open without a request; then it is closed.", "5m")
-    ] = Duration(75.0)
-    file_bytes: Annotated[
-        Size, doc("The size of all temporary files of requests (`buffer.file`), in bytes.", "10GiB")
-    ] = Size(GIB)
-    answer_bytes: Annotated[
-        Size, doc("The size of all stored responses (`respond_async`) of all revisions, in bytes, per worker.", "1GiB")
-    ] = Size(64 * MIB)
-    answers: Annotated[
-        Positive, doc("The number of asynchronous requests and stored responses of all revisions, per worker.", 10_000)
-    ] = 1_000
+    idle: Annotated[Duration, doc("How long a client connection may stay open without a request.", "5m")] = Duration(
+        75.0
+    )
+    file_bytes: Annotated[Size, doc("All temporary files of requests (`buffer.file`).", "10GiB")] = Size(GIB)
+    answer_bytes: Annotated[Size, doc("All stored responses (`respond_async`) of all revisions.", "1GiB")] = Size(
+        64 * MIB
+    )
+    answers: Annotated[Positive, doc("Asynchronous requests and stored responses of all revisions.", 10_000)] = 1_000
     send_timeout: Annotated[
         Duration,
         doc(
-            "The time within which a client must read some of a response that is waiting for it. Longer: the response "
-            "is aborted. 0: no limit.",
+            "The time within which a client must read some of a waiting response. Longer: the response is aborted. 0: "
+            "no limit.",
             "5m",
         ),
     ] = Duration(60.0)
     streams: Annotated[
         Positive,
-        doc("The number of open requests of a client on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
+        doc("Open requests on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
     ] = 128
     body_rate: Annotated[
         Count,
         doc(
-            "The lowest rate of a request body, in bytes per second, measured over 5 s until the response begins. "
-            "Slower: 408. 0: no limit.",
+            "The lowest rate of a request body, in bytes per second over 5 s, until the response begins. Slower: 408. "
+            "0: no limit.",
             1_000,
         ),
     ] = 240
@@ -237,12 +228,12 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[
         bool,
         doc(
-            "Whether `X-Request-Id` is written: a valid one is kept, otherwise a new one is generated. `false`: it is "
-            "forwarded unchanged.",
+            "Whether a request without a valid `X-Request-Id` gets a new one. `false`: the field is forwarded "
+            "unchanged.",
             False,
         ),
     ] = True
-    via: Annotated[str, doc("The name of this proxy in `Via`. Empty: `Via` is not written.", "activator")] = ""
+    via: Annotated[str, doc("The name of this proxy in `Via`. Empty: no `Via`.", "activator")] = ""
 
 
 class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -250,7 +241,7 @@ class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     delay: Annotated[
         Duration,
-        doc("How long the activator still serves while it reports not ready, so that load balancers notice.", "10s"),
+        doc("How long the activator still serves while it reports not ready.", "10s"),
     ] = Duration(0.0)
     timeout: Annotated[Duration, doc("After `delay`: the time for requests to end; then they are aborted.", "5m")] = (
         Duration(30.0)
@@ -261,7 +252,7 @@ class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     panic_grace: Annotated[
         Duration,
         doc(
-            "If the control plane has failed too often in a row and continues to for this time, the activator drains "
+            "If the control plane keeps failing for this time after too many failures in a row, the activator drains "
             "and exits with code 4. 0: never.",
             "5m",
         ),

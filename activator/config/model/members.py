@@ -16,19 +16,21 @@ PROOFS: Final = (STRICT, PROMPT)
 class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Replicas of the activator that enforce the limits of revisions together, each on its own machine or port."""
 
-    listen: Annotated[str, doc("The address for the other members. Empty: there are none.", "0.0.0.0:8015")] = ""
+    listen: Annotated[
+        str, doc("The address to listen on for the other members. Empty: there are none.", "0.0.0.0:8015")
+    ] = ""
     address: Annotated[
         str,
         doc(
-            "The address at which the other members reach this one. Empty: the one of `peers` that is an address of "
-            "this machine, with the port of `listen`.",
+            "The address at which the other members reach this one. Empty: the one of `peers` that this machine has, "
+            "with the port of `listen`.",
             "10.0.0.1:8015",
         ),
     ] = ""
     peers: Annotated[
         list[str],
         doc(
-            "All members, including this one; the list must be the same in every member's file.",
+            "All members, including this one; the same list for every member.",
             ["10.0.0.1:8015", "10.0.0.2:8015", "10.0.0.3:8015"],
         ),
     ] = []
@@ -44,8 +46,8 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_silence: Annotated[
         str,
         doc(
-            "What happens to the slots of a silent member, if it is unknown whether it has ended. `strict`: they stay "
-            "taken until that is known. `prompt`: they are released after `release`; a pod may then exceed its limit.",
+            "The slots of a silent member that may still run. `strict`: they stay taken until it is known to have "
+            "ended. `prompt`: they are released after `release`; a pod may then exceed its limit.",
             PROMPT,
             words=PROOFS,
         ),
@@ -53,7 +55,7 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_partition: Annotated[
         str,
         doc(
-            "What a member does that cannot reach a majority. `strict`: it grants no slots until it can. `prompt`: it "
+            "A member that cannot reach a majority. `strict`: it grants no slots until it can. `prompt`: it "
             "continues; a pod may then get its limit from each part of the group.",
             PROMPT,
             words=PROOFS,

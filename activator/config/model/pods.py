@@ -27,23 +27,22 @@ class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ca: Annotated[
         str,
         doc(
-            "The certificate authorities that sign the certificates of the pods: a file in PEM, or the PEM text. "
-            "Empty: the authorities of the system.",
+            "The certificate authorities of the pods: a file in PEM, or the PEM text. Empty: those of the system.",
             "ca.crt",
         ),
     ] = ""
     server_name: Annotated[
         str,
         doc(
-            "The name that is sent in SNI and that the certificate must have. Empty: the address of the pod.",
+            "The name in SNI, which the certificate must have. Empty: the address of the pod.",
             "model.internal",
         ),
     ] = ""
-    san: Annotated[str, doc("One more DNS name that the certificate must have. Empty: none.", "kn-user-default")] = ""
+    san: Annotated[str, doc("One more DNS name that the certificate must have.", "kn-user-default")] = ""
     min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
     verify: Annotated[bool, doc("Whether the certificate of the pod is verified.", False)] = True
     certificate: Annotated[
-        str, doc("A file with a client certificate, in PEM, for pods that require one. Empty: none.", "client.crt")
+        str, doc("A file with a client certificate, in PEM, for pods that require one.", "client.crt")
     ] = ""
     key: Annotated[str, doc("A file with the private key of the client certificate, in PEM.", "client.key")] = ""
 
@@ -108,13 +107,13 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     strikes: Annotated[
         Positive,
-        doc("The number of failures in a row (no answer, broken connection) that put a pod into quarantine.", 5),
+        doc("The failures in a row (no answer, broken connection) that put a pod into quarantine.", 5),
     ] = 3
     ejection_share: Annotated[
         Share,
         doc(
-            "The share of the pods that may be in quarantine for such failures at the same time, rounded down, but at "
-            "least one pod. The last ready pod always stays.",
+            "The largest share of the pods in quarantine for such failures, rounded down, but at least one pod. The "
+            "last ready pod always stays.",
             0.3,
         ),
     ] = 0.5
@@ -131,14 +130,14 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Passive health checks of one revision, and active health checks of its ready pods."""
 
-    strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
-    ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
-    stale_after: Annotated[Duration | None, doc("As `health.stale_after`. Not set: that value.", "1m")] = None
+    strikes: Annotated[Positive | None, doc("As `health.strikes`, which is the default.", 5)] = None
+    ejection_share: Annotated[Share | None, doc("As `health.ejection_share`, which is the default.", 0.3)] = None
+    stale_after: Annotated[Duration | None, doc("As `health.stale_after`, which is the default.", "1m")] = None
     http_get: Annotated[
         str,
         doc(
-            "A path that pods must answer with 2xx or 3xx, before they get requests and while they are ready (active "
-            "health checks). Empty: the probe is used.",
+            "A path that pods must answer with 2xx or 3xx, before they get requests and while they are ready. Empty: "
+            "the probe is used.",
             "/health",
         ),
     ] = ""
@@ -151,10 +150,10 @@ class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     rise: Annotated[
-        Positive | None, doc("The passed checks in a row after which a failed pod gets a trial. Not set: 2.", 1)
+        Positive | None, doc("The passed checks in a row after which a failed pod gets a trial. Default: 2.", 1)
     ] = None
     fall: Annotated[
-        Positive | None, doc("The failed checks in a row after which a ready pod is taken out. Not set: 3.", 2)
+        Positive | None, doc("The failed checks in a row after which a ready pod is taken out. Default: 3.", 2)
     ] = None
 
 
@@ -164,7 +163,7 @@ class Dns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     servers: Annotated[
         list[str],
         doc(
-            "The name servers, each an IP address, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
+            "The name servers: IP addresses, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
             ["10.0.0.2"],
         ),
     ] = []
@@ -174,7 +173,7 @@ class Dns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The endpoint where pods report their own state."""
 
-    listen: Annotated[str, doc("The host and port to listen on. Empty: none.", "127.0.0.1:8014")] = ""
+    listen: Annotated[str, doc("The host and port to listen on.", "127.0.0.1:8014")] = ""
     token: Annotated[
         Secret,
         doc(

@@ -33,7 +33,7 @@ def parse_ports(text: str) -> range | None:
 
 
 class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The readiness probe of a local process."""
+    """The readiness probe of a program."""
 
     http_get: Annotated[
         str, doc("A path that must be answered with 2xx or 3xx. Empty: the port must accept connections.", "/health")
@@ -41,17 +41,16 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grpc: Annotated[
         str | None,
         doc(
-            "The service for which gRPC's health service must report SERVING; empty: the server as a whole. Not set: "
-            "no gRPC probe.",
+            "The service for which gRPC's health service must report SERVING; `''`: the server as a whole.",
             "",
         ),
     ] = None
     log: Annotated[
         str,
         doc(
-            "A regular expression: the first line of the output in which it is found shows that the process is ready; "
-            "no connection is made. Only the first 4096 bytes of a line count. Many programs buffer their standard "
-            "output if it is not a terminal (Python: set `PYTHONUNBUFFERED`). Empty: not used.",
+            "A regular expression: the process is ready when a line of its output contains a match; no connection is "
+            "made. Only the first 4096 bytes of a line count. Many programs buffer their output if it is not a "
+            "terminal (Python: set `PYTHONUNBUFFERED`).",
             "listening on port [0-9]+",
         ),
     ] = ""
@@ -59,8 +58,8 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[str],
         doc(
             "A command whose exit code 0 shows that the process is ready; nothing else connects to the program "
-            "before. It is run as the program is (directory, variables, user), with `{port}` replaced. It is repeated "
-            "after `interval`; one that takes longer than 10 s is killed. Empty: none.",
+            "before. It is run as the program is (directory, variables, user), with `{port}` replaced, and repeated "
+            "after `interval`. One that takes longer than 10 s is killed.",
             ["pg_isready", "-p", "{port}"],
         ),
     ] = []
@@ -80,7 +79,7 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[str],
         doc(
             "A command that is run instead of the signal, as the program is, with `{port}` replaced. If it fails, or "
-            "takes longer than `grace`, the signal is sent nevertheless. Empty: none.",
+            "takes longer than `grace`, the signal is sent nevertheless.",
             ["nginx", "-s", "quit"],
         ),
     ] = []
@@ -100,8 +99,8 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: Annotated[
         str,
         doc(
-            "A file to which lines are appended, prefixed with the time and the name of the process. A relative path "
-            "is relative to `directory`; `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
+            "A file to which lines are appended, prefixed with the time and the name of the process. `~`, `$VAR` and "
+            "`${VAR}` are expanded; a relative path is relative to `directory`.",
             "~/logs/model.log",
         ),
     ] = ""
@@ -117,14 +116,14 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     readiness: Annotated[Readiness, doc("How a copy is probed before it gets requests.")] = Readiness()
     sleep: Annotated[
         Sleep | None,
-        doc("How a copy is put to sleep instead of stopped, and woken instead of started. Not set: it is stopped."),
+        doc("How a copy is put to sleep instead of stopped, and woken instead of started."),
     ] = None
     gpus: Annotated[
         Count,
         doc(
-            "The number of GPUs that are reserved for each copy, out of `gpus` of the file. A process finds them in "
-            "`CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`; a container gets only these, as the engine supports it "
-            "for NVIDIA's.",
+            "The number of GPUs reserved for each copy, out of `gpus` of the file. A process finds them in "
+            "`CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`; a container gets only these, which engines support for "
+            "NVIDIA's.",
             1,
         ),
     ] = 0
@@ -135,7 +134,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     pinned: Annotated[
         bool,
         doc(
-            "Whether a loaded copy stays loaded: it is not stopped when it is idle, and not evicted from its group.",
+            "Whether a loaded copy is neither stopped when it is idle nor evicted from its group.",
             True,
         ),
     ] = False
@@ -170,10 +169,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         list[str],
         doc(
-            "The program and its arguments. `{port}` is replaced by the port on which the process must listen; the "
-            "environment variable `PORT` has the same value. `{socket}` and `SOCKET` are the same for a Unix socket. "
-            "No shell is used: nothing else is expanded. The program has to stay in the foreground (nginx: `daemon "
-            "off;`).",
+            "The program and its arguments. `{port}` (and the variable `PORT`) is the port on which the process must "
+            "listen, `{socket}` (`SOCKET`) a Unix socket instead. No shell is used: nothing else is expanded. The "
+            "program has to stay in the foreground (nginx: `daemon off;`).",
             ["python3", "serve.py", "--port", "{port}"],
             ["uvicorn", "app:app", "--uds", "{socket}"],
         ),
@@ -181,9 +179,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     port: Annotated[
         Port | str | None,
         doc(
-            "The port on which the program listens, if it cannot be configured; there is one copy then. Or a range, of "
-            "which each copy gets a port. A port that another program uses is an error at the start; in a range it is "
-            "skipped. Not set: a free port for each process.",
+            "The port of a program whose port cannot be configured; there is one copy then. Or a range, of which each "
+            "copy gets a port. A port that another program uses is an error at the start; in a range it is skipped. "
+            "Not set: any free port.",
             8080,
             "9000-9010",
         ),
@@ -193,8 +191,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         doc(
             "Whether the process listens on a Unix socket instead of a port, in a folder that no other user can "
             "enter. Implied by `{socket}` in `command`; set it for a program that reads the variable `SOCKET`. Or the "
-            "path of the socket, if it cannot be configured in the program; there is one copy then. `~`, `$VAR` and "
-            "`${VAR}` are expanded; a relative path is relative to `directory`.",
+            "path of a socket that cannot be configured; there is one copy then. `~`, `$VAR` and `${VAR}` are "
+            "expanded; a relative path is relative to `directory`.",
             True,
             "/run/app/app.sock",
         ),
@@ -203,7 +201,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "`service`: the program serves until it is stopped. `request`: it ends by itself after one request, as "
-            "programs for inetd do; each copy gets one request, and another copy is started for the next.",
+            "programs for inetd do; each request gets a copy of its own.",
             LIFETIME_REQUEST,
             words=LIFETIMES,
         ),
@@ -212,16 +210,16 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     environment: Annotated[
         dict[str, Secret],
         doc(
-            "Environment variables of the program, in addition to those of `env_file` and of the activator. Variables "
-            "that configure the activator (`ACTIVATOR_…`) are not inherited.",
+            "Variables, added to those of `env_file` and of the activator. Variables that configure the activator "
+            "(`ACTIVATOR_…`) are not inherited.",
             {"MODEL": "small"},
         ),
     ] = {}
     env_file: Annotated[
         str,
         doc(
-            "A file with more variables, one `KEY=VALUE` per line; it is read at each start of a process. A relative "
-            "path is relative to `directory`. `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
+            "A file with more variables, one `KEY=VALUE` per line; read at each start. `~`, `$VAR` and `${VAR}` are "
+            "expanded; a relative path is relative to `directory`.",
             ".env",
         ),
     ] = ""
@@ -236,8 +234,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     user: Annotated[
         str,
         doc(
-            "The user of the program: a name or a number, and after a colon the group, if it is not the user's own. "
-            "The activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the activator.",
+            "The user of the program, a name or a number; after a colon the group, if it is not the user's own. The "
+            "activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the activator.",
             "www-data",
         ),
     ] = ""
@@ -248,10 +246,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     memory: Annotated[
         Size,
         doc(
-            "The memory that a copy of the program may use, with its descendants: by a cgroup, if the activator has a "
-            "cgroup of its own (a service with `Delegate=yes`) that can limit memory (version 2). The kernel kills a "
-            "copy that exceeds it. Otherwise the memory that each process may allocate (RLIMIT_DATA: heap and private "
-            "mappings): allocations beyond it fail. 0: no limit.",
+            "The memory of a copy with its descendants, if the activator has a cgroup of its own (version 2; a "
+            "service with `Delegate=yes`): the kernel kills a copy that exceeds it. Otherwise the memory that each "
+            "process may allocate (RLIMIT_DATA: heap and private mappings): allocations beyond it fail. 0: no limit.",
             "2GiB",
         ),
     ] = Size(0)

@@ -32,7 +32,7 @@ class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exception for some requests. The first rule that matches a request applies."""
 
     path_prefix: Annotated[str, doc("A prefix of the path, as the client sent it.", "/healthz")] = "/"
-    methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["GET", "HEAD"])] = []
+    methods: Annotated[list[str], doc("The methods that match. Empty: all.", ["GET", "HEAD"])] = []
     exempt: Annotated[bool, doc("The request does not wait, even if every pod is at its limit.", True)] = False
     charge: Annotated[
         Charge, doc("With `discipline: fair`: the request counts as this many requests of its key.", 5)
@@ -42,12 +42,10 @@ class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The queue of requests that wait for a slot of this revision."""
 
-    depth: Annotated[
-        Count, doc("The number of requests that may wait. Above: 503 with `Retry-After`. 0: none may wait.", 100)
-    ] = 10_000
+    depth: Annotated[Count, doc("The requests that may wait. Above: 503 with `Retry-After`. 0: none.", 100)] = 10_000
     bytes: Annotated[
         Size,
-        doc("The size of the bodies of these requests, in bytes. Above: 503. 0: only `limits.held_bytes`.", "64MiB"),
+        doc("The bodies of these requests. Above: 503. 0: only `limits.held_bytes`.", "64MiB"),
     ] = Size(0)
     timeout: Annotated[
         Duration | None,
@@ -91,12 +89,12 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     ageing: Annotated[
         Duration,
-        doc("With `discipline: priority`: a request moves up one level for each such time that it waits.", "5s"),
+        doc("With `discipline: priority`: a waiting request moves up one level after each such time.", "5s"),
     ] = Duration(10.0)
     default: Annotated[Level, doc("With `discipline: priority`: the level of a request without a valid one.", 3)] = 0
     weights: Annotated[
         dict[str, FairWeight],
-        doc("With `discipline: fair`: the weights of keys. A key that is not in the list has weight 1.", {"paying": 3}),
+        doc("With `discipline: fair`: the weights of keys. Any other key has weight 1.", {"paying": 3}),
     ] = {}
     rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
 
@@ -127,7 +125,7 @@ class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: Annotated[
         Size,
         doc(
-            "The size that may be buffered beyond that, of each, in an unnamed temporary file (in `TMPDIR`).",
+            "The size of each that may be buffered beyond that in an unnamed temporary file (in `TMPDIR`).",
             "1GiB",
         ),
     ] = Size(0)

@@ -33,8 +33,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: Annotated[
         list[str],
         doc(
-            "The hosts of this revision, without a port. `*.example.com` matches every name below it, `*` matches all. "
-            "Optional only with `trust_revision_headers`.",
+            "The hosts, without a port. `*.example.com` matches every name below it, `*` all. Optional only with "
+            "`trust_revision_headers`.",
             ["model.localhost", "*.model.example.com"],
         ),
     ] = []
@@ -62,9 +62,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             {"cookie": "session"},
         ),
     ] = None
-    container_concurrency: Annotated[
-        Count, doc("The number of requests that one pod may have in flight. 0: no limit.", 1)
-    ] = 0
+    container_concurrency: Annotated[Count, doc("The requests that one pod may have in flight. 0: no limit.", 1)] = 0
     policy: Annotated[
         str,
         doc(
@@ -81,9 +79,9 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             {"cookie": "session"},
         ),
     ] = None
-    slow_start: Annotated[
-        Duration, doc("The time in which a new pod reaches its full share of requests. 0: at once.", "30s")
-    ] = Duration(0.0)
+    slow_start: Annotated[Duration, doc("The time in which a new pod reaches its full share of requests.", "30s")] = (
+        Duration(0.0)
+    )
     max_scale: Annotated[
         Count,
         doc(
@@ -94,24 +92,24 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = 0
     trailing_fragmentation_threshold: Annotated[
         Share | None,
-        doc("The value for this revision. Not set: the key of the same name for all revisions.", 0.25),
+        doc("The value for this revision. Not set: that of the file.", 0.25),
     ] = None
-    queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
+    queue: Annotated[Queue, doc("The queue of waiting requests ([queueing](queueing.md)).")] = Queue()
     timeouts: Annotated[Timeouts, doc("The time limits of a request and of a start.")] = Timeouts()
     on_cancel: Annotated[
         str,
         doc(
-            "What happens at the pod if a client disconnects, or a time limit is reached, before the response is "
-            "complete. `close`: the connection is closed (with HTTP/2 the stream is reset) and the slot is released. "
-            "`wait`: the slot is held until the pod has answered or closed, at most for `cancel_timeout`, so that a "
-            "program that continues to compute gets no other request.",
+            "If the client disconnects or a time limit is reached before the response is complete: `close` closes the "
+            "connection to the pod (with HTTP/2 it resets the stream) and releases the slot. `wait` holds the slot "
+            "until the pod has answered or closed, at most for `cancel_timeout`, so that a program that continues to "
+            "compute gets no other request.",
             CANCEL_WAIT,
             words=CANCEL_MODES,
         ),
     ] = CANCEL_CLOSE
     cancel_timeout: Annotated[
         Duration,
-        doc("With `on_cancel: wait`: how long the pod may take; then the connection is closed.", "2m"),
+        doc("With `on_cancel: wait`: the time after which the connection is closed.", "2m"),
     ] = Duration(CANCEL_TIMEOUT_S)
     buffer: Annotated[Buffer, doc("The buffers that keep slow clients from holding a slot.")] = Buffer()
     health: Annotated[RevisionHealth, doc("Passive health checks that differ from `health`, and active ones.")] = (
@@ -126,29 +124,27 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=lambda: ["websocket"])
     no_wake: Annotated[
         list[NoWake],
-        doc("Requests that start no pod and are no activity: probes and monitors ([waiting](waiting.md))."),
+        doc("Requests that start no pod and are no activity ([waiting](waiting.md))."),
     ] = []
     waiting_page: Annotated[
-        WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: browsers wait like other clients.")
+        WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: they wait like other clients.")
     ] = None
     activity: Annotated[
         Activity, doc("What counts as activity, so that a program is not stopped ([waiting](waiting.md)).")
     ] = Activity()
     respond_async: Annotated[
         RespondAsync | None,
-        doc("Asynchronous responses for clients that send `Prefer: respond-async`. Not set: none."),
+        doc("Asynchronous responses for clients that send `Prefer: respond-async`."),
     ] = None
     progress: Annotated[
         Progress | None,
-        doc("Comments in an event stream while a request waits, for clients that accept one. Not set: none."),
+        doc("Comments in an event stream while a request waits, for clients that accept one."),
     ] = None
-    fallback: Annotated[
-        Fallback | None, doc("What clients get instead of a rejection. Not set: the rejection and its reason.")
-    ] = None
+    fallback: Annotated[Fallback | None, doc("What clients get instead of a rejection.")] = None
     pods: Annotated[
         list[str | Pod],
         doc(
-            "Fixed pods, each an address or a mapping. A revision has one of `pods`, `process` and `container`.",
+            "Fixed pods. A revision has one of `pods`, `process` and `container`.",
             ["127.0.0.1:9001", "unix:/run/app.sock", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
@@ -174,7 +170,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "The version of the PROXY protocol that reports the client's address to pods. Each connection to a pod "
-            "then carries one request, in HTTP/1.1. Empty: none.",
+            "then carries one request, in HTTP/1.1.",
             "v2",
             words=("", *PROXY_VERSIONS),
         ),
@@ -182,13 +178,13 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lenient_pods: Annotated[
         bool,
         doc(
-            "Whether response heads of old servers are accepted: bare line feeds, continued lines, spaces before a "
-            "colon, empty lines before the status line. Clients get valid heads.",
+            "Whether malformed response heads of old servers are accepted: bare line feeds, continued lines, spaces "
+            "before a colon, empty lines before the status line. Clients get valid heads.",
             True,
         ),
     ] = False
     server_timing: Annotated[
-        bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
+        bool, doc("Adds the response header `Server-Timing` with the time of each phase.", True)
     ] = False
     allow: Annotated[
         list[str],
@@ -201,14 +197,12 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: Annotated[
         HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
     ] = HeaderRules()
-    fault: Annotated[
-        Fault | None, doc("Requests that are delayed or failed on purpose, to test clients. Not set: none.")
-    ] = None
+    fault: Annotated[Fault | None, doc("Requests that are delayed or failed on purpose, to test clients.")] = None
     filters: Annotated[
         list[FilterUse],
-        doc("Filters that are not built in, in the order in which they are applied ([filters](filters.md))."),
+        doc("Filters that are not built in, in their order ([filters](filters.md))."),
     ] = []
-    tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
+    tls: Annotated[PodTls | None, doc("TLS on the connections to the pods.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
     container: Annotated[
         Container | None,
@@ -218,8 +212,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: Annotated[
         dict[str, Size],
         doc(
-            "The amounts of its group's budget that each copy needs while it starts, runs and stops. GPUs are not "
-            "listed here: see `process.gpus` and `container.gpus`.",
+            "The amounts of its group's budget that each copy needs while it starts, runs and stops. For GPUs: "
+            "`process.gpus` or `container.gpus`.",
             {"gpu_memory": "10GiB"},
         ),
     ] = {}

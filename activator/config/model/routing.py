@@ -12,7 +12,7 @@ HASH_ON_CLIENT_IP: Final = "client_ip"
 
 
 class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key of a request for `policy: consistent-hash`. Exactly one of the two."""
+    """The key of a request, for `split_on` and `hash_on`. Exactly one of the two."""
 
     header: Annotated[str, doc("The request header whose value is the key.", "X-User")] = ""
     cookie: Annotated[str, doc("The cookie whose value is the key.", "session")] = ""
@@ -42,12 +42,12 @@ class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             True,
         ),
     ] = False
-    methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["POST"])] = []
+    methods: Annotated[list[str], doc("The methods that match. Empty: all.", ["POST"])] = []
     headers: Annotated[
         dict[str, str],
         doc(
-            "Request headers and their exact values; all must match. If a name occurs twice, the first one counts.",
+            "Request headers and their exact values. If a name occurs twice, the first one counts.",
             {"x-team": "ml"},
         ),
     ] = {}
-    json: Annotated[JsonMatch | None, doc("A condition on the request body. Not set: none.")] = None
+    json: Annotated[JsonMatch | None, doc("A condition on the request body.")] = None

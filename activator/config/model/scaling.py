@@ -36,7 +36,7 @@ class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: Annotated[
         str,
         doc(
-            "The time at which it ends, `HH:MM`. If not later than `from`: on the next day; the same as `from`: 24 "
+            "The time at which it ends, `HH:MM`: on the next day if not later than `from`; the same as `from`: 24 "
             "hours.",
             "18:30",
         ),
@@ -45,11 +45,11 @@ class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, doc("A day of the week.", "mon", words=WEEKDAYS)]],
         doc("The days on which it begins.", ["mon", "tue", "wed", "thu", "fri"]),
     ] = msgspec.field(default_factory=lambda: [*WEEKDAYS])
-    time_zone: Annotated[str, doc("The IANA name of the time zone of the hours.", "Europe/Berlin")] = "UTC"
+    time_zone: Annotated[str, doc("The IANA name of the time zone.", "Europe/Berlin")] = "UTC"
 
 
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The number of pods, by load. Names and rules are those of Knative's autoscaler (docs/scaling.md)."""
+    """The number of pods, by load. Names and rules are those of Knative's autoscaler ([scaling](scaling.md))."""
 
     min: Annotated[Count, doc("The number of pods that always run. 0: none, if there is no load.", 1)] = 0
     max: Annotated[
@@ -110,9 +110,7 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     initial_scale: Annotated[
         Count, doc("The number of pods of a new revision, until that many have been ready.", 1)
     ] = 0
-    activation_scale: Annotated[
-        Positive, doc("The minimum number of pods while there is load: from zero it rises to this number.", 2)
-    ] = 1
+    activation_scale: Annotated[Positive, doc("The minimum number of pods while there is load.", 2)] = 1
     scale_to_zero_grace: Annotated[
         Duration | None,
         doc(

@@ -14,7 +14,7 @@ class Sleep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     http_post: Annotated[
         str,
-        doc("A path of the program: a POST that is answered with 2xx puts the program to sleep.", "/sleep"),
+        doc("A path: a POST that is answered with 2xx puts the program to sleep.", "/sleep"),
     ] = ""
     command: Annotated[
         list[str],
@@ -54,7 +54,7 @@ class Sleep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         dict[str, Size],
         doc(
             "The amounts of its group's budget that it keeps while it sleeps. Default: nothing; with `signal`: all of "
-            "`needs`. GPUs of `process.gpus` are kept.",
+            "`needs`. It keeps its GPUs.",
             {"memory": "16GiB"},
         ),
     ] = {}

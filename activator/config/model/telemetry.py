@@ -77,9 +77,7 @@ class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Metrics on the admin port."""
 
-    histograms: Annotated[bool, doc("Histograms of duration, first byte and queue wait for each revision.", False)] = (
-        True
-    )
+    histograms: Annotated[bool, doc("Whether the histograms of each revision are exported.", False)] = True
     knative: Annotated[KnativeExport, doc("Metrics with the names of Knative.")] = KnativeExport()
 
 

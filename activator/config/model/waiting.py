@@ -26,7 +26,7 @@ class NoWake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     path: Annotated[str, doc("A prefix of the request target.", "/healthz")] = ""
-    methods: Annotated[list[str], doc("The methods. Empty: all.", ["GET", "HEAD"])] = []
+    methods: Annotated[list[str], doc("The methods that match. Empty: all.", ["GET", "HEAD"])] = []
     user_agent: Annotated[str, doc("A prefix of the field User-Agent, ignoring case.", "UptimeRobot/")] = ""
     status: Annotated[Status, doc("The status of the response while no pod is ready.", 200)] = ASLEEP_STATUS
 
@@ -39,15 +39,15 @@ class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A page of your own (HTML, at most 256 KiB), in which `$name`, `$waited`, `$expected`, `$waiting` and "
-            "`$output` are replaced. Not set: a plain page.",
+            "`$output` are replaced.",
             "wait.html",
         ),
     ] = ""
     output: Annotated[
         bool,
         doc(
-            "Whether the page shows the last lines of output since the start of the program began. Everybody who can "
-            "open the page can read them. Only with `process` or `container`.",
+            "With `process` or `container`: whether the page shows the last lines of output since the start began. "
+            "Everybody who can open the page can read them.",
             True,
         ),
     ] = False
@@ -100,7 +100,7 @@ class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet_after: Annotated[
         Duration, doc("With `traffic`: how long a silent connection still counts, at least 1 s.", "5m")
     ] = Duration(60.0)
-    busy: Annotated[Busy | None, doc("How the program reports background work. Not set: it is not asked.")] = None
+    busy: Annotated[Busy | None, doc("How the program reports background work.")] = None
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -119,7 +119,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The response instead of a rejection, if the revision fails or its queue is full. Exactly one of the three."""
 
     file: Annotated[
-        str, doc("A file that is sent with the status of the rejection, at most 256 KiB.", "sorry.html")
+        str, doc("A file, at most 256 KiB, that is sent with the status of the rejection.", "sorry.html")
     ] = ""
     content_type: Annotated[str, doc("The type of the file.", "application/json")] = "text/html; charset=utf-8"
     redirect: Annotated[
@@ -135,8 +135,7 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     while_starting: Annotated[
         bool,
         doc(
-            "With `revision`: whether it serves requests while no pod of this one is ready. They start this one "
-            "nevertheless.",
+            "With `revision`: whether it also serves requests while no pod of this one is ready. They start this one.",
             True,
         ),
     ] = False
