@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
@@ -26,53 +26,64 @@ from activator.telemetry.metrics.revision_families import (
 from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
+_FAMILIES: Final[tuple[Family[Any], ...]] = (
+    *REVISION_FAMILIES,
+    *PROGRAM_FAMILIES,
+    *CLUSTER_FAMILIES,
+    *KNATIVE_FAMILIES,
+    *DECLARATION_FAMILIES,
+    *CONTROLLER_FAMILIES,
+    *WORKER_FAMILIES,
+    *SCALING_FAMILIES,
+    *GROUP_FAMILIES,
+    *MEMBER_FAMILIES,
+)
 _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
 
 _INTRODUCTION = f"""# Metrics
 
 `GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics on request; compressed if the client
-accepts it. This page is generated from the code (`make docs`), and a test compares the two.
+accepts it. This page is generated from the code (`make docs`). For a single request, use its line in the
+[access log](access-log.md).
 
-- Times are in seconds, sizes in bytes. A counter only grows. It begins at 0 with the process, or with its revision.
-- Labels are the namespace and the name of the revision, and values of closed sets, which are listed below. Pods and
-  data of requests (paths, hosts, methods, headers) are never labels, so the number of series does not grow with
-  traffic. A counter's series for a value of a set appears when it is first counted.
+- Times are in seconds, sizes in bytes. A counter begins at 0 with the process, or with its revision.
+- Labels are the namespace and the name of the revision, and values of closed sets ([label values](#label-values)).
+  Pods and data of requests (paths, hosts, methods, headers) are never labels, so the number of series does not grow
+  with traffic. A counter's series for a value of a set appears when it is first counted.
 - At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are summed under
   `namespace="_other",revision="_other"` (for ratios, the maximum). A revision stays where it was first shown.
-- A scrape does not slow down the request path, which counts in plain integers: the text is rendered in slices, between
-  which requests are served.
-- `metrics: {{histograms: false}}` omits the histograms of all revisions, which are most of the text. You can change it
-  by a reload.
-- Histograms are classic ones: native histograms exist only in the protobuf format of Prometheus, which its Python
-  library does not write.
+- Requests are served while a scrape is rendered.
+- `metrics: {{histograms: false}}`, also by a reload, omits the histograms of all revisions, which are most of the text.
+  All histograms are classic ones: the Python library of Prometheus writes no native histograms.
 - Exemplars, if requests are traced ([tracing](tracing.md)): each bucket of `activator_request_duration_seconds`,
   `activator_first_byte_seconds` and `activator_queue_wait_seconds` has the last trace that it has counted, with the
   time of the request and the time of its end: `# {{trace_id="…"}} 0.127 1795296896.062`. Only OpenMetrics has
-  exemplars, the classic text format does not; Prometheus requests OpenMetrics by default, and stores exemplars with
-  `--enable-feature=exemplar-storage`. The access log has the `trace_id` of every request beside its times.
+  exemplars. Prometheus requests it by default, and stores exemplars with `--enable-feature=exemplar-storage`.
 - `process_…` are the metrics of the Prometheus client library: processor time, memory, open files, start time.
 
-In addition, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` serves metrics with the names of
-Knative on a port of its own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends
-them every `export_interval` (60 s). In Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability
-override the file. They have the bounds and attributes of Knative (names of service, configuration and revision;
-method, scheme, host, port, protocol and status of requests). Requests are counted by these attributes only while
-these metrics are on, and only for the first {KNATIVE_SERIES_MAX} combinations of each revision; later ones have the
-host `_other`, the method `_OTHER` and the class of their status, at most 24 more. Two groups are missing:
-`http.client…`, which has the address of every pod as an attribute, and the metrics of the Go runtime.
-`kn.revision.request.concurrency` is the current value, while Knative's is the mean over the last second.
+## Metrics of Knative
+
+`metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` serves metrics with the names of Knative on a port
+of their own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends them every
+`export_interval` (60 s). In Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability override
+the file.
 
 {_KNATIVE}
 
-Metrics answer questions about many requests. For one request, use its line in the [access log](access-log.md).
+They have the bounds and attributes of Knative (names of service, configuration and revision; method, scheme, host,
+port, protocol and status of requests). Requests are counted by these attributes only while these
+metrics are on, and only for the first {KNATIVE_SERIES_MAX} combinations of each revision; later ones have the
+host `_other`, the method `_OTHER` and the class of their status, at most 24 more. Two groups are missing:
+`http.client…`, which has the address of every pod as an attribute, and the metrics of the Go runtime.
+`kn.revision.request.concurrency` is the current value, while Knative's is the mean over the last second.
 """
 
 
 _CONTROL = """\
 These metrics have no labels for revisions or pods. Metrics that a controller runtime also has keep its names, with the
 label `controller`; they appear only with Kubernetes. For the activator's own metrics, *Adds* states the difference to
-the nearest metric of a controller runtime. They are at most 113 series together. The duration of the parts of one pass
-is in the traces ([tracing](tracing.md)).
+the nearest metric of a controller runtime; they are at most 113 series together. The duration of the parts of one pass
+is in the [traces](tracing.md).
 """
 
 
@@ -115,35 +126,33 @@ def markdown() -> str:
     parts.append(f"## The program\n\n{_list(OWN)}")
     parts.append(f"## The workers, where there are several\n\n{_WORKERS}\n{_list(WORKER_FAMILIES)}")
     parts.append(f"## The group of replicas, where there is one\n\n{_list(MEMBER_FAMILIES)}")
-    parts.append(f"## Words\n\n{_words()}")
+    parts.append(f"## Histogram bounds\n\n{_bounds()}")
+    parts.append(f"## Label values\n\n{_label_values()}")
     return "\n".join(parts)
 
 
 def _list(families: Iterable[Family[Any]]) -> str:
-    rows = ["| metric | | meaning |", "|---|---|---|"]
+    rows = ["|metric|kind|meaning|", "|---|---|---|"]
     for family in families:
         name = f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
         labels = f" `{{{','.join(family.labels)}}}`" if family.labels else ""
-        bounds = f" Bounds: {', '.join(f'{bound:g}' for bound in family.bounds)}." if family.bounds else ""
         adds = f" *Adds:* {family.adds}" if family.adds else ""
-        rows.append(f"| `{name}`{labels} | {family.kind.value} | {family.text}{bounds}{adds} |")
+        rows.append(f"|`{name}`{labels}|{family.kind.value}|{family.text}{adds}|")
     return "\n".join(rows) + "\n"
 
 
-def _words() -> str:
+def _bounds() -> str:
+    names: dict[tuple[float, ...], list[str]] = {}
+    for family in _FAMILIES:
+        if family.bounds:
+            names.setdefault(family.bounds, []).append(f"`{family.name}`")
+    rows = [f"- {', '.join(of)}: {', '.join(f'{bound:g}' for bound in bounds)}" for bounds, of in names.items()]
+    return "\n".join(rows) + "\n"
+
+
+def _label_values() -> str:
     sets: dict[str, list[str]] = {}
-    families: tuple[Family[Any], ...] = (
-        *REVISION_FAMILIES,
-        *PROGRAM_FAMILIES,
-        *CLUSTER_FAMILIES,
-        *KNATIVE_FAMILIES,
-        *DECLARATION_FAMILIES,
-        *CONTROLLER_FAMILIES,
-        *WORKER_FAMILIES,
-        *SCALING_FAMILIES,
-        *GROUP_FAMILIES,
-    )
-    for family in families:
+    for family in _FAMILIES:
         for label, values in zip(family.labels, family.values, strict=False):
             known = sets.setdefault(label, [])
             known.extend(value for value in values if value not in known)
