@@ -1,4 +1,4 @@
-"""docs/knative.md names a test for each behaviour of Knative's activator; every one of them must be there."""
+"""tests/knative_contract.md names a test for each behaviour of Knative's activator; each of these tests must exist."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "knative.md").read_text("utf-8")
+PAGE = (ROOT / "tests" / "knative_contract.md").read_text("utf-8")
 
 
 def test_every_test_that_is_named_exists() -> None:

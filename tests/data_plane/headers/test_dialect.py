@@ -1,4 +1,4 @@
-"""What Knative's parts hear from the activator; the numbers are those of docs/knative.md."""
+"""What Knative's parts hear from the activator; the numbers are those of tests/knative_contract.md."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     loads ──► ConcurrencyReporter ──► AutoscalerStream
     (the autoscaler is unreachable while requests wait) ──► ScaleFallback ──► the revision's Deployment
 
-The mode is part of the control plane: it exists once, whatever the number of workers. `docs/knative.md` has the
-contract.
+The mode is part of the control plane: it exists once, whatever the number of workers. `tests/knative_contract.md`
+has the contract, item by item.
 """
 
 from __future__ import annotations

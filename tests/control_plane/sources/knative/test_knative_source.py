@@ -1,4 +1,4 @@
-"""Knative's objects, and what becomes of a revision's table; the numbers are those of docs/knative.md."""
+"""Knative's objects, and what becomes of a revision's table; the numbers are those of tests/knative_contract.md."""
 
 from __future__ import annotations
 
