@@ -5,6 +5,6 @@
         and revision_specs, conditions, sharing, cluster_settings (pure)
     effects of the state worker ──► pod_answers ──► source, mesh_fallback
 
-`activator/kubernetes/` watches the objects. The package is imported in Kubernetes mode only. `docs/knative.md` describes
-it, `tests/knative_contract.md` has the contract, item by item.
+`activator/kubernetes/` watches the objects. The package is imported in Kubernetes mode only. `docs/knative.md`
+describes the mode; `tests/knative_contract.md` has the contract, item by item.
 """
