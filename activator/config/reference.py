@@ -61,7 +61,7 @@ def markdown() -> str:
     """Return the whole page."""
     fixed = ", ".join(f"`{name}`" for name in FIXED_KEYS[:-1]) + f" and `{FIXED_KEYS[-1]}`"
     lines = [_INTRODUCTION.replace("FIXED", fixed)]
-    titles = {group.cls: path for path, group in reversed([*sections(FILE)])}  # of the first section of each struct
+    titles = {group.cls: path for path, group in reversed([*sections(FILE)])}  # the first section counts
     written: dict[tuple[type, str], str] = {}  # the section of a key, by the struct that declares it
     for path, group in sections(FILE):
         if titles[group.cls] != path:
