@@ -22,10 +22,11 @@ from activator.app.admin_view import AdminView
 from activator.app.figures import Figures
 from activator.app.listening import ServedAddresses, listeners
 from activator.app.sources import Sources
+from activator.app.users import UserRights
 from activator.config.model.file import AUTO, FIXED_KEYS, Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.listeners import AdminListener, address_of_listener
-from activator.config.specs import RevisionSpec, UserSpec
+from activator.config.specs import RevisionSpec
 from activator.config.user_keys import users_of
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
@@ -41,7 +42,6 @@ from activator.messages import (
     RevisionEnded,
     SetHealth,
     SetPending,
-    SetUsers,
     SpeakKnative,
 )
 from activator.runtime import orphans
@@ -198,7 +198,7 @@ class App:
         self._serving = False
         self._health = SetHealth()
         self._is_pending = False  # a source has yet to list its revisions
-        self._users: tuple[UserSpec, ...] = ()
+        self._rights = UserRights(channel.send_command, self.control.settle, self._tasks.start)
         self.membership: Membership | None = None
 
     async def start(self) -> None:
@@ -206,7 +206,7 @@ class App:
         workers = self.workers
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
-        self._set_users(users_of(self.config.keys))
+        self._rights.begin(users_of(self.config.keys))
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
@@ -315,7 +315,7 @@ class App:
             log.error("reload refused: %s", error)
             return [str(error)]
         self._manager.reloading(time.monotonic_ns())
-        self._set_users(users)  # before a new revision may be used
+        self._rights.change(users)  # before a new revision may be used
         self.workers.reconfigure(config)
         self.workers.change(listeners)
         self.control.configure(config, specs)
@@ -328,11 +328,6 @@ class App:
             log.info("reloaded")
         self._notify_ready()
         return []
-
-    def _set_users(self, users: tuple[UserSpec, ...]) -> None:
-        if users != self._users:
-            self._users = users
-            self._channel.send_command(SetUsers(users))
 
     # --- what others ask ---
 

@@ -155,7 +155,7 @@ class Checker:
         self._policy_names = policy_names
         self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
         self._trusts_headers = False  # a revision needs no host
-        self._sorts_by_key: frozenset[str] = frozenset()  # disciplines that need no header
+        self._sorts_by_key: frozenset[str] | None = None  # disciplines that need no header; None: not in a file
         self._listeners: list[tuple[str, str]] = []  # own listeners: key and address
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker()

@@ -17,8 +17,8 @@ _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights
 _DEFAULTS: Final = Queue()
 
 
-def check_queue(at: Place, queue: Queue, by_key: frozenset[str]) -> None:
-    """Check the key `queue`, which is at `at`. `by_key`: the disciplines for which the users' keys are enough."""
+def check_queue(at: Place, queue: Queue, by_key: frozenset[str] | None) -> None:
+    """Check the key `queue`, which is at `at`. `by_key`: the disciplines for which the file's `keys` are enough."""
     discipline, beside = queue.discipline, (at["discipline"],)
     if discipline not in DISCIPLINES:
         at["discipline"].found("one of " + ", ".join(DISCIPLINES))
@@ -27,11 +27,11 @@ def check_queue(at: Place, queue: Queue, by_key: frozenset[str]) -> None:
         if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in users:
             needed = " or ".join(f"`discipline: {user}`" for user in users)
             at[key].advise(f"`{key}` requires {needed}, and it is {discipline}", beside=beside)
-    if discipline != "fifo" and not queue.header and discipline not in by_key:
+    if discipline != "fifo" and not queue.header and discipline not in (by_key or ()):
         what = "level" if discipline == "priority" else "key"
-        keys = "`keys`" if discipline == "fair" else "`keys` with `priority`"
+        keys = "" if by_key is None else ", or `keys`" if discipline == "fair" else ", or `keys` with `priority`"
         at["header"].advise(
-            f"`discipline: {discipline}` requires `header`, the request header with the {what}, or {keys}", at.where
+            f"`discipline: {discipline}` requires `header`, the request header with the {what}{keys}", at.where
         )
     elif discipline != "fifo" and queue.header and TOKEN.fullmatch(queue.header) is None:
         at["header"].found("the name of a request header")

@@ -127,7 +127,7 @@ class Reader:
             at.advise(f'YAML reads {placeholder} as a mapping: write "{placeholder}", in quotes')
         else:
             hidden = "a text" if item.text is not None and _holds_secret(form) else ""
-            at.found(form.expected + _corrected(item, form), hidden)
+            at.found(form.expected + ("" if hidden else _corrected(item, form)), hidden)
         return UNREADABLE
 
 
@@ -137,6 +137,8 @@ def _holds_secret(form: Form) -> bool:
         case Choice():
             return any(map(_holds_secret, form.forms))
         case Mapping():
+            return _holds_secret(form.of)
+        case Many():
             return _holds_secret(form.of)
         case Group():
             return any(_holds_secret(key.form) for key in form.keys.values() if not isinstance(key.form, Group))

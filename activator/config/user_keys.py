@@ -7,8 +7,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from activator.config.model.file import Config
-from activator.config.model.keys import SHA256, Key
+from activator.config.model.keys import NO_KEY, SHA256, Key
 from activator.config.places import Place
 from activator.config.specs import NO_LEVEL, UserSpec, key_of
 from activator.runtime.errors import StartError
@@ -41,6 +43,20 @@ def disciplines_of(keys: Sequence[Key]) -> frozenset[str]:
     return frozenset({"fair"}) if keys else frozenset()
 
 
+def shared_users(before: tuple[UserSpec, ...], after: tuple[UserSpec, ...]) -> tuple[UserSpec, ...]:
+    """Return the users after a reload with the rights that their keys have both before and after it."""
+    known = {user.digest: user.revisions for user in before}
+    return tuple([
+        msgspec.structs.replace(user, revisions=_shared(known.get(user.digest, ()), user.revisions)) for user in after
+    ])  # fmt: skip
+
+
+def _shared(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return tuple([key for key in one if key in other])
+
+
 def check_keys(root: Place, config: Config) -> None:
     """Check all keys of a file."""
     keys = config.keys
@@ -59,7 +75,7 @@ def check_keys(root: Place, config: Config) -> None:
         try:
             digest = _digest_of(key)
         except StartError as error:
-            at["key"].advise(str(error))
+            at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
         else:
             if digest in digests:
                 which = "with the same key" if digest else "without a key"
@@ -81,7 +97,7 @@ def _revisions_of(root: Place, config: Config) -> frozenset[str] | None:
 
 def _digest_of(key: Key) -> bytes:
     """Return the SHA-256 of a key; empty for requests without a key. Raises StartError."""
-    if key.key is None:
+    if key.key == NO_KEY:
         return b""
     what = f"key {key.name}"
     text = read_secret(str(key.key), what)

@@ -28,14 +28,15 @@ class User:
 class Access:
     """The users whose keys a request has, in their order, and the one as which it uses its revision."""
 
-    def __init__(self, users: list[User], has_key: bool) -> None:
-        self.user: User | None = None  # None: no revision yet, or one that none of them may use
+    def __init__(self, source: object, users: tuple[User, ...], has_key: bool) -> None:
+        self.source = source  # the filter that has recognized the keys; another one may know other users
+        self.users = users
         self.has_key = has_key  # otherwise the only user is that of requests without a key
-        self._users = users
+        self.user: User | None = None  # None: no revision yet, or one that none of them may use
 
     def choose(self, key: str) -> User | None:
         """Set and return the first user that may use the revision `key`; None if there is none."""
-        for user in self._users:
+        for user in self.users:
             if user.may_use(key):
                 self.user = user
                 return user
@@ -44,9 +45,11 @@ class Access:
 
     def allows(self, key: str) -> bool:
         """True if a user may use the revision `key`, namespace/name."""
-        return any(user.may_use(key) for user in self._users)
+        return any(user.may_use(key) for user in self.users)
 
     def name(self) -> str:
-        """Return the name of the user; if none may use the revision, that of the first."""
+        """Return the name of the user; of a refused request, that of its first key; "" if it has none."""
         user = self.user
-        return self._users[0].name if user is None else user.name
+        if user is not None:
+            return user.name
+        return self.users[0].name if self.has_key else ""

@@ -41,9 +41,9 @@ class SetPending(Message, frozen=True, tag=True):
 
 
 class SetUsers(Message, frozen=True, tag=True):
-    """Replace the users. If there are any, each request needs the key of one that may use its revision."""
+    """Replace the users: each request needs the key of one that may use its revision. None: no keys are required."""
 
-    users: tuple[UserSpec, ...]
+    users: tuple[UserSpec, ...] | None
 
 
 class ShowOutput(Message, frozen=True, tag=True):

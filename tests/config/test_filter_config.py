@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import pytest
@@ -82,70 +81,3 @@ def test_an_exception_of_a_filter_does_not_show_its_options(tmp_path: Path) -> N
         found = problem(f"filters: [{{name: 'tests.e2e.faulty_filters:WantsNumber', options: {{number: '{option}'}}}}]")
         assert found.startswith("filters[0].options: ValueError: invalid literal for int()")
         assert "s3cret" not in found
-
-
-HASH = hashlib.sha256(b"12345678").hexdigest().upper()
-
-
-def key_problems(keys: str, revision: str = "") -> list[str]:
-    text = f"{{keys: [{keys}], revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']{revision}}}]}}"
-    try:
-        parse(text, "a.yaml", {})
-    except ConfigError as error:
-        return [one.removeprefix("a.yaml:1: ") for one in error.problems]
-    return []
-
-
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ("{name: a, key: 12345678, priority: 7}, {name: b, revisions: [a, default/a]}", []),
-        ("{name: a, key: 12345678, priority: 8}", ['keys[0].priority: found "8"']),
-        ("{name: a@b.c, key: 'sha256:" + 64 * "a" + "'}", []),
-        ("{key: 12345678}", ["keys[0]"]),
-        ("{name: 'a b', key: 12345678}", ['keys[0].name: found "a b", expected a name of at most 63 letters']),
-        ("{name: a, key: 12345678}, {name: a, key: 87654321}", ["keys[1].name: keys[0] has this name, too"]),
-        ("{name: a, key: 12345678}, {name: b, key: 12345678}", ["keys[1]: keys[0] is for requests with the same key"]),
-        (
-            f"{{name: a, key: 12345678}}, {{name: b, key: 'sha256:{HASH}'}}",
-            ["keys[1]: keys[0] is for requests with"],
-        ),
-        ("{name: a}, {name: b}", ["keys[1]: keys[0] is for requests without a key, too"]),
-        (
-            "{name: a, key: 1234567}",
-            ["keys[0].key: key a: a key has at least 8 ASCII characters without spaces: `op"],
-        ),
-        ("{name: a, key: '1234 5678'}", ["keys[0].key: key a: a key has at least 8"]),
-        ("{name: a, key: 'sha256:abc'}", ["keys[0].key: key a: after `sha256:`, 64 hex digits are required"]),
-        ("{name: a, key: 'env:NOT_SET_HERE'}", ["keys[0].key: key a: the environment variable NOT_SET_HERE is not"]),
-        ("{name: a, key: 'file:/nowhere'}", ["keys[0].key: key a: the file /nowhere cannot be read"]),
-        ("{name: a, key: 12345678, revisions: [b]}", ['keys[0].revisions[0]: found "b", expected the name of a rev']),
-        ("{name: a, key: 12345678, revisions: [other/a]}", ['keys[0].revisions[0]: found "other/a", expected the na']),
-    ],
-)
-def test_what_is_wrong_with_a_key(keys: str, expected: list[str]) -> None:
-    found = key_problems(keys)
-    assert len(found) == len(expected)
-    for problem, beginning in zip(found, expected, strict=True):
-        assert problem.startswith(beginning)
-        assert "12345678" not in problem
-
-
-def test_keys_are_checked_without_revisions_in_the_file() -> None:
-    with pytest.raises(ConfigError, match="at least 8 ASCII characters"):
-        parse("{keys: [{name: a, key: short}], kubernetes: {}}", "a.yaml", {})
-
-
-def test_levels_need_a_header_or_a_key_with_one() -> None:
-    priority = ", queue: {discipline: priority}"
-    (problem,) = key_problems("{name: a, key: 12345678}", priority)
-    assert problem.startswith("revisions[0].queue.header: `discipline: priority` requires `header`")
-    assert key_problems("{name: a, key: 12345678, priority: 0}", priority) == []
-
-
-def test_shares_need_a_header_or_keys() -> None:
-    fair = ", queue: {discipline: fair}"
-    (problem,) = key_problems("", fair)
-    assert problem.startswith("revisions[0].queue.header: `discipline: fair` requires `header`")
-    assert key_problems("{name: a, key: 12345678}", fair) == []
-    assert key_problems(", ".join(f"{{name: n{n}, key: k1234567{n}}}" for n in range(1_001))) != []

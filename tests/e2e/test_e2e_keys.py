@@ -18,7 +18,7 @@ from tests.e2e.test_e2e_workers import pids
 KEYS: list[dict[str, Any]] = [
     {"name": "alice", "key": "env:ALICE_KEY"},
     {"name": "bob", "key": "bobs-secret-key", "revisions": ["site"]},
-    {"name": "anyone", "revisions": ["site"]},
+    {"name": "anyone", "key": "none", "revisions": ["site"]},
 ]
 
 
@@ -78,6 +78,46 @@ def test_keys_with_several_workers(run_activator: RunActivator, tmp_path: Path) 
     check("alices-other-key")
     eventually(lambda: admitted(activator)["alice"] == 32)
     assert "alices" not in activator.text()
+
+
+def test_without_a_key_nobody_learns_which_models_there_are(run_activator: RunActivator) -> None:
+    """Requests without a key may use one model; lists show what a user may use."""
+    keys = [
+        {"name": "alice", "key": "alices-secret-key"},
+        {"name": "bob", "key": "bobs-secret-key", "revisions": ["small", "free"]},
+        {"name": "anyone", "key": "none", "revisions": ["free"]},
+    ]
+    hosts = {"small": "llm.test", "large": "llm.test", "free": "free.test", "secret": "secret.test"}
+    revisions = [
+        {
+            **process_revision(SERVING), "name": name, "hosts": [host], "match": {"json": {"model": [name]}},
+        }
+        for name, host in hosts.items()
+    ]  # fmt: skip
+    activator = run_activator(configured(revisions, keys=keys))
+
+    def models(host: str, key: str = "") -> list[str] | int:
+        fields = f"X-Api-Key: {key}\r\n" if key else ""
+        answer = ask(activator.address, request("/v1/models", host=host, headers=fields))
+        return [one["id"] for one in json.loads(answer.body)["data"]] if answer.status == 200 else answer.status
+
+    def chat(host: str, model: str, key: str = "") -> int:
+        fields = f"X-Api-Key: {key}\r\n" if key else ""
+        body = json.dumps({"model": model}).encode()
+        return ask(activator.address, request("/v1/x", "POST", host=host, headers=fields, body=body)).status
+
+    assert [models(host) for host in ("llm.test", "free.test", "secret.test", "other.test")] == [
+        401,
+        ["free"],
+        401,
+        401,
+    ]
+    assert models("llm.test", "bobs-secret-key") == ["small"]
+    assert models("llm.test", "alices-secret-key") == ["small", "large"]
+    assert models("secret.test", "bobs-secret-key") == 403
+    assert [chat("llm.test", "large"), chat("llm.test", "nope"), chat("free.test", "nope")] == [401, 401, 401]
+    assert [chat("llm.test", "large", "bobs-secret-key"), chat("llm.test", "nope", "bobs-secret-key")] == [403, 404]
+    assert all(activator.revision(name)["slots"] == [] for name in hosts), "nothing was started"
 
 
 def test_keys(run_activator: RunActivator, tmp_path: Path) -> None:

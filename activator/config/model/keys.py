@@ -9,6 +9,7 @@ import msgspec
 from activator.config.model.kinds import Secret, doc
 from activator.config.model.queueing import Level
 
+NO_KEY: Final = "none"  # in place of a key
 SHA256: Final = "sha256:"  # prefix of a key of which only the hash is known
 
 
@@ -17,13 +18,13 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, doc("The name of the user in logs and metrics, and its share with `fair`.", "alice")]
     key: Annotated[
-        Secret | None,
+        Secret,
         doc(
-            "The key: `env:NAME`, `file:PATH`, `sha256:` and the hash in hex, or the text itself. Not set: requests "
+            "The key: `env:NAME`, `file:PATH`, `sha256:` and the hash in hex, or the text itself. `none`: requests "
             "without a key.",
             "env:ALICE_KEY",
         ),
-    ] = None
+    ]
     revisions: Annotated[
         list[str] | None, doc("The revisions that it may use, as `name` or `namespace/name`. Not set: all.", ["llama"])
     ] = None

@@ -82,8 +82,8 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     header: Annotated[
         str,
         doc(
-            "The request header with the level (`priority`) or with the key (`fair`). Without it, `priority` and "
-            "`name` of `keys` apply.",
+            "The request header with the level (`priority`) or the key (`fair`). Without it, `priority` and `name` of "
+            "the file's `keys` apply.",
             "X-Priority",
         ),
     ] = ""

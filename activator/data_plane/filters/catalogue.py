@@ -55,9 +55,9 @@ class FilterCatalogue:
         self._knative.dialect.passes_through = passes_through
         return is_new
 
-    def set_users(self, specs: tuple[UserSpec, ...]) -> None:
-        """Require the key of one of these users from each request; none of it if there are no users."""
-        self._keys = Keys(specs, self.user_requests()) if specs else None
+    def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
+        """Require the key of one of these users from each request; None: no keys are required."""
+        self._keys = None if specs is None else Keys(specs, self.user_requests())
         self._share()
 
     def user_requests(self) -> dict[str, int]:

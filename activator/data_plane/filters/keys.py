@@ -5,10 +5,12 @@ Rules
      several keys, the first that may use the revision counts.
   2. Keys are found by a hash: SHA-256, or for a key that was used before, that of Python's dictionaries, whose secret
      differs in each process. A client can choose neither, so the time of a lookup reveals nothing about a key.
-  3. A header field with a valid key is never passed on to a pod. Another one is, if requests without a key are allowed:
-     it may be for the pod.
+  3. A header field with a valid key is never passed on to a pod, nor are others of its name. Other fields are: they may
+     be for the pod.
   4. A request that may not use its revision is quiet (`Exchange.is_quiet`): it starts no pod and is no load.
-  5. Responses to paths below /v1/ are errors in the form of OpenAI's API.
+  5. Rights are those of the time at which the revision is known: a reload may have changed them since the arrival.
+  6. Without a key, routes and models that exist look like others (proxy/entering.py).
+  7. Responses to paths below /v1/ are errors in the form of OpenAI's API.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from activator.config.specs import UserSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import FieldEdit, removal
+from activator.data_plane.headers.grpc import is_grpc
 from activator.data_plane.users import Access, User
 from activator.runtime.reasons import Reason
 
@@ -37,8 +40,13 @@ CREDENTIALS_MAX: Final = 4  # per request; a request with more is refused
 
 _AUTHORIZATION: Final = b"authorization"
 _API_KEY: Final = b"x-api-key"
+# Servers that pass fields as environment variables (CGI, WSGI) take these names for the same.
+_API_KEYS: Final = frozenset([_API_KEY, b"x_api_key", b"x-api_key", b"x_api-key"])
+_COLON: Final = ord(":")
 _A: Final = ord("a") & 31
 _X: Final = ord("x") & 31
+_WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
+_WITHOUT_API_KEY: Final = removal(_API_KEYS)
 _CHALLENGE: Final = (b"WWW-Authenticate", b'Bearer realm="activator", Basic realm="activator"')
 _CODES: Final = {
     Reason.KEY_REQUIRED: ("invalid_request_error", "invalid_api_key"),
@@ -47,29 +55,16 @@ _CODES: Final = {
 
 
 @final
-class Credential:
-    """A header field with a key, which may be unknown."""
-
-    def __init__(self, key: bytes, without: FieldEdit) -> None:
-        self.key = key
-        self.without = without  # removes the field
-
-
-_WITHOUT_AUTHORIZATION: Final = removal(frozenset([_AUTHORIZATION]))
-_WITHOUT_API_KEY: Final = removal(frozenset([_API_KEY]))
-
-
-@final
 class Keys(Filter):
     """The filter of all requests if there are users."""
 
     def __init__(self, specs: Iterable[UserSpec], totals: dict[str, int]) -> None:
         """`totals`: the numbers of requests until now, by the name of the user."""
-        self._users: dict[bytes, User] = {}  # keyed by the digest; empty: requests without a key
+        self._users: dict[bytes, User] = {}  # keyed by the digest
         self._used: dict[bytes, User] = {}  # keyed by the key itself; at most one for each user
         for spec in specs:
             self._users[spec.digest] = User(spec, totals.get(spec.name, 0))
-        self._anyone: User | None = self._users.pop(b"", None)
+        self._anyone: User | None = self._users.pop(b"", None)  # for requests without a key
 
     def totals(self) -> dict[str, int]:
         """Return the number of admitted requests of each user."""
@@ -82,31 +77,21 @@ class Keys(Filter):
 
     def on_arrival(self, request: Exchange) -> None:
         credentials = credentials_of(request.head)
-        if len(credentials) > CREDENTIALS_MAX:
-            request.fail(Reason.KEY_REQUIRED, "there are too many")
-            return
-        users: list[User] = []
-        for credential in credentials:
-            user = self._user_of(credential.key)
-            if user is not None:
-                users.append(user)
-                request.edit().add(credential.without)
-        has_key = len(users) > 0
-        if self._anyone is not None:
-            users.append(self._anyone)
-        if users:
-            request.access = Access(users, has_key)
-        else:
-            request.fail(Reason.KEY_REQUIRED, "it is not known" if credentials else "")
+        self._recognize(request, credentials)
+        if request.access is None:
+            is_excess = len(credentials) > CREDENTIALS_MAX
+            detail = "there are too many" if is_excess else "it is not known" if credentials else ""
+            request.fail(Reason.KEY_REQUIRED, detail)
 
     def on_routed(self, request: Exchange) -> None:
         access = request.access
+        if access is None or access.source is not self:
+            self._recognize(request, credentials_of(request.head))
+            access = request.access
         user = None if access is None else access.choose(request.revision_key())
+        request.place.user = user
         if user is None:
             request.is_quiet = True
-        else:
-            request.place.share = user.share
-            request.place.user_level = user.level
 
     def on_request(self, request: Exchange) -> None:
         access = request.access
@@ -123,12 +108,31 @@ class Keys(Filter):
             return
         if failure.reason is Reason.KEY_REQUIRED:
             failure.fields = [*failure.fields, _CHALLENGE]
-        if request.head.target.startswith(b"/v1/") and not request.is_grpc:
+        if request.head.target.startswith(b"/v1/") and not is_grpc(request.head):
             kind, code = codes
             sentence = failure.reason.sentence + (f": {failure.detail}" if failure.detail else "")
             error = {"error": {"message": sentence, "type": kind, "param": None, "code": code}}
             failure.text = json.dumps(error).encode()
             failure.content_type = b"application/json"
+
+    # --- within ---
+
+    def _recognize(self, request: Exchange, credentials: list[tuple[bytes, FieldEdit]]) -> None:
+        """Set the users whose keys the request has; None if there are none, or if it has too many keys."""
+        request.access = None
+        if len(credentials) > CREDENTIALS_MAX:
+            return
+        users: list[User] = []
+        for key, without in credentials:
+            user = self._user_of(key)
+            if user is not None:
+                users.append(user)
+                request.edit().add(without)
+        has_key = len(users) > 0
+        if self._anyone is not None:
+            users.append(self._anyone)
+        if users:
+            request.access = Access(self, tuple(users), has_key)
 
     def _user_of(self, key: bytes) -> User | None:
         user = self._used.get(key)
@@ -139,14 +143,17 @@ class Keys(Filter):
         return user
 
 
-def credentials_of(head: RequestHead) -> list[Credential]:
-    """Return the credentials of a request, those of Authorization first; at most one more than CREDENTIALS_MAX."""
+def credentials_of(head: RequestHead) -> list[tuple[bytes, FieldEdit]]:
+    """Return the keys of a request, known or not, each with the edit that removes its field.
+
+    Those of Authorization come first. At most one more than CREDENTIALS_MAX is returned.
+    """
     block = head.headers.block
-    found: list[Credential] = []
-    keys: list[Credential] = []
+    found: list[tuple[bytes, FieldEdit]] = []
+    others: list[tuple[bytes, FieldEdit]] = []
     stop: i64 = len(block)
     pos: i64 = 2
-    while pos < stop and len(found) + len(keys) <= CREDENTIALS_MAX:
+    while pos < stop and len(found) + len(others) <= CREDENTIALS_MAX:
         end = end_of_line(block, pos, stop)
         if end < 0:
             end = stop
@@ -154,24 +161,26 @@ def credentials_of(head: RequestHead) -> list[Credential]:
         if letter == _A and is_field(block, pos, end, _AUTHORIZATION):
             key = _key_in(value_of(block[pos:end]))
             if key:
-                found.append(Credential(key, _WITHOUT_AUTHORIZATION))
-        elif letter == _X and is_field(block, pos, end, _API_KEY):
-            key = value_of(block[pos:end])
-            if 0 < len(key) <= CREDENTIAL_BYTES_MAX:
-                keys.append(Credential(key, _WITHOUT_API_KEY))
+                found.append((key, _WITHOUT_AUTHORIZATION))
+        elif letter == _X and block[pos : pos + len(_API_KEY)].lower() in _API_KEYS:
+            key = _key_in(value_of(block[pos:end])) if block[pos + len(_API_KEY)] == _COLON else b""
+            if key:
+                others.append((key, _WITHOUT_API_KEY))
         pos = end + 2
-    return found + keys if keys else found
+    return found + others
 
 
 def _key_in(value: bytes) -> bytes:
-    """Return the key in the value of Authorization; empty if there is none."""
+    """Return the key in the value of a field; empty if there is none."""
     if len(value) > CREDENTIAL_BYTES_MAX:
         return b""
-    scheme, _, rest = value.partition(b" ")
-    scheme = scheme.lower()
+    words = value.split(None, 1)
+    scheme = words[0].lower() if words else b""
     if scheme == b"bearer":
-        return rest.strip(b" ")
-    return _password_of(rest.strip(b" ")) if scheme == b"basic" else b""
+        return words[1] if len(words) > 1 else b""
+    if scheme == b"basic" and len(words) > 1:
+        return _password_of(words[1])
+    return value
 
 
 def _password_of(encoded: bytes) -> bytes:

@@ -13,11 +13,9 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.field_names import is_field
 from activator.codec.message import Fields, RequestHead
 
 _TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
-_PLAIN: Final = re.compile(rb"[a-z0-9-]+")
 _REMOVE: Final = 0
 _SET: Final = 1
 _APPEND: Final = 2
@@ -35,13 +33,9 @@ class FieldEdit:
         for name in names:
             letters |= 1 << (name[0] & 31)
         self._letters: i64 = letters  # a fast check: most lines differ in the first letter
-        only = next(iter(names)) if len(names) == 1 else b""
-        self._only: bytes = only if _PLAIN.fullmatch(only) else b""  # compared without an object for each line
 
     def has(self, line: bytes) -> bool:
         """True if the edit names the field of this line."""
-        if self._only:
-            return is_field(line, 0, len(line), self._only)
         return (self._letters >> (line[0] & 31)) & 1 != 0 and line.partition(b":")[0].lower() in self.names
 
 

@@ -129,8 +129,12 @@ def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: R
 
 def _route_by(rules: HostRules, exchange: ProxiedExchange) -> None:
     """Answer a request for the list of models, or route it by the rules of its host."""
+    access = exchange.access
+    if access is not None and not rules.allows(access):
+        _refuse(exchange, Reason.KEY_NOT_ALLOWED if access.has_key else Reason.KEY_REQUIRED, "")
+        return
     selection = Selection(rules, exchange.head, exchange.edit(), exchange.context.bodies.held_body_bytes)
-    answer = selection.list_of_models()
+    answer = selection.list_of_models(access)
     if answer is not None:
         exchange.respond(answer[0], answer[1])
         return
@@ -158,8 +162,13 @@ def _refuse_unknown(exchange: ProxiedExchange) -> None:
 
 
 def _refuse(exchange: ProxiedExchange, reason: Reason, detail: str) -> None:
-    """Refuse a request that no revision serves; its reason is temporary while a source is not listed."""
+    """Refuse a request that no revision serves; its reason is temporary while a source is not listed.
+
+    Without a key a client gets 401 instead, so that it cannot enumerate hosts and models.
+    """
     exchange.context.unrouted_total += 1
+    if reason is Reason.NO_ROUTE and exchange.access is not None and not exchange.access.has_key:
+        reason, detail = Reason.KEY_REQUIRED, ""
     if reason is Reason.NO_ROUTE and exchange.context.is_pending:
         reason = Reason.SOURCES_PENDING
     exchange.fail(reason, detail)

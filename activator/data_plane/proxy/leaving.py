@@ -82,8 +82,7 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
     other.arrived_s = exchange.arrived_s
     other.place = QueuePlace(other)
     other.place.pick_key = exchange.place.pick_key
-    other.place.share = exchange.place.share
-    other.place.user_level = exchange.place.user_level
+    other.place.user = exchange.place.user
     other.access = exchange.access
     other.request_bytes = exchange.request_bytes
     other.request_done = True

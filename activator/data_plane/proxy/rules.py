@@ -23,9 +23,11 @@ from activator.data_plane.proxy.model_lists import lists_of
 from activator.data_plane.proxy.split import Split
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.users import Access, User
 from activator.runtime.url_path import for_comparison, is_plain, other_reading, to_send
 
 _NONE: Final = 1 << 60  # no rule
+LISTS_MAX: Final = 64  # users whose lists are kept, for each host
 
 # results of a search
 MATCHED: Final = 0
@@ -239,7 +241,9 @@ class HostRules:
             self._rules.append(rule)
         self.has_paths: bool = self._longest > 0 or (parent is not None and parent.has_paths)
         self.throttlers: list[RevisionThrottler] = [*throttlers, *(parent.throttlers if parent is not None else [])]
-        self._lists: dict[bytes, bytes] | None = None
+        # By the users of a request, () if no keys are required:
+        self._lists: dict[tuple[User, ...], dict[bytes, bytes]] = {}
+        self._allowed: dict[tuple[User, ...], bool] = {}  # True if they may use any revision
 
     def decide(self, question: Question) -> i64:
         """Return MATCHED with `target` set, NEEDS_MODEL, or UNMATCHED."""
@@ -267,11 +271,29 @@ class HostRules:
             return False
         return self._parent is None or self._parent.same_prefixes(path, other)
 
-    def lists(self) -> dict[bytes, bytes]:
-        """Return the lists of models by path; they are built on first use."""
-        if self._lists is None:
-            self._lists = lists_of([throttler.spec for throttler in self.throttlers])
-        return self._lists
+    def lists(self, access: Access | None) -> dict[bytes, bytes]:
+        """Return the lists of models by path, of those that a request may use; they are built on first use."""
+        users: tuple[User, ...] = () if access is None else access.users
+        lists = self._lists.get(users)
+        if lists is None:
+            allowed = [one.spec for one in self.throttlers if access is None or access.allows(one.key)]
+            if len(self._lists) >= LISTS_MAX:
+                self._lists.clear()
+            lists = self._lists[users] = lists_of(allowed)
+        return lists
+
+    def allows(self, access: Access) -> bool:
+        """True if a request may use any of the revisions."""
+        users = access.users
+        allowed = self._allowed.get(users)
+        if allowed is None:
+            parent = self._parent
+            allowed = any(access.allows(one.key) for one in self.throttlers)
+            allowed = allowed or (parent is not None and parent.allows(access))
+            if len(self._allowed) >= LISTS_MAX:
+                self._allowed.clear()
+            self._allowed[users] = allowed
+        return allowed
 
     # --- within ---
 

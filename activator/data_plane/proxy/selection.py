@@ -22,6 +22,7 @@ from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
 from activator.data_plane.refusals import json_head
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.users import Access
 from activator.runtime.errors import one_line
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
@@ -54,11 +55,11 @@ class Selection:
         self.reason: Reason = Reason.NO_ROUTE
         self.detail: str = ""
 
-    def list_of_models(self) -> tuple[ResponseHead, bytes] | None:
-        """Return the list of models if the request asks for it."""
+    def list_of_models(self, access: Access | None) -> tuple[ResponseHead, bytes] | None:
+        """Return the list of models that the request may use, if it asks for it."""
         if self._head.method not in _READS:
             return None
-        body = self._rules.lists().get(self._question.path)
+        body = self._rules.lists(access).get(self._question.path)
         return None if body is None else (json_head(len(body)), body)
 
     def begin(self, body: RequestBody | None, is_whole: bool) -> bool:

@@ -55,6 +55,7 @@ class RequestClassifier:
         self._priority_header: bytes = header if discipline.name == "priority" else b""
         self._default_level: int = discipline.default
         self._share_header: bytes = header if discipline.name == "fair" else b""
+        self._shares_by_user: bool = discipline.name == "fair" and not header
         self._reads_limits: bool = spec.request_timeout
         self._timeout_max_s: float | None = spec.request_timeout_max_s
 
@@ -68,6 +69,8 @@ class RequestClassifier:
         waiter.level = self._level_of(waiter, head)
         if self._share_header:
             waiter.share = head.received(self._share_header) or b""
+        elif self._shares_by_user and waiter.user is not None:
+            waiter.share = waiter.user.share
         rule = self._rule_for(head)
         if rule is not None:
             waiter.charge = rule.charge
@@ -92,8 +95,9 @@ class RequestClassifier:
         return None
 
     def _level_of(self, waiter: Waiter, head: RequestHead) -> int:
-        if waiter.user_level != NO_LEVEL:
-            return waiter.user_level
+        user = waiter.user
+        if user is not None and user.level != NO_LEVEL:
+            return user.level
         if not self._priority_header:
             return self._default_level
         text = head.received(self._priority_header)

@@ -16,8 +16,8 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
-from activator.config.specs import NO_LEVEL
 from activator.data_plane.throttle.leases import Lease, LeaseHolder
+from activator.data_plane.users import User
 from activator.runtime.clock import NEVER
 from activator.runtime.reasons import Reason
 
@@ -31,14 +31,14 @@ class Waiter(LeaseHolder):
         self.pick_key: i64 = 0  # the key of the request for the policy; 0: none
         self.arrival: int = 0  # 0: has not asked for a slot yet
         self.arrival_at_owner: int = 0  # its arrival number at the member that owns the revision; 0: unknown
+        self.user: User | None = None  # None if no keys are required
         self.is_remote: bool = False  # it waits at another member
         self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; never before an earlier arrival
         # The position that the discipline assigns; set by the queue when the request must wait.
         self.sorted: bool = False
         self.exempt: bool = False  # a rule exempts it from the limits of the pods
         self.level: int = 0  # priority: higher levels go first
-        self.user_level: int = NO_LEVEL  # the level of its user; NO_LEVEL: that of its header
-        self.share: bytes = b""  # fair: the key whose share is charged; at first, the name of its user
+        self.share: bytes = b""  # fair: the key whose share is charged
         self.charge: int = 1  # fair: the amount charged
         self.own_timeout_s: float = NEVER  # the timeout that the request asks for, from its arrival
         self.own_deadline_s: float = NEVER  # from its arrival; after it the response is of no use

@@ -107,7 +107,7 @@ CLIENTS: tuple[Family[Program], ...] = (
     Family(
         "activator_user_requests",
         Kind.COUNTER,
-        "Requests with a valid key, by the name of the user.",
+        "Admitted requests, by the name of the user.",
         lambda program: [((name,), float(count)) for name, count in sorted(program.data.user_requests.items())],
         ("user",),
     ),

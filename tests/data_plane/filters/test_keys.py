@@ -29,7 +29,7 @@ def basic(text: str) -> str:
 
 
 def key(name: str, text: str | None, *revisions: str, priority: int | None = None) -> Key:
-    return Key(name, None if text is None else Secret(text), list(revisions) or None, priority)
+    return Key(name, Secret("none" if text is None else text), list(revisions) or None, priority)
 
 
 def shared(*keys: Key, **spec: Any) -> tuple[World, Keys]:
@@ -190,6 +190,67 @@ def test_a_key_behind_another_field_of_the_same_name_is_found() -> None:
         head.headers = head.headers.with_line(b"Authorization", b"Bearer another")
     _, client = world.begin(head)
     assert refusal(client) == (401, "key_required", b"this request needs a valid key: there are too many\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Authorization", f"Bearer\t{ALICE}"),
+        ("Authorization", ALICE),
+        ("X-Api-Key", f"Bearer {ALICE}"),
+        ("X_Api_Key", ALICE),
+        ("x-API_Key", ALICE),
+        ("X-Api-Key", basic(f"x:{ALICE}")),
+    ],
+)
+def test_a_key_never_reaches_a_pod_however_it_is_written(name: str, value: str) -> None:
+    world, keys = shared(key("alice", ALICE), key("anyone", None))
+    pool = world.pod()
+    head = request_head()
+    head.headers = head.headers.with_line(name.encode(), value.encode())
+    exchange, _ = world.begin(head)
+    assert user_of(exchange) == "alice" and keys.totals() == {"alice": 1, "anyone": 0}
+    assert pool.pods[0].head is not None and ALICE.encode() not in pool.pods[0].head.headers.block
+    assert b"Authorization: Basic" not in pool.pods[0].head.headers.block
+
+
+def test_a_key_that_a_reload_removes_gives_no_further_revision() -> None:
+    """The request waits meanwhile; what it was granted at its arrival does not count for the next revision."""
+    world = Two(queue=QueueSpec(depth=5))
+    world.share(Keys(users_of([key("alice", ALICE)]), {}))
+    world.filter(world.second)
+    world.second_pod()
+    exchange, client = world.begin(request_head(X_Api_Key=ALICE))
+    assert exchange.place.is_queued
+    world.share(Keys(users_of([key("bob", BOB)]), {}))
+    world.filter(world.second)
+    world.throttler.queue.fail("it is gone")
+    world.clock.turn()
+    assert refusal(client)[:2] == (401, "key_required")
+
+
+def test_a_request_that_is_continued_keeps_its_user() -> None:
+    queue = QueueSpec(discipline=DisciplineSpec("fair"))
+    world, _ = shared(key("alice", ALICE), queue=queue)
+    exchange, _ = world.begin(request_head(X_Api_Key=ALICE))
+    assert exchange.place.share == b"alice"
+    other = exchange.detach(Client())
+    assert other.access is exchange.access and other.place.user is exchange.place.user is not None
+
+
+def test_without_shares_the_place_of_a_request_is_ordinary() -> None:
+    """What is sent of it between workers is shorter then."""
+    world, _ = shared(key("alice", ALICE))
+    exchange, _ = world.begin(request_head(X_Api_Key=ALICE))
+    assert (exchange.place.share, exchange.place.level) == (b"", 0)
+
+
+def test_a_grpc_call_without_a_key_has_no_json() -> None:
+    world, _ = shared(key("alice", ALICE))
+    head = request_head(Content_Type="application/grpc", TE="trailers")
+    head.target, head.takes_trailers = b"/v1/x", True
+    _, client = world.begin(head)
+    assert client.fields["grpc-status"] == "16" and "{" not in client.fields["grpc-message"]
 
 
 def test_a_refused_request_is_no_load() -> None:

@@ -1,0 +1,173 @@
+"""The users of a file: what is wrong with a key, and how rights change with a reload."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activator.app.users import UserRights
+from activator.config.file import parse
+from activator.config.specs import UserSpec
+from activator.config.user_keys import shared_users
+from activator.messages import Command, SetUsers
+from activator.runtime.errors import ConfigError
+
+HASH = hashlib.sha256(b"12345678").hexdigest().upper()
+
+
+def key_problems(keys: str, revision: str = "") -> list[str]:
+    text = f"{{keys: [{keys}], revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']{revision}}}]}}"
+    try:
+        parse(text, "a.yaml", {})
+    except ConfigError as error:
+        return [one.removeprefix("a.yaml:1: ") for one in error.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("{name: a, key: 12345678, priority: 7}, {name: b, key: none, revisions: [a, default/a]}", []),
+        ("{name: a, key: 12345678, priority: 8}", ['keys[0].priority: found "8"']),
+        ("{name: a@b.c, key: 'sha256:" + 64 * "a" + "'}", []),
+        ("{key: 12345678}", ["keys[0]"]),
+        ("{name: a}", ['keys[0]: found none, expected the key "key"']),
+        ("{name: a, key: }", ["keys[0].key: found nothing, expected text"]),
+        ("{name: 'a b', key: 12345678}", ['keys[0].name: found "a b", expected a name of at most 63 letters']),
+        ("{name: a, key: 12345678}, {name: a, key: 87654321}", ["keys[1].name: keys[0] has this name, too"]),
+        ("{name: a, key: 12345678}, {name: b, key: 12345678}", ["keys[1]: keys[0] is for requests with the same key"]),
+        (
+            f"{{name: a, key: 12345678}}, {{name: b, key: 'sha256:{HASH}'}}",
+            ["keys[1]: keys[0] is for requests with"],
+        ),
+        ("{name: a, key: none}, {name: b, key: none}", ["keys[1]: keys[0] is for requests without a key, too"]),
+        (
+            "{name: a, key: 1234567}",
+            ["keys[0].key: a key has at least 8 ASCII characters without spaces: `op"],
+        ),
+        ("{name: a, key: '1234 5678'}", ["keys[0].key: a key has at least 8"]),
+        ("{name: a, key: 'sha256:abc'}", ["keys[0].key: after `sha256:`, 64 hex digits are required"]),
+        ("{name: a, key: 'env:NOT_SET_HERE'}", ["keys[0].key: the environment variable NOT_SET_HERE is not"]),
+        ("{name: a, key: 'file:/nowhere'}", ["keys[0].key: the file /nowhere cannot be read"]),
+        ("{name: a, key: 12345678, revisions: [b]}", ['keys[0].revisions[0]: found "b", expected the name of a rev']),
+        ("{name: a, key: 12345678, revisions: [other/a]}", ['keys[0].revisions[0]: found "other/a", expected the na']),
+    ],
+)
+def test_what_is_wrong_with_a_key(keys: str, expected: list[str]) -> None:
+    found = key_problems(keys)
+    assert len(found) == len(expected)
+    for problem, beginning in zip(found, expected, strict=True):
+        assert problem.startswith(beginning)
+        assert "12345678" not in problem
+
+
+def test_a_key_in_the_place_of_the_list_is_not_shown() -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse("{keys: s3cret-s3cret, kubernetes: {}}", "a.yaml", {})
+    assert raised.value.problems == ["a.yaml:1: keys: found a text, expected a list"]
+
+
+REVISIONS = st.none() | st.lists(st.sampled_from(["a", "b", "c"]), max_size=3).map(tuple)
+USERS = st.lists(
+    st.builds(UserSpec, st.sampled_from(["x", "y"]), st.sampled_from([b"", b"1", b"2"]), REVISIONS),
+    max_size=3,
+    unique_by=lambda user: user.digest,
+).map(tuple)
+
+
+def rights(users: tuple[UserSpec, ...]) -> set[tuple[bytes, str]]:
+    return {(one.digest, key) for one in users for key in "abc" if one.revisions is None or key in one.revisions}
+
+
+@given(USERS, USERS)
+def test_during_a_reload_rights_are_those_of_before_and_after(
+    before: tuple[UserSpec, ...], after: tuple[UserSpec, ...]
+) -> None:
+    between = shared_users(before, after)
+    assert rights(between) == rights(before) & rights(after)
+    assert [user.name for user in between] == [user.name for user in after], "their counts go on"
+
+
+def test_keys_are_checked_without_revisions_in_the_file() -> None:
+    with pytest.raises(ConfigError, match="at least 8 ASCII characters"):
+        parse("{keys: [{name: a, key: short}], kubernetes: {}}", "a.yaml", {})
+
+
+def test_levels_need_a_header_or_a_key_with_one() -> None:
+    priority = ", queue: {discipline: priority}"
+    (problem,) = key_problems("{name: a, key: 12345678}", priority)
+    assert problem.startswith("revisions[0].queue.header: `discipline: priority` requires `header`")
+    assert key_problems("{name: a, key: 12345678, priority: 0}", priority) == []
+
+
+def test_shares_need_a_header_or_keys() -> None:
+    fair = ", queue: {discipline: fair}"
+    (problem,) = key_problems("", fair)
+    assert problem.startswith("revisions[0].queue.header: `discipline: fair` requires `header`")
+    assert key_problems("{name: a, key: 12345678}", fair) == []
+    assert key_problems(", ".join(f"{{name: n{n}, key: k1234567{n}}}" for n in range(1_001))) != []
+
+
+# --- reloads ---
+
+
+def user(name: str, *revisions: str, digest: bytes = b"") -> UserSpec:
+    return UserSpec(name, digest or name.encode(), revisions)
+
+
+class Reloads:
+    """Rights, of which the test decides when revisions are in effect."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[UserSpec, ...] | None] = []
+        self.settling: list[Coroutine[Any, Any, None]] = []
+        self.rights = UserRights(self._send, self._settle, self._start)
+
+    def _send(self, command: Command) -> None:
+        assert isinstance(command, SetUsers)
+        self.sent.append(command.users)
+
+    async def _settle(self) -> None:
+        pass
+
+    def _start(self, name: str, task: Coroutine[Any, Any, None]) -> None:
+        self.settling.append(task)
+
+    def settle(self) -> None:
+        for task in self.settling:
+            asyncio.run(task)
+        self.settling.clear()
+
+
+def test_rights_end_at_once_and_begin_when_revisions_are_in_effect() -> None:
+    reloads = Reloads()
+    reloads.rights.begin((user("alice", "a"), user("bob", "a")))
+    reloads.rights.change((user("alice", "a", "b"), user("carol", "a")))
+    assert reloads.sent[1:] == [(user("alice", "a"), UserSpec("carol", b"carol", ()))]
+    reloads.settle()
+    assert reloads.sent[2:] == [(user("alice", "a", "b"), user("carol", "a"))]
+    reloads.rights.change((user("alice", "a", "b"), user("carol", "a")))
+    assert len(reloads.sent) == 3, "nothing has changed"
+
+
+def test_keys_that_are_no_longer_required_are_required_until_then() -> None:
+    reloads = Reloads()
+    reloads.rights.begin((user("alice", "a"),))
+    reloads.rights.change(())
+    assert len(reloads.sent) == 1
+    reloads.settle()
+    assert reloads.sent[1:] == [None]
+    reloads.rights.change((user("alice", "a"),))
+    assert reloads.sent[2:] == [(user("alice", "a"),)] and reloads.settling == [], "at once"
+
+
+def test_a_file_without_keys_requires_none() -> None:
+    reloads = Reloads()
+    reloads.rights.begin(())
+    assert reloads.sent == [None]
