@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from activator.codec.http2 import frames
 from activator.codec.http2.frames import CANCEL, INITIAL_WINDOW_SIZE, INTERNAL_ERROR, NO_ERROR, REFUSED_STREAM
 from activator.config.specs import BuffersSpec
+from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from tests.data_plane.http2_peers import WEBSOCKET, Http2World, Line, Peer, request_fields
 from tests.data_plane.proxy.proxy_fakes import Client, request_head
@@ -289,6 +290,7 @@ class Storm(RuleBasedStateMachine):
             line.lose()
         for _ in range(20):
             it.world.clock.turn()
+        it.world.clock.pass_time(2 * CLOSE_PATIENCE_S)  # the slot of a tunnel whose client had ended its side is kept
         assert it.world.proxy.active == 0 and it.world.table.in_flight == 0
         for pool in it.pools:
             for line in pool.lines:

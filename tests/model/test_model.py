@@ -19,7 +19,7 @@ DEEP_BOUNDS: Final = (  # some minutes, and 5 GB
     ("EPOCHS=2", "LIMIT=2"),
     ("EPOCHS=2", "CUTS=1"),
     ("EPOCHS=2", "CUTS=1", "KILLS=1", "JOINS=1"),
-    ("EPOCHS=2", "ASKS=2"),
+    ("EPOCHS=2", "ASKS=2", "ROOM=9"),
     ("N=2", "EPOCHS=3", "CUTS=2", "ASKS=2", "ROOM=9"),
 )
 WITH_CUTS: Final = {"FORGETS_ON_UNLINK", "NO_SECOND_REGISTER", "NAMES_ENDED"}
