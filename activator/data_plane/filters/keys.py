@@ -162,12 +162,18 @@ def credentials_of(head: RequestHead) -> list[tuple[bytes, FieldEdit]]:
             key = _key_in(value_of(block[pos:end]))
             if key:
                 found.append((key, _WITHOUT_AUTHORIZATION))
-        elif letter == _X and block[pos : pos + len(_API_KEY)].lower() in _API_KEYS:
-            key = _key_in(value_of(block[pos:end])) if block[pos + len(_API_KEY)] == _COLON else b""
+        elif letter == _X and _is_api_key(block, pos, end):
+            key = _key_in(value_of(block[pos:end]))
             if key:
                 others.append((key, _WITHOUT_API_KEY))
         pos = end + 2
     return found + others
+
+
+def _is_api_key(block: bytes, pos: i64, end: i64) -> bool:
+    """True if the line is X-Api-Key, or a name that a server could take for it."""
+    size: i64 = len(_API_KEY)
+    return end - pos > size and block[pos + size] == _COLON and block[pos : pos + size].lower() in _API_KEYS
 
 
 def _key_in(value: bytes) -> bytes:

@@ -16,6 +16,7 @@ from mypy_extensions import i64
 from activator.codec.message import Fields, RequestHead
 
 _TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
+_COLON: Final = ord(":")
 _REMOVE: Final = 0
 _SET: Final = 1
 _APPEND: Final = 2
@@ -32,11 +33,19 @@ class FieldEdit:
         letters: i64 = 0
         for name in names:
             letters |= 1 << (name[0] & 31)
-        self._letters: i64 = letters  # a fast check: most lines differ in the first letter
+        # Fast checks: most lines differ in the first letter, others in the place of the colon.
+        self._letters: i64 = letters
+        sizes = {len(name) for name in names}
+        self._size: i64 = sizes.pop() if len(sizes) == 1 else 0
 
     def has(self, line: bytes) -> bool:
         """True if the edit names the field of this line."""
-        return (self._letters >> (line[0] & 31)) & 1 != 0 and line.partition(b":")[0].lower() in self.names
+        if (self._letters >> (line[0] & 31)) & 1 == 0:
+            return False
+        size = self._size
+        if size > 0:
+            return len(line) > size and line[size] == _COLON and line[:size].lower() in self.names
+        return line.partition(b":")[0].lower() in self.names
 
 
 @final
