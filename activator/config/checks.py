@@ -184,7 +184,8 @@ class Checker:
         _check_dns(root["dns"], config.dns)
         check_positive(root["limits"], config.limits, "header_bytes", "held_bytes")
         check_containers(root["containers"], config.containers)
-        elsewhere = config.kubernetes is not None or config.containers.discover or "models" in root
+        has_models = "models" in root and (bool(root["models"].item.entries) or root["models"].is_unread)
+        elsewhere = config.kubernetes is not None or config.containers.discover or has_models
         if not config.revisions and not elsewhere:
             beside = (root["kubernetes"], root["containers"]["discover"])
             root["revisions"].advise("at least one revision is required, or `kubernetes`", beside=beside)

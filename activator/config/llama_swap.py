@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Final
 
-from activator.config.model_entries import revision_name
+from activator.config.model_entries import revision_names
 from activator.config.tree import Item, read_tree
 from activator.runtime.errors import ConfigError
 
@@ -87,8 +87,9 @@ class _Conversion:
         if self._own_groups:
             self._add(0, "")
             self._add(0, "groups:")
+            own_names = revision_names(self._names.values())
             for group, members in self._own_groups:
-                listed = ", ".join(_scalar(revision_name(self._names.get(one, one))) for one in members)
+                listed = ", ".join(_scalar(own_names[self._names[one]]) for one in members)
                 self._add(1, f"- {{name: {_scalar(group)}, exclusive: true, members: [{listed}]}}")
         return "\n".join(self._lines) + "\n"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from typing import Final
 
 from activator.config.model.models import (
@@ -42,13 +43,13 @@ def expand_models(root: Item, problems: list[str]) -> None:
     grouped = _members_of(groups.elements)
     group = next((one for one in groups.elements if _text(one, "name") == MODELS_GROUP), None)
     members: list[Item] = []
+    own_names = revision_names(models.entries)
     for name, entry in models.entries.items():
-        path = f"models.{name}"
-        made = _revision_of(name, entry, path, problems)
+        path, own_name = f"models.{name}", own_names[name]
+        made = _revision_of(name, own_name, entry, path, problems)
         if made is None:
             continue
         revisions.elements.append(made)
-        own_name = revision_name(name)
         if own_name in grouped or _text(entry, "exclusive") == "false":
             continue
         grouped.add(own_name)
@@ -71,12 +72,24 @@ def expand_models(root: Item, problems: list[str]) -> None:
         groups.elements.append(_moved(Item(models.where, entries=entries), "models"))
 
 
-def revision_name(model: str) -> str:
-    """Return the name of a model's revision: the model's, with a dash in place of other characters."""
-    return _NOT_IN_NAMES.sub("-", model).strip("-._") or "model"
+def revision_names(models: Iterable[str]) -> dict[str, str]:
+    """Return the name of each model's revision: the model's, with a dash in place of other characters.
+
+    A name that would occur twice gets a number.
+    """
+    names: dict[str, str] = {}
+    used: dict[str, int] = {}  # the last number of each name
+    for model in models:
+        base = name = _NOT_IN_NAMES.sub("-", model).strip("-._") or "model"
+        while name in used:
+            used[base] += 1
+            name = f"{base}-{used[base]}"
+        used[name] = 1
+        names[model] = name
+    return names
 
 
-def _revision_of(name: str, entry: Item, path: str, problems: list[str]) -> Item | None:
+def _revision_of(name: str, own_name: str, entry: Item, path: str, problems: list[str]) -> Item | None:
     """Return the revision of a model; None if its command cannot be read."""
     where = entry.where
     given = entry.entries or {}
@@ -95,7 +108,7 @@ def _revision_of(name: str, entry: Item, path: str, problems: list[str]) -> Item
         startup = _moved(given["startup"], f"{path}.startup")
     json = Item(where, entries={"model": Item(where, elements=[Item(where, text=name)])})
     entries = {
-        "name": _moved(Item(entry.key_where, text=revision_name(name)), path),
+        "name": _moved(Item(entry.key_where, text=own_name), path),
         "hosts": Item(where, elements=[Item(where, text="*")]),
         "match": Item(where, entries={"json": json}),
         "timeouts": Item(where, entries={"startup": startup, "total": Item(where, text=f"{MODEL_TOTAL_S:g}s")}),

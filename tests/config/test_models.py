@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from activator.config.file import parse
 from activator.config.machine_checks import machine_problems
 from activator.config.model.file import Config
-from activator.config.model_entries import revision_name
+from activator.config.model_entries import revision_names
 from activator.config.tree import read_tree
 from activator.runtime.errors import ConfigError
 
@@ -128,7 +129,11 @@ def test_beside_revisions_and_with_the_environment() -> None:
         ("models: {a: }", ["1: models.a: found nothing, expected text, or a mapping"]),
         ("models: [a]", ["1: models: found a list, expected a mapping"]),
         ("models: {a: {command: x, needs: {gpu: 1}}}", ["1: models.a.needs: declare the budget that it needs a part"]),
-        ("models: {'a b': x, a-b: x}", ['1: models.a-b: "default/a-b" is the name of models.a b already']),
+        ("models: {}", ["1: revisions: at least one revision is required"]),
+        (
+            "{models: {a: x}, revisions: [{name: a, hosts: [h], pods: ['10.0.0.1:1']}]}",
+            ['1: models.a: "default/a" is t'],
+        ),
         ("models: {a: {command: x, aliases: [b]}, b: x}", ["1: models.b.hosts[0]: models.a takes all requests"]),
         ("models: {a: {command: x, readiness: {http_get: up}}}", ["1: models.a.readiness.http_get: "]),
         ("models: {a: {command: x, stop: {signal: NO}}}", ["1: models.a.stop.signal: "]),
@@ -150,7 +155,11 @@ def test_a_program_that_is_not_there() -> None:
     assert problem.startswith("a.yaml:2: models.a: cannot start no-such-program")
 
 
-@given(st.text(max_size=20))
-def test_every_model_has_a_name_for_its_revision(model: str) -> None:
-    name = revision_name(model)
-    assert name and name.isascii() and revision_name(name) == name
+@given(
+    st.lists(st.text(max_size=20) | st.sampled_from(["a", "a b", "a-b", "a-b-2", "é", "漢字", "model"]), unique=True)
+)
+def test_every_model_has_a_name_of_its_own_for_its_revision(models: list[str]) -> None:
+    names = revision_names(models)
+    assert list(names) == models and len(set(names.values())) == len(models)
+    for name in names.values():
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", name)
