@@ -32,6 +32,7 @@ from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_T
 from activator.config.model.revision import Revision
 from activator.config.places import Place
 from activator.config.reader import TOKEN
+from activator.runtime.networks import canonical
 from activator.runtime.unix_address import is_unix
 
 _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
@@ -279,7 +280,7 @@ def is_peer(text: str) -> bool:
 
 def _is_network(text: str) -> bool:
     try:
-        ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError:
         return False
-    return True
+    return canonical(network.network_address).version == network.version  # clients at ::ffff:a.b.c.d count as IPv4

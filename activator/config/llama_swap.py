@@ -1,30 +1,58 @@
-"""The conversion of a configuration of llama-swap into `models`, with comments on keys without a counterpart."""
+"""The conversion of a configuration of llama-swap into `models`, with comments on keys without a counterpart.
+
+Rules
+  1. No key is dropped silently: it is converted, needless here, or named in a comment.
+  2. A value of the wrong kind is a mistake, and nothing is converted: a list of keys that is left out would open the
+     endpoint.
+  3. Texts of the file stay within their line of the output, also in comments.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
+from activator.config.model.keys import NO_KEY, SHA256
+from activator.config.model.models import MODEL_HEALTH_PATH, MODELS_GROUP
 from activator.config.model_entries import revision_names
-from activator.config.tree import Item, read_tree
+from activator.config.tree import NULLS, Item, read_tree
 from activator.runtime.errors import ConfigError
+from activator.runtime.secret_text import ENVIRONMENT, FILE
 
 _NEVER: Final = "24h"  # the idle time of a model that llama-swap keeps until another one needs its place
+_STARTUP_S: Final = 120  # llama-swap's default, and its least
+_STARTUP_LEAST_S: Final = 15
 _MACRO_DEPTH_MAX: Final = 20
 _COMMAND_BYTES_MAX: Final = 65_536
+_PROCESS: Final = "PID"  # a macro that is only known when the program runs
+_FALSE: Final = ("false", "no", "off")
 _MACRO: Final = re.compile(r"\$\{([A-Za-z0-9_.-]+)\}")
+_OF_ENVIRONMENT: Final = re.compile(r"\$\{env\.([^}]+)\}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9_./+-]*")
+_NOT_IN_GROUP_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PROXY: Final = re.compile(r"https?://([^/:]+|\[[^]]+\])(?::([^/]+))?(/.*)?")
 _LOOPBACK: Final = ("", "localhost", "127.0.0.1", "[::1]", "0.0.0.0")
 
 # Keys that are only shown, and settings that the activator chooses itself.
-_SHOWN: Final = ("name", "description", "metadata", "context", "capabilities", "unlisted")
+_SHOWN: Final = ("name", "description", "metadata", "context", "capabilities")
 _NEEDLESS: Final = (
     "startPort", "logTimeFormat", "logToStdout", "metricsMaxInMemory", "performance", "ui", "includeAliasesInList",
 )  # fmt: skip
+_CONVERTED: Final = (
+    "models", "macros", "groups", "routing", "hooks", "apiKeys", "listen", "logLevel", "healthCheckTimeout",
+    "globalTTL", "unloadTimeout", *_NEEDLESS,
+)  # fmt: skip
+_CONVERTED_OF_MODEL: Final = (
+    "cmd", "cmdStop", "proxy", "aliases", "env", "checkEndpoint", "ttl", "useModelName", "macros", "unloadTimeout",
+    "concurrencyLimit", *_SHOWN,
+)  # fmt: skip
+# The key paths within `groups` and its relatives that are converted; others there are named in a comment.
+_GROUPS_IN_ROUTING: Final = ("routing", "router", "settings", "groups")
+_PRELOAD: Final = ("hooks", "on_startup", "preload")
 # Keys without a counterpart, and their substitutes.
 _OTHERS: Final = {
     "matrix": "give the group `models` a budget, and each model its `needs` (docs/groups.md)",
@@ -36,6 +64,7 @@ _OTHERS: Final = {
     "filters": "parameters of requests are not changed: set them in the client, or as options of the program",
     "concurrencyLimit": "`container_concurrency` lets further requests wait, instead of refusing them",
     "timeouts": "see `timeouts` of a revision",
+    "unlisted": "every model is in `/v1/models`",
 }
 _LEVELS: Final = {"debug": "debug", "info": "info", "warn": "warning", "error": "error"}
 
@@ -46,9 +75,12 @@ def convert(text: str, name: str, environ: Mapping[str, str]) -> str:
     root = read_tree(text, name, {}, problems)
     if root is None or problems:
         raise ConfigError(problems)
-    models = (root.entries or {}).get("models")
-    if models is None or not models.entries:
+    _merge(root)
+    if not _at(root, "models").entries:
         raise ConfigError([f"{root.where}: found no `models`, expected a configuration of llama-swap"])
+    problems = list(_wrong_kinds(root))
+    if problems:
+        raise ConfigError(problems)
     return _Conversion(root, environ).text(name)
 
 
@@ -59,35 +91,35 @@ class _Conversion:
         self._root = root
         self._models = _at(root, "models").entries or {}
         self._environ = environ
-        self._macros = _texts(_at(self._root, "macros"))
+        self._macros = _texts(_at(root, "macros"))
         self._lines: list[str] = []
         self._own_groups: list[tuple[str, list[str]]] = []
-        self._beside: dict[str, str] = {}  # models that are loaded beside others, and why a comment is needed
+        self._notes: dict[str, str] = {}  # comments on models, from their groups
+        self._beside: set[str] = set()  # models that are loaded beside others
+        self._preloaded = self._models_of(_at(root, *_PRELOAD))
         self._names = self._names_of_models()
 
     def text(self, name: str) -> str:
-        self._read_groups()
-        host, _, port = _text(_at(self._root, "listen")).rpartition(":")
         self._add(0, f"# Made from {name} by `activator import llama-swap`. Check it: activator check FILE")
+        host, _, port = _text(_at(self._root, "listen")).rpartition(":")
         address = f"{host or '0.0.0.0'}:{port}" if port else "127.0.0.1:8080"
         self._add(0, f"listen: {_scalar(address)}")
         level = _LEVELS.get(_text(_at(self._root, "logLevel")).lower(), "info")
         if level != "info":
             self._add(0, f"log: {{level: {level}}}")
         self._add_keys()
-        known = {"models", "macros", "groups", "routing", "hooks", "apiKeys", "listen", "logLevel", *_NEEDLESS}
-        known |= {"healthCheckTimeout", "globalTTL", "unloadTimeout"}
-        for key in self._root.entries or {}:
-            if key not in known:
-                self._no_counterpart(0, key)
+        self._add_others(0, self._root, _CONVERTED)
+        for path in (_GROUPS_IN_ROUTING, _PRELOAD):
+            self._add_others_beside(path)
+        self._read_groups()
         self._add(0, "")
         self._add(0, "models:")
         for model, item in self._models.items():
             self._add_model(model, item)
         if self._own_groups:
+            own_names = revision_names(self._names.values())
             self._add(0, "")
             self._add(0, "groups:")
-            own_names = revision_names(self._names.values())
             for group, members in self._own_groups:
                 listed = ", ".join(_scalar(own_names[self._names[one]]) for one in members)
                 self._add(1, f"- {{name: {_scalar(group)}, exclusive: true, members: [{listed}]}}")
@@ -97,53 +129,54 @@ class _Conversion:
 
     def _add_keys(self) -> None:
         keys = _at(self._root, "apiKeys").elements or []
-        if not keys:
-            return
-        self._add(0, "keys:")
+        if keys:
+            self._add(0, "keys:")
         for number, item in enumerate(keys, 1):
-            key = _text(item)
-            variable = re.fullmatch(r"\$\{env\.([^}]+)\}", key)
-            text = f"env:{variable[1]}" if variable else key
-            self._add(1, f"- {{name: user{number}, key: {json.dumps(text)}}}")
+            variable = _OF_ENVIRONMENT.fullmatch(_text(item))
+            key = f"{ENVIRONMENT}{variable[1]}" if variable else self._expanded(1, _text(item))
+            if not variable and (key.startswith((ENVIRONMENT, FILE, SHA256)) or key == NO_KEY):
+                key = SHA256 + hashlib.sha256(key.encode()).hexdigest()  # as a text it would mean something else
+            self._add(1, f"- {{name: user{number}, key: {json.dumps(key)}}}")
 
     def _add_model(self, model: str, entry: Item) -> None:
         self._macros = {**_texts(_at(self._root, "macros")), **_texts(_at(entry, "macros")), "MODEL_ID": model}
         name = self._names[model]
         self._add(1, f"{_scalar(name)}:")
-        given = entry.entries or {}
-        shown = [key for key in _SHOWN if key in given]
+        shown = [key for key in _SHOWN if key in (entry.entries or {})]
         if shown:
             self._add(2, f"# not needed: {', '.join(shown)}")
         command, port = self._command_of(entry)
         self._add_command(command)
         if port:
             self._add(2, f"port: {port}")
-        aliases = [_text(one) for one in _at(entry, "aliases").elements or []]
-        aliases = list(dict.fromkeys(one for one in aliases if one not in (name, model)))
-        if name != model:
-            aliases.insert(0, model)
-            self._add(2, f"rewrite_model: {_scalar(name)}")
-        if aliases:
-            self._add(2, f"aliases: [{', '.join(map(_scalar, aliases))}]")
+        self._add_names(model, name, entry)
         self._add_times(entry)
         self._add_readiness(entry)
         self._add_environment(entry)
         self._add_stop(entry)
         limit = _text(_at(entry, "concurrencyLimit"))
-        if limit and limit != "0":
-            self._no_counterpart(2, "concurrencyLimit")
+        if limit.isdecimal() and int(limit) > 0:
+            self._add_other(2, "concurrencyLimit")
             self._add(2, f"container_concurrency: {limit}")
-        if model in self._preloaded():
+        if model in self._preloaded:
             self._add(2, "preload: true")
+        if model in self._notes:
+            self._add(2, f"# {self._notes[model]}")
         if model in self._beside:
-            if self._beside[model]:
-                self._add(2, f"# {self._beside[model]}")
             self._add(2, "exclusive: false")
-        known = {"cmd", "cmdStop", "proxy", "aliases", "env", "checkEndpoint", "ttl", "useModelName", "macros"}
-        known |= {"unloadTimeout", "concurrencyLimit", *_SHOWN}
-        for key in given:
-            if key not in known:
-                self._no_counterpart(2, key)
+        self._add_others(2, entry, _CONVERTED_OF_MODEL)
+
+    def _add_names(self, model: str, name: str, entry: Item) -> None:
+        aliases = [self._expanded(2, _text(one)) for one in _at(entry, "aliases").elements or []]
+        aliases = list(dict.fromkeys(one for one in aliases if one not in (name, model)))
+        wanted = self._wanted(model)
+        if name != model:
+            aliases.insert(0, model)
+            self._add(2, f"rewrite_model: {_scalar(name)}")
+        elif wanted != model:
+            self._add(2, f"# useModelName: {wanted} is the name of another model, too: the program gets {model}")
+        if aliases:
+            self._add(2, f"aliases: [{', '.join(map(_scalar, aliases))}]")
 
     def _add_command(self, command: str) -> None:
         lines = [line.strip() for line in command.replace("\\\n", "\n").splitlines()]
@@ -156,40 +189,48 @@ class _Conversion:
             self._add(3, line)
 
     def _add_times(self, entry: Item) -> None:
-        ttl = _text(_at(entry, "ttl")) or _text(_at(self._root, "globalTTL"))
-        if ttl and ttl not in ("0", "-1"):
-            self._add(2, f"idle: {_scalar(ttl)}")
-        else:
+        ttl = self._expanded(2, _text(_at(entry, "ttl")))
+        if ttl in ("", "-1"):  # -1 is llama-swap's word for the default
+            ttl = self._expanded(2, _text(_at(self._root, "globalTTL")))
+        if ttl in ("", "0", "-1"):
             self._add(2, f"idle: {_NEVER}  # llama-swap unloads it only for another model")
-        startup = _text(_at(self._root, "healthCheckTimeout")) or "120"
+        else:
+            self._add(2, f"idle: {_scalar(ttl)}")
+        startup = self._expanded(2, _text(_at(self._root, "healthCheckTimeout"))) or str(_STARTUP_S)
+        if startup.isdecimal():
+            startup = str(max(int(startup), _STARTUP_LEAST_S))
         self._add(2, f"startup: {_scalar(startup)}")
 
     def _add_readiness(self, entry: Item) -> None:
-        path = _text(_at(entry, "checkEndpoint"))
+        path = self._expanded(2, _text(_at(entry, "checkEndpoint")))
         if path == "none":
             self._add(2, "readiness: {}  # it is ready when its port accepts connections")
-        elif path and path != "/health":
-            self._add(2, f"readiness: {{http_get: {_scalar(path)}}}")
+        elif path and path != MODEL_HEALTH_PATH:
+            self._add(2, f"readiness: {{http_get: {_scalar(path if path.startswith('/') else f'/{path}')}}}")
 
     def _add_environment(self, entry: Item) -> None:
-        pairs = [self._expanded(_text(one)).partition("=") for one in _at(entry, "env").elements or []]
-        if pairs:
+        pairs = [self._expanded(2, _text(one)).partition("=") for one in _at(entry, "env").elements or []]
+        variables = {key: value for key, _, value in pairs}  # the last one counts
+        kept = {key: value for key, value in variables.items() if not value.startswith((ENVIRONMENT, FILE))}
+        for key in variables.keys() - kept.keys():
+            self._add(2, f"# env: {key} begins with {ENVIRONMENT} or {FILE}, which is a reference here: use `env_file`")
+        if kept:
             self._add(2, "environment:")
-            for key, _, value in pairs:
-                self._add(3, f"{_scalar(key)}: {json.dumps(value, ensure_ascii=False)}")
+        for key, value in kept.items():
+            self._add(3, f"{_scalar(key)}: {json.dumps(value, ensure_ascii=False)}")
 
     def _add_stop(self, entry: Item) -> None:
         grace = _text(_at(entry, "unloadTimeout")) or _text(_at(self._root, "unloadTimeout"))
         parts = []
-        command = self._expanded(_text(_at(entry, "cmdStop")))
-        if "${PID}" in command:
-            self._add(2, f"# cmdStop: {' '.join(command.split())}")
+        command = self._expanded(2, _text(_at(entry, "cmdStop")))
+        if f"${{{_PROCESS}}}" in command:
+            self._add(2, f"# cmdStop: {command}")
             self._add(2, "# has no counterpart: the program gets SIGTERM; see `stop.signal`")
         elif command:
             try:
                 words = shlex.split(command)
             except ValueError:
-                self._add(2, f"# cmdStop cannot be read: {' '.join(command.split())}")
+                self._add(2, f"# cmdStop cannot be read: {command}")
             else:
                 parts.append(f"command: [{', '.join(map(_scalar, words))}]")
         if grace and grace != "0":
@@ -199,10 +240,12 @@ class _Conversion:
 
     def _command_of(self, entry: Item) -> tuple[str, str]:
         """Return the command, and the port of a program that has a fixed one; empty otherwise."""
-        command = self._expanded(_text(_at(entry, "cmd")))
-        proxy = self._expanded(_text(_at(entry, "proxy")))
+        command = self._expanded(2, _text(_at(entry, "cmd")))
+        proxy = self._expanded(2, _text(_at(entry, "proxy")))
         match = _PROXY.fullmatch(proxy)
         port = ""
+        if proxy and match is None:
+            self._add(2, f"# proxy: {proxy}: expected http://127.0.0.1:PORT")
         if match is not None:
             if match[1] not in _LOOPBACK:
                 self._add(2, f"# proxy: {proxy}: a program must listen on 127.0.0.1")
@@ -211,48 +254,83 @@ class _Conversion:
             port = match[2] or ""
         if not port.isdecimal() or "{port}" in command:
             return command, ""
-        found = re.compile(rf"(?<![\w.]){port}(?![\w.])")
-        if found.search(command):
-            return found.sub("{port}", command), ""  # a free port: two models may have had the same
-        return command, port
+        freed = _with_free_port(command, port)
+        return (freed, "") if freed != command else (command, port)
 
     def _read_groups(self) -> None:
-        groups = _at(self._root, "groups").entries or {}
-        groups = groups or _at(self._root, "routing", "router", "settings", "groups").entries or {}
+        groups = _at(self._root, "groups").entries or _at(self._root, *_GROUPS_IN_ROUTING).entries or {}
         for name, item in groups.items():
-            swaps, excludes = (_text(_at(item, key)).lower() != "false" for key in ("swap", "exclusive"))
-            members = [_text(one) for one in _at(item, "members").elements or []]
-            members = [one for one in members if one in self._models]
-            persistent = _text(_at(item, "persistent")).lower() == "true"
-            if swaps and excludes:
-                continue  # as all models: one at a time
-            if not swaps and excludes:
+            swaps, excludes = (_text(_at(item, key)).lower() not in _FALSE for key in ("swap", "exclusive"))
+            persists = _text(_at(item, "persistent")).lower() not in ("", *_FALSE)
+            members = self._members_of(name, item)
+            self._add_others(0, item, ("swap", "exclusive", "persistent", "members"), f"groups.{name}.")
+            if swaps and excludes:  # as all models: one at a time
+                if persists:
+                    self._note(members, "llama-swap keeps it for models of other groups (`persistent`): see `pinned`")
+            elif not swaps and excludes:
                 what = f"the group {name}: its models together, and no others: this needs a budget (docs/groups.md)"
                 self._add(0, f"# {what}")
-            elif swaps and len(members) > 1:
-                self._own_groups.append((name, members))
             else:
-                why = "" if persistent else "llama-swap unloads it for models of other groups"
-                self._beside.update(dict.fromkeys(members, why))
+                if not persists:
+                    self._note(members, "llama-swap unloads it for models of other groups")
+                if swaps and len(members) > 1:
+                    self._own_groups.append((self._group_name(name), sorted(members, key=list(self._models).index)))
+                else:
+                    self._beside.update(members)
 
-    def _preloaded(self) -> set[str]:
-        return {_text(one) for one in _at(self._root, "hooks", "on_startup", "preload").elements or []}
+    def _members_of(self, name: str, item: Item) -> set[str]:
+        listed = {_text(one) for one in _at(item, "members").elements or []}
+        for other in sorted(listed - self._models.keys()):
+            self._add(0, f"# the group {name}: there is no model {other}")
+        taken = {one for _, members in self._own_groups for one in members} | self._beside
+        return listed & (self._models.keys() - taken)
+
+    def _group_name(self, name: str) -> str:
+        base = _NOT_IN_GROUP_NAMES.sub("-", name).strip("-._") or "group"
+        used = {MODELS_GROUP, *(known for known, _ in self._own_groups)}
+        return next(one for one in (base, *(f"{base}-{place}" for place in range(2, len(used) + 3))) if one not in used)
+
+    def _note(self, models: Iterable[str], text: str) -> None:
+        self._notes.update(dict.fromkeys(models, text))
+
+    def _models_of(self, item: Item) -> set[str]:
+        """Return the models that a list names by their names or aliases."""
+        named = {_text(one) for one in item.elements or []}
+        return {
+            model
+            for model, entry in self._models.items()
+            if named & {model, *(_text(alias) for alias in _at(entry, "aliases").elements or [])}
+        }
+
+    def _wanted(self, model: str) -> str:
+        """Return the name that the program of a model receives."""
+        return _text(_at(self._models[model], "useModelName")) or model
 
     def _names_of_models(self) -> dict[str, str]:
-        """Return the name of each model for its program; by default, that of the model."""
-        wanted = {model: _text(_at(item, "useModelName")) or model for model, item in self._models.items()}
-        uses = list(wanted.values())
-        return {model: name if uses.count(name) == 1 else model for model, name in wanted.items()}
+        """Return the name of each model: what its program receives, unless requests for another would get there."""
+        wanted = [self._wanted(model) for model in self._models]
+        named: dict[str, set[str]] = {}  # the models that requests mean by each name
+        for model, entry in self._models.items():
+            for name in (model, *(_text(one) for one in _at(entry, "aliases").elements or [])):
+                named.setdefault(name, set()).add(model)
+        return {
+            model: name if wanted.count(name) == 1 and named.get(name, set()) <= {model} else model
+            for model, name in zip(self._models, wanted, strict=True)
+        }
 
     # --- texts ---
 
-    def _expanded(self, text: str) -> str:
-        """Return a text with its macros replaced; unknown ones stay."""
+    def _expanded(self, level: int, text: str) -> str:
+        """Return a text with its macros replaced; unknown ones stay, and are named in a comment."""
         for _ in range(_MACRO_DEPTH_MAX):
             expanded = _MACRO.sub(self._value_of, text)
             if expanded == text or len(expanded) > _COMMAND_BYTES_MAX:
                 break
             text = expanded
+        for name in dict.fromkeys(_MACRO.findall(text)):
+            if name != _PROCESS:
+                what = "is not set" if name.startswith("env.") else "is not defined"
+                self._add(level, f"# {name.removeprefix('env.')} {what}: replace ${{{name}}} below")
         return text
 
     def _value_of(self, match: re.Match[str]) -> str:
@@ -260,22 +338,88 @@ class _Conversion:
         if name == "PORT":
             return "{port}"
         if name.startswith("env."):
-            value = self._environ.get(name.removeprefix("env."))
-            if value is None:
-                self._warn(f"{name.removeprefix('env.')} is not set: replace {match[0]} below")
-            return match[0] if value is None else value
+            return self._environ.get(name.removeprefix("env."), match[0])
         return self._macros.get(name, match[0])
 
-    def _warn(self, text: str) -> None:
-        if f"# {text}" not in (line.strip() for line in self._lines[-5:]):
-            self._add(2, f"# {text}")
+    def _add_others(self, level: int, item: Item, known: Iterable[str], prefix: str = "") -> None:
+        for key in item.entries or {}:
+            if key not in known:
+                self._add_other(level, key, prefix)
 
-    def _no_counterpart(self, level: int, key: str) -> None:
+    def _add_others_beside(self, path: tuple[str, ...]) -> None:
+        """Name the keys beside those of a path that is converted."""
+        for depth in range(1, len(path)):
+            self._add_others(0, _at(self._root, *path[:depth]), (path[depth],), ".".join(path[:depth]) + ".")
+
+    def _add_other(self, level: int, key: str, prefix: str = "") -> None:
         hint = _OTHERS.get(key, "")
-        self._add(level, f"# {key} has no counterpart{': ' + hint if hint else ''}")
+        self._add(level, f"# {prefix}{key} has no counterpart{': ' + hint if hint else ''}")
 
     def _add(self, level: int, line: str) -> None:
+        if line.startswith("#"):
+            line = " ".join(line.split())
         self._lines.append(f"{'  ' * level}{line}" if line else "")
+
+
+def _with_free_port(command: str, port: str) -> str:
+    """Return a command with `{port}` in place of its fixed port; unchanged if it is not clear where that is.
+
+    Of a mapping of ports (`-p 8000:8000`) the port of this machine is meant.
+    """
+    for pattern in (
+        rf"((?:-p|--publish)[ =](?:[\d.]+:)?){port}(?=:\d)",
+        rf"(--port[ =]){port}(?![\w.:])",
+    ):
+        replaced = re.sub(pattern, r"\g<1>{port}", command)
+        if replaced != command:
+            return replaced
+    word = re.compile(rf"(?<![\w.]){port}(?![\w.])")
+    return word.sub("{port}", command) if len(word.findall(command)) == 1 else command
+
+
+def _merge(item: Item) -> None:
+    """Apply the merge keys (`<<: *base`) of all mappings within the item."""
+    stack = [item]
+    while stack:
+        one = stack.pop()
+        merged = one.entries.pop("<<", None) if one.entries is not None else None
+        if merged is not None and one.entries is not None:
+            for base in [merged, *(merged.elements or [])]:
+                for key, value in (base.entries or {}).items():
+                    one.entries.setdefault(key, value)
+        stack.extend(one.elements or [])
+        stack.extend((one.entries or {}).values())
+
+
+def _wrong_kinds(root: Item) -> Iterable[str]:
+    """Yield a message for each value that is no list, or no mapping, where llama-swap expects one."""
+    lists = [("", ("apiKeys",), root), ("", _PRELOAD, root)]
+    mappings = [("", ("macros",), root), ("", ("groups",), root), ("", _GROUPS_IN_ROUTING, root)]
+    for model, entry in (_at(root, "models").entries or {}).items():
+        prefix = f"models.{model}."
+        if entry.entries is None:
+            yield f"{entry.where}: models.{model}: found {_kind_of(entry)}, expected a mapping"
+        lists += [(prefix, ("aliases",), entry), (prefix, ("env",), entry)]
+        mappings.append((prefix, ("macros",), entry))
+        for key in ("cmd", "cmdStop", "proxy", "ttl", "checkEndpoint", "useModelName"):
+            value = _at(entry, key)
+            if value.entries is not None or value.elements is not None:
+                yield f"{value.where}: {prefix}{key}: found {value.describe()}, expected a text"
+    groups = _at(root, "groups").entries or _at(root, *_GROUPS_IN_ROUTING).entries or {}
+    lists += [(f"groups.{name}.", ("members",), group) for name, group in groups.items()]
+    for prefix, path, item in lists:
+        value = _at(item, *path)
+        if value.text not in (None, *NULLS) or value.entries is not None:
+            yield f"{value.where}: {prefix}{'.'.join(path)}: found {_kind_of(value)}, expected a list"
+    for prefix, path, item in mappings:
+        value = _at(item, *path)
+        if value.text not in (None, *NULLS) or value.elements is not None:
+            yield f"{value.where}: {prefix}{'.'.join(path)}: found {_kind_of(value)}, expected a mapping"
+
+
+def _kind_of(value: Item) -> str:
+    """Return the kind of a value, without its text: it may be a secret."""
+    return "a text" if value.text is not None else value.describe()
 
 
 def _at(item: Item, *keys: str) -> Item:
@@ -296,4 +440,4 @@ def _texts(item: Item) -> dict[str, str]:
 
 def _scalar(text: str) -> str:
     """Return a text as YAML, quoted if necessary."""
-    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.fullmatch(text) and text not in NULLS else json.dumps(text, ensure_ascii=False)

@@ -44,17 +44,21 @@ def expand_models(root: Item, problems: list[str]) -> None:
     group = next((one for one in groups.elements if _text(one, "name") == MODELS_GROUP), None)
     members: list[Item] = []
     own_names = revision_names(models.entries)
+    if "" in models.entries:
+        problems.append(f"{models.entries[''].key_where}: models: found an empty name, expected that of a model")
     for name, entry in models.entries.items():
+        if not name:
+            continue
         path, own_name = f"models.{name}", own_names[name]
         made = _revision_of(name, own_name, entry, path, problems)
         if made is None:
             continue
         revisions.elements.append(made)
-        if own_name in grouped or _text(entry, "exclusive") == "false":
+        needs = (made.entries or {}).get("needs")
+        if own_name in grouped or (needs is None and _text(entry, "exclusive") == "false"):
             continue
         grouped.add(own_name)
         members.append(Item(entry.where, text=own_name))
-        needs = (made.entries or {}).get("needs")
         if needs is not None and group is None and made.entries is not None:
             problems.append(
                 f"{needs.where}: {path}.needs: declare the budget that it needs a part of, in `groups`: "
@@ -62,7 +66,10 @@ def expand_models(root: Item, problems: list[str]) -> None:
             )
             del made.entries["needs"]
     if group is not None and group.entries is not None:
-        group.entries.setdefault("members", Item(group.where, elements=members))
+        if "members" not in group.entries and members:
+            group.entries["members"] = Item(group.where, elements=members)
+        elif "members" in group.entries and group.entries["members"].elements is not None:
+            group.entries["members"].elements.extend(members)
     elif len(members) > 1:
         entries = {
             "name": Item(models.where, text=MODELS_GROUP),
@@ -129,8 +136,9 @@ def _command_of(entry: Item, path: str, problems: list[str]) -> Item | None:
         return _moved(item, path) if item is not entry else None
     if item.text is None:
         return None
+    lines = [line for line in item.text.replace("\\\n", "\n").split("\n") if not line.lstrip().startswith("#")]
     try:
-        words = shlex.split(item.text.replace("\\\n", " "))
+        words = shlex.split("\n".join(lines))
     except ValueError as error:
         problems.append(f"{item.where}: {path}: found a command with {_in_words(error)}, expected words as in a shell")
         return None
@@ -148,9 +156,10 @@ def _moved(item: Item, path: str) -> Item:
 
 
 def _members_of(groups: list[Item]) -> set[str]:
-    """Return the revisions that groups name."""
+    """Return the names of the revisions that groups name."""
     lists = [(group.entries or {}).get("members") for group in groups]
-    return {one.text or "" for members in lists if members is not None for one in members.elements or []}
+    names = [one.text or "" for members in lists if members is not None for one in members.elements or []]
+    return {name.removeprefix("default/") for name in names}
 
 
 def _text(item: Item, key: str) -> str:

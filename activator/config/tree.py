@@ -263,6 +263,11 @@ class _TreeMaker:
 def _lay_over(root: Item, variable: str, value: str, problems: list[str]) -> None:
     path = _path_of(variable)
     above = root
+    if path[0] == "models" and len(path) > 2:  # a text is the short form of a mapping with `command`
+        model = ((root.entries or {}).get("models") or root).entries or {}
+        entry = model.get(path[1])
+        if entry is not None and entry.text is not None:
+            entry.entries, entry.text = {"command": Item(entry.where, entry.text)}, None
     for component in path[:-1]:
         child = _child(above, component, variable, problems)
         if child is None:

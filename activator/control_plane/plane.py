@@ -187,6 +187,8 @@ class ControlPlane:
             return "there is no such revision"
         if self.processes.supervisor.log_of(key) is not None:
             return "its pods are programs of this machine: use `restart` or `unload`"
+        if not pod:
+            return "name a pod by its address: `?pod=ADDRESS`"
         found = [one.identity for one in record.pods.values() if pod in (one.address, one.identity)]
         if not found:
             addresses = sorted(one.address for one in record.pods.values())

@@ -75,6 +75,10 @@ class ClientStream:
         """Return the trusted address of the client; "" if it has none."""
         raise NotImplementedError
 
+    def is_local(self) -> bool:
+        """True if the client is connected to a Unix socket."""
+        return False
+
     def endpoints(self) -> Endpoints | None:
         """Return source and destination address of the request; None if they are unknown."""
         return None
@@ -141,6 +145,9 @@ class ClientWrapper(ClientStream):
 
     def client_ip(self) -> str:
         return self.client.client_ip()
+
+    def is_local(self) -> bool:
+        return self.client.is_local()
 
     def endpoints(self) -> Endpoints | None:
         return self.client.endpoints()

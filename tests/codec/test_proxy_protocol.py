@@ -21,6 +21,7 @@ from activator.codec.proxy_protocol import (
     header,
     parse,
 )
+from activator.runtime.networks import canonical
 
 SIGNATURE = b"\x0d\x0a\x0d\x0a\x00\x0d\x0a\x51\x55\x49\x54\x0a"
 
@@ -83,12 +84,6 @@ def _oracle_v2(data: bytes) -> tuple[int, Told | None] | str | None:
 def same_ip(one: str, other: str) -> bool:
     family = socket.AF_INET6 if ":" in one else socket.AF_INET
     return socket.inet_pton(family, one) == socket.inet_pton(family, other)
-
-
-def unmapped(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address, an IPv4-mapped one as IPv4, however it is written (::ffff:192.0.2.1, ::ffff:c000:201)."""
-    address = ipaddress.ip_address(text)
-    return (address.ipv4_mapped or address) if isinstance(address, ipaddress.IPv6Address) else address
 
 
 def agrees(data: bytes) -> None:
@@ -172,7 +167,8 @@ def test_what_pods_are_sent_says_the_same(endpoints: Endpoints, version: str) ->
     made = header(version, endpoints)
     found = parse(made)
     assert found is not None and found.size == len(made) and found.endpoints is not None
-    assert unmapped(found.endpoints.client_ip) == unmapped(endpoints.client_ip)
+    found_ip, sent_ip = (ipaddress.ip_address(one.client_ip) for one in (found.endpoints, endpoints))
+    assert canonical(found_ip) == canonical(sent_ip), "however an IPv4-mapped address is written"
     assert (found.endpoints.client_port, found.endpoints.local_port) == (endpoints.client_port, endpoints.local_port)
 
 

@@ -72,6 +72,7 @@ def test_options_are_not_shown() -> None:
 def test_networks_that_may_use_a_revision() -> None:
     assert spec_of("allow: [10.0.0.0/8, '::1', unix]").filters.allow == ("10.0.0.0/8", "::1", "unix")
     assert problem("allow: [10.0.0.1/8]").startswith('allow[0]: found "10.0.0.1/8", expected a network')
+    assert problem("allow: ['::ffff:10.0.0.0/104']").startswith('allow[0]: found "::ffff:10.0.0.0/104", expected a net')
 
 
 def test_an_exception_of_a_filter_does_not_show_its_options(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 from typing import Any
 
@@ -16,6 +17,7 @@ from activator.config.llama_swap import convert
 from activator.config.model.file import Config
 from activator.config.model.programs import Process
 from activator.config.tree import read_tree
+from activator.config.user_keys import users_of
 from activator.runtime.errors import ConfigError
 
 # With each key, as its users write them.
@@ -134,6 +136,154 @@ def test_comments_say_what_has_no_counterpart(converted: str) -> None:
     ):  # fmt: skip
         assert text in comments
     assert "startPort" not in converted and "a comment" not in converted
+
+
+def read(text: str, environ: dict[str, str] | None = None) -> tuple[Config, str]:
+    """The file of the activator for such a file, and its comments."""
+    made = convert(text, "config.yaml", environ or {})
+    comments = [line.strip() for line in made.splitlines() if line.strip().startswith("#")]
+    return parse(made, "activator.yaml", {}), "\n".join(comments[1:])
+
+
+def entry(keys: str, more: str = "") -> str:
+    return (
+        f"{{models: {{a: {{cmd: 'x ${{PORT}}', {keys}}}, b: {{cmd: 'y ${{PORT}}'}}, c: {{cmd: 'z ${{PORT}}'}}}}{more}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ttl", "global_ttl", "idle_s"),
+    [("-1", "300", 300.0), ("0", "300", 86_400.0), ("60", "300", 60.0), ("-1", "0", 86_400.0)],
+)
+def test_how_long_a_model_stays(ttl: str, global_ttl: str, idle_s: float) -> None:
+    config, _ = read(entry(f"ttl: {ttl}", f", globalTTL: {global_ttl}"))
+    assert process(config, "a").idle == idle_s
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("a: x", {"x": ("x", ["a"]), "b": ("", [])}),
+        ("a: b", {"a": ("", []), "b": ("", [])}),  # requests for b are not for the program of a
+        ("a: x, b: x", {"a": ("", []), "b": ("", [])}),
+        ("a: b, b: d", {"a": ("", []), "d": ("d", ["b"])}),
+        ("a: z", {"a": ("", []), "b": ("", ["z"])}),
+    ],
+)
+def test_no_name_leads_to_another_models_program(names: str, expected: dict[str, Any]) -> None:
+    wanted = yaml.safe_load(f"{{{names}}}")
+    models: dict[str, Any] = {name: {"cmd": f"{name} ${{PORT}}"} for name in ("a", "b")}
+    for name, one in wanted.items():
+        models[name]["useModelName"] = one
+    if names == "a: z":
+        models["b"]["aliases"] = ["z"]
+    config, comments = read(yaml.safe_dump({"models": models}))
+    assert {one.name: (one.rewrite_model, one.aliases) for one in config.revisions} == expected
+    lost = len(wanted) - sum(bool(rewritten) for rewritten, _ in expected.values())
+    assert comments.count("useModelName") == lost
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected", "comment"),
+    [
+        ("models: {exclusive: false, members: [a, b]}", [("models-2", ["a", "b"])], "unloads it for models of other"),
+        ("'my group': {exclusive: no, members: [b, a]}", [("my-group", ["a", "b"])], "unloads it for models of other"),
+        ("g: {swap: no, exclusive: off, members: [a]}", [("models", ["b", "c"])], "unloads it for models of other"),
+        ("g: {persistent: true, members: [a]}", [("models", ["a", "b", "c"])], "`persistent`"),
+        ("g: {members: [a, nope]}", [("models", ["a", "b", "c"])], "the group g: there is no model nope"),
+        ("g: {members: [a], foo: 1}", [("models", ["a", "b", "c"])], "groups.g.foo has no counterpart"),
+    ],
+)
+def test_groups_as_people_write_them(groups: str, expected: list[tuple[str, list[str]]], comment: str) -> None:
+    config, comments = read(entry("ttl: 0", f", groups: {{{groups}}}"))
+    assert [(group.name, group.members) for group in config.groups] == expected
+    assert comment in comments
+
+
+def test_no_key_of_routing_and_hooks_is_lost() -> None:
+    groups = "groups: {g: {swap: false, exclusive: false, members: [a]}}"
+    routing = f"routing: {{router: {{use: matrix, settings: {{matrix: {{x: y}}, {groups}}}}}}}"
+    hooks = "hooks: {on_startup: {preload: [z], other: 3}, foo: 1}"
+    config, comments = read(entry("aliases: [z], unlisted: true", f", {routing}, {hooks}"))
+    assert process(config, "a").preload and [group.members for group in config.groups] == [["b", "c"]]
+    for key in (
+        "routing.router.use",
+        "routing.router.settings.matrix",
+        "hooks.foo",
+        "hooks.on_startup.other",
+        "unlisted",
+    ):
+        assert f"# {key} has no counterpart" in comments
+    assert "# unlisted has no counterpart: every model is in `/v1/models`" in comments
+
+
+@pytest.mark.parametrize(
+    ("command", "port", "expected"),
+    [
+        ("docker run -p 8000:8000 image", "8000", "docker run -p {port}:8000 image"),
+        ("docker run -p 127.0.0.1:8000:8000 image", "8000", "docker run -p 127.0.0.1:{port}:8000 image"),
+        ("x --port=9001 --top 9001", "9001", "x --port={port} --top 9001"),
+        ("x --listen 127.0.0.1:5000", "5000", "x --listen 127.0.0.1:{port}"),
+        ("x 5000 5000", "5000", "x 5000 5000"),  # nobody knows which one it is
+    ],
+)
+def test_a_fixed_port(command: str, port: str, expected: str) -> None:
+    config, _ = read(f"models: {{a: {{cmd: '{command}', proxy: 'http://127.0.0.1:{port}'}}}}")
+    assert process(config, "a").command == expected.split()
+    assert process(config, "a").port == (None if "{port}" in expected else int(port))
+
+
+def test_keys_are_those_that_clients_have() -> None:
+    keys = "apiKeys: ['env:a-real-key', none, '${m}', 'k${env.ZZ}-and-more'], macros: {m: of-a-macro}"
+    config, _ = read(entry("ttl: 0", f", {keys}"), {"ZZ": "zz"})
+    digests = [user.digest for user in users_of(config.keys)]
+    assert digests == [
+        hashlib.sha256(key).digest() for key in (b"env:a-real-key", b"none", b"of-a-macro", b"kzz-and-more")
+    ]
+
+
+def test_what_is_expanded_merged_and_bounded() -> None:
+    config, comments = read(
+        entry(
+            "checkEndpoint: '${path}', env: [A=1, A=2, 'B=env:X'], concurrencyLimit: -1",
+            ", macros: {path: up}, healthCheckTimeout: 0",
+        )
+    )
+    assert process(config, "a").readiness.http_get == "/up"
+    assert {name: str(value) for name, value in process(config, "a").environment.items()} == {"A": "2"}
+    assert config.revisions[0].timeouts.startup == 15.0 and config.revisions[0].container_concurrency == 0
+    assert "env: B begins with env:" in comments
+    config, _ = read("x: &base {cmd: 'x ${PORT}', ttl: 5}\nmodels: {a: {<<: *base, ttl: 9}, b: {<<: [*base]}}")
+    assert [(one.command, one.idle) for one in (process(config, "a"), process(config, "b"))] == [
+        (["x", "{port}"], 9.0), (["x", "{port}"], 5.0),
+    ]  # fmt: skip
+
+
+def test_a_line_end_in_a_key_does_not_leave_its_comment() -> None:
+    _, comments = read(entry('"k\\nrevisions": 3', ', "z\\nlisten: 3": 4'))
+    assert "# k revisions has no counterpart" in comments and "# z listen: 3 has no counterpart" in comments
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (entry("ttl: 0", ", apiKeys: s3cret-s3cret"), "config.yaml:1: apiKeys: found a text, expected a list"),
+        (entry("aliases: x"), "config.yaml:1: models.a.aliases: found a text, expected a list"),
+        (entry("env: 5"), "config.yaml:1: models.a.env: found a text, expected a list"),
+        (entry("macros: [1]"), "config.yaml:1: models.a.macros: found a list, expected a mapping"),
+        (entry("cmdStop: [x]"), "config.yaml:1: models.a.cmdStop: found a list, expected a text"),
+        (
+            entry("ttl: 0", ", groups: {g: {members: a}}"),
+            "config.yaml:1: groups.g.members: found a text, expected a list",
+        ),
+        ("models: {a: x}", "config.yaml:1: models.a: found a text, expected a mapping"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_not_left_out(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        convert(text, "config.yaml", {})
+    (found,) = raised.value.problems
+    assert found.startswith(problem)
 
 
 @pytest.mark.parametrize(

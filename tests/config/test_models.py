@@ -85,6 +85,7 @@ def test_every_key() -> None:
         ("a\n  --b c\n", ["a", "--b", "c"]),
         ("a \\\n  --b \\\n c", ["a", "--b", "c"]),
         ('bash -c "x\n y && z"', ["bash", "-c", "x\n y && z"]),
+        ("# first\na \\\n  # second\n --b", ["a", "--b"]),
     ],
 )  # fmt: skip
 def test_a_command_is_split_into_words(command: str, words: list[str]) -> None:
@@ -106,8 +107,24 @@ def test_a_group_of_the_file() -> None:
     models = {"a": needs, "b": COMMAND, "c": needs}
     config = read(models, groups=[other, budget])
     assert [(group.name, group.members) for group in config.groups] == [("other", ["b"]), ("models", ["a", "c"])]
-    config = read({"a": needs, "b": COMMAND}, groups=[{**budget, "members": ["a"]}])
-    assert members(config) == ["a"], "what the file says"
+    others = [{"name": "image", "hosts": ["i"], "process": {"command": ["x", "{port}"]}}]
+    alone = {"name": "models", "exclusive": True, "members": ["image", "default/b"]}
+    config = read({"a": COMMAND, "b": COMMAND, "c": COMMAND}, groups=[alone], revisions=others)
+    assert members(config) == ["image", "default/b", "a", "c"], "models are added to what the file lists"
+    with pytest.raises(ConfigError, match=r"models\.b: set `needs`"):
+        read({"a": needs, "b": COMMAND}, groups=[{**budget, "members": ["a"]}])
+
+
+def test_a_model_with_needs_is_one_of_the_budget_whatever_exclusive_says() -> None:
+    budget = {"name": "models", "budget": {"gpu": "2GiB"}}
+    needs = {"command": COMMAND, "needs": {"gpu": "1GiB"}, "exclusive": False}
+    assert members(read({"a": needs}, groups=[budget])) == ["a"]
+
+
+def test_a_key_of_the_short_form_in_the_environment() -> None:
+    (revision,) = read({"a": COMMAND}, {"ACTIVATOR_MODELS__A__IDLE": "5m"}).revisions
+    process = revision.process
+    assert process is not None and (process.idle, process.command) == (300.0, COMMAND.split())
 
 
 def test_beside_revisions_and_with_the_environment() -> None:
@@ -129,6 +146,7 @@ def test_beside_revisions_and_with_the_environment() -> None:
         ("models: {a: }", ["1: models.a: found nothing, expected text, or a mapping"]),
         ("models: [a]", ["1: models: found a list, expected a mapping"]),
         ("models: {a: {command: x, needs: {gpu: 1}}}", ["1: models.a.needs: declare the budget that it needs a part"]),
+        ("models: {'': x}", ["1: models: found an empty name, expected that of a model"]),
         ("models: {}", ["1: revisions: at least one revision is required"]),
         (
             "{models: {a: x}, revisions: [{name: a, hosts: [h], pods: ['10.0.0.1:1']}]}",

@@ -66,7 +66,7 @@ TRANSITIONS: Final = (
     Transition(PENDING, SERVED, (PENDING,), "its strikes are forgotten"),
     Transition(READY, SERVED, (READY,), "its strikes are forgotten"),
     Transition(NOT_READY, SERVED, (NOT_READY,), "its strikes are forgotten"),
-    Transition(RECOVERING, TRIAL_PASSED, (READY, PENDING), "it takes requests again, unless it says that it starts"),
+    Transition(RECOVERING, TRIAL_PASSED, (READY, PENDING), "it takes requests again, unless it reports a start"),
     Transition(RECOVERING, TRIAL_FAILED, (QUARANTINED,), "it is probed again"),
     Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the other sources decide"),
     Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the other sources decide"),

@@ -149,6 +149,7 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
             since_s=now_s,
             first_seen_s=now_s,
             pushed_s=pushed_s,
+            is_aside=old is not None and old.is_aside,
         )
     elif pushed_s > 0.0:
         new = _self_reported(old, change.status, now_s)
@@ -249,7 +250,9 @@ def _pod_set_aside(revision: RevisionRecord, change: PodSetAside, now_s: float, 
     if old is None:
         reduction.refused = True
     elif old.is_aside != change.is_aside:
-        put(revision, old, replace(old, is_aside=change.is_aside), SEEN, now_s, reduction)
+        # Its program may have been restarted meanwhile; a quarantine ends as every quarantine does.
+        doubted = not old.quarantined and not old.recovering
+        put(revision, old, replace(old, is_aside=change.is_aside, doubted=doubted), SEEN, now_s, reduction)
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------

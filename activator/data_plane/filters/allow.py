@@ -7,10 +7,11 @@ from typing import Final, final
 
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
+from activator.runtime.networks import is_within
 from activator.runtime.reasons import Reason
 
 UNIX: Final = "unix"  # the clients of a Unix socket, which have no address
-KEPT_MAX: Final = 4_096  # addresses whose networks are known
+KEPT_MAX: Final = 4_096  # addresses of which it is known whether they are allowed
 
 
 @final
@@ -31,19 +32,13 @@ class Allow(Filter):
             request.fail(Reason.ADDRESS_NOT_ALLOWED, "")
 
     def _allows(self, request: Exchange) -> bool:
-        ip = request.client().client_ip()
+        client = request.client()
+        ip = client.client_ip()
+        if not ip:
+            return self._allows_unix and client.is_local()
         known = self._known.get(ip)
         if known is None:
             if len(self._known) >= KEPT_MAX:
                 self._known.clear()
-            known = self._known[ip] = self._contains(ip)
+            known = self._known[ip] = is_within(ip, self._networks)
         return known
-
-    def _contains(self, ip: str) -> bool:
-        if not ip:
-            return self._allows_unix
-        try:
-            address = ipaddress.ip_address(ip)
-        except ValueError:  # a trusted proxy has sent a name
-            return False
-        return any(address.version == one.version and address in one for one in self._networks)

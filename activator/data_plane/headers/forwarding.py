@@ -21,6 +21,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from activator.codec.message import Fields, RequestHead
+from activator.runtime.networks import Network, canonical, is_within
 from lb import COMPILED
 
 _COMPILED: Final[bool] = COMPILED
@@ -41,8 +42,6 @@ _TWO_DIGITS: Final = [b"%02x" % number for number in range(256)]
 X_FORWARDED: Final = 1
 FORWARDED: Final = 2
 FOR_ONLY: Final = 4  # X-Forwarded-For, as Knative's activator does
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Origins:
@@ -87,13 +86,7 @@ class Origins:
 
     def is_trusted(self, ip: str) -> bool:
         """True if the address is in a trusted network; False if it is not an address."""
-        if not self.trusted:
-            return False
-        try:
-            address = ipaddress.ip_address(ip)
-        except ValueError:
-            return False
-        return any(address.version == network.version and address in network for network in self.trusted)
+        return bool(self.trusted) and is_within(ip, self.trusted)
 
     def request_id(self) -> bytes:
         """Return 32 hexadecimal digits: 16 of the process, and a number; 256 in a row differ in the last two only.
@@ -113,7 +106,7 @@ class Origin:
 
     def __init__(self, origins: Origins, peer_ip: str, secure: bool, is_unix: bool, version: bytes) -> None:
         self._origins = origins
-        self._is_unix = is_unix
+        self.is_unix = is_unix
         self.peer_ip = unmapped(peer_ip)
         self.secure = secure
         self._version = version
@@ -160,7 +153,7 @@ class Origin:
         origins = self._origins
         peer = self.peer_ip.encode()
         pairs = []
-        if origins.writes & X_FORWARDED and (peer or self._is_unix):
+        if origins.writes & X_FORWARDED and (peer or self.is_unix):
             if peer:
                 pairs.append((b"X-Forwarded-For", peer))
             pairs.append((b"X-Forwarded-Proto", self._scheme()))
@@ -168,7 +161,7 @@ class Origin:
                 pairs.append((b"X-Forwarded-Host", authority))
         if origins.writes & FOR_ONLY and peer:
             pairs.append((b"X-Forwarded-For", peer))
-        if origins.writes & FORWARDED and (peer or self._is_unix):
+        if origins.writes & FORWARDED and (peer or self.is_unix):
             pairs.append((b"Forwarded", self._element(authority)))
         if origins.via:
             pairs.append((b"Via", b"%b %b" % (self._version, origins.via)))
@@ -260,7 +253,7 @@ def _addresses(claims: list[bytes]) -> list[str]:
             elif text.count(":") == 1:
                 text = text.partition(":")[0]
             try:
-                found.append(str(ipaddress.ip_address(text)))
+                found.append(str(canonical(ipaddress.ip_address(text))))
             except ValueError:
                 found.clear()  # entries before it come from an unknown sender
     return found

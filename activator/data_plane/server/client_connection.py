@@ -148,6 +148,9 @@ class ClientConnection(RegisteredConnection):
     def client_ip_of(self, head: RequestHead) -> str:
         return self._origin_of_client().client_ip(head)
 
+    def is_local(self) -> bool:
+        return self._origin_of_client().is_unix
+
     def secure(self) -> bool:
         return self._origin_of_client().secure
 

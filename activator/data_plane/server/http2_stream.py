@@ -111,6 +111,9 @@ class Http2ClientStream(ClientStream):
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)
 
+    def is_local(self) -> bool:
+        return self._connection.is_local()
+
     def endpoints(self) -> Endpoints | None:
         return self._connection.client_endpoints(self.exchange.head)
 

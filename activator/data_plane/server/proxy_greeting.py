@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from activator.codec.proxy_protocol import Endpoints, ProxyHeaderError, parse
-from activator.data_plane.headers.forwarding import Network
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.clock import Deadline
+from activator.runtime.networks import Network, is_within
 from activator.runtime.transport import Transport, is_unix_socket
 
 PROXY_HEADER_TIMEOUT_S: Final = 5.0  # from the connection to the last byte of its PROXY protocol header
@@ -41,12 +41,7 @@ class TrustedProxies:
         peer = transport.get_extra_info("peername")
         if not isinstance(peer, tuple):  # the peer of a Unix socket is a string; a closed connection has none
             return self._trusts_unix and is_unix_socket(transport)
-        try:
-            found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
-        except ValueError:
-            return False
-        address = getattr(found, "ipv4_mapped", None) or found
-        return any(address.version == network.version and address in network for network in self._networks)
+        return is_within(str(peer[0]), self._networks)
 
 
 class ProxyGreeting(Deadline):

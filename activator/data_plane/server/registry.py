@@ -180,11 +180,12 @@ class ConnectionRegistry:
 
     def tls_begins(self, handshake: OpeningConnection) -> None:
         """Count an accepted connection of a listener with TLS; refuse it before its handshake in an overload."""
-        self.handshake_begins(handshake)
-        if self.refuses_new:
-            self.accepted_total += 1
-            self.shed_total += 1
-            handshake.abort()
+        if not self.refuses_new:
+            self.handshake_begins(handshake)
+            return
+        self.accepted_total += 1
+        self.shed_total += 1
+        handshake.abort()
 
     def handshake_ended(self, handshake: OpeningConnection) -> None:
         self.handshakes.pop(handshake, None)

@@ -65,8 +65,14 @@ def test_a_pod_that_an_operator_takes_out_of_service_finishes_its_requests() -> 
     joined.do(SlotDrained(KEY, int(drained[1]), int(drained[2])))
     assert joined.slots() == {} and waiting.ends == []
     joined.do(PodSetAside(KEY, "p1", False))
+    assert joined.slots() == {"p1": "pending"} and waiting.ends == [], "it is probed: it may have been restarted"
+    assert joined.probes[-1] == StartProbe(KEY, "p1", "10.0.0.1:80")
+    joined.do(Probed(KEY, "p1"))
     assert joined.slots() == {"p1": "ready"} and waiting.ends == ["granted"]
-    joined.do(PodSetAside(KEY, "p1", True), PodGone(KEY, "list", "p1"))
+    joined.do(PodSetAside(KEY, "p1", True))
+    joined.do(seen("p1", address="10.0.0.9:80"))
+    assert set(joined.slots().values()) == {"draining"}, "also at another address"
+    joined.do(PodGone(KEY, "list", "p1"))
     joined.do(seen("p1"))
     assert joined.slots() == {"p1": "ready"}, "a pod that its source has removed and reports again is a new one"
 

@@ -25,7 +25,9 @@ def asked(world: World, ip: str) -> Client:
         (("192.0.2.7", "2001:db8::/32"), "2001:db8::1", True),
         (("0.0.0.0/0",), "2001:db8::1", False),
         (("0.0.0.0/0", "::/0"), "a-name-of-a-proxy", False),
-        (("unix",), "", True),
+        (("10.0.0.0/8",), "::ffff:10.1.2.3", True),
+        (("10.0.0.0/8",), "::ffff:a01:203", True),
+        (("fe80::/10",), "fe80::1%eth0", True),
         (("0.0.0.0/0",), "", False),
     ],
 )
@@ -39,6 +41,14 @@ def test_who_may_use_a_revision(networks: tuple[str, ...], ip: str, allowed: boo
     assert world.heard.events == [] and load_of(world.throttler, 0.0).requests_total == 0
     assert world.throttler.counters.failed_totals == {Reason.ADDRESS_NOT_ALLOWED: 1}
     assert world.throttler.counters.quiet == 0
+
+
+@pytest.mark.parametrize(("is_local", "status"), [(True, 0), (False, 403)])
+def test_who_has_no_address_is_a_client_of_a_unix_socket_or_nobody(is_local: bool, status: int) -> None:
+    """A connection that was reset before it was accepted has no address, either."""
+    world = World(filters=FiltersSpec(allow=("unix",)))
+    _, client = world.begin(request_head(), "", is_local)
+    assert client.status == status
 
 
 def test_what_is_known_of_addresses_has_a_bound() -> None:

@@ -67,6 +67,13 @@ def test_edits_are_applied_in_order_to_each_attempt_anew(
     assert first.headers.never_indexed == head.headers.never_indexed
 
 
+@given(PAIRS, st.lists(st.sampled_from([b"host", b"accept", b"a", b"x-a", b"x"]), min_size=1, max_size=3))
+def test_a_single_removal_is_that_of_all_lines_of_these_names(pairs: Headers, names: list[bytes]) -> None:
+    edits = HeadEdits()
+    edits.remove(frozenset(names))
+    assert edits.apply(head_of(pairs)).headers.pairs() == [pair for pair in pairs if pair[0].lower() not in names]
+
+
 def test_without_edits_it_is_the_same_head() -> None:
     head = head_of([])
     assert HeadEdits().apply(head) is head

@@ -217,6 +217,7 @@ def test_a_connection_may_change_hosts() -> None:
         (PROXY, "X-Forwarded-For: 2001:DB9::1\r\n", "2001:db9::1"),
         (PROXY, "X-Forwarded-For: 6.6.6.6, unknown, 10.9.9.9\r\n", "10.9.9.9"),
         (PROXY, "X-Forwarded-For: nonsense\r\n", PROXY),
+        (PROXY, "X-Forwarded-For: ::ffff:1.1.1.1, ::ffff:10.9.9.9\r\n", "1.1.1.1"),  # from a socket for both families
     ],
 )
 def test_the_client_is_the_last_that_no_trusted_proxy_is(peer: str, claims: str, client: str) -> None:

@@ -40,6 +40,7 @@ class Client(ClientStream):
 
     def __init__(self) -> None:
         self.ip = "192.0.2.1"
+        self.has_unix_socket = False
         self.status = 0
         self.reason = ""
         self.retry_after = ""
@@ -118,6 +119,9 @@ class Client(ClientStream):
 
     def client_ip(self) -> str:
         return self.ip
+
+    def is_local(self) -> bool:
+        return self.has_unix_socket
 
 
 class Pod(PodStream):
@@ -321,9 +325,11 @@ class World:
         assert tracker is not None
         return tracker
 
-    def begin(self, head: RequestHead | None = None, client_ip: str = "192.0.2.1") -> tuple[ProxiedExchange, Client]:
+    def begin(
+        self, head: RequestHead | None = None, client_ip: str = "192.0.2.1", is_local: bool = False
+    ) -> tuple[ProxiedExchange, Client]:
         client = Client()
-        client.ip = client_ip
+        client.ip, client.has_unix_socket = client_ip, is_local
         exchange = self.proxy.open(head or request_head(), client)
         if not exchange.head.has_body:
             exchange.request_end([])
