@@ -191,8 +191,6 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     path = "/debug/revisions"
     if options.name:
         path += f"?revision={quote(key_of(options.name), safe='')}"
-        if not json.loads(ask_admin("GET", path))["revisions"]:
-            raise StartError(f"there is no revision {options.name}; `activator status` lists them")
     if options.watch and not options.json:
         from threading import Event
 
@@ -202,6 +200,8 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
         watch(lambda: ask_admin("GET", path), lambda: not Event().wait(1.0), console)
         return 0
     answer = ask_admin("GET", path)
+    if options.name and not json.loads(answer)["revisions"]:
+        raise StartError(f"there is no revision {options.name}; `activator status` lists them")
     if options.why is not None and not options.json:
         explained = why(answer, options.why)
         if explained is None:

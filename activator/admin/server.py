@@ -25,6 +25,7 @@ from aiohttp.web_protocol import RequestHandler
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
 from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
+from activator.config.specs import key_of
 from activator.runtime.clock import Now
 from activator.runtime.durations import parse_seconds
 from activator.runtime.errors import NoWorkerError, StartError
@@ -284,7 +285,7 @@ class AdminServer:
         after = request.query.get("after", "0")
         if not (after.isascii() and after.isdigit() and len(after) <= LINE_NUMBER_DIGITS_MAX):
             return _json({"problems": ["after: the number of a line, 0 for all"]}, status=400)
-        found = self._inside.program_output(name if "/" in name else f"default/{name}", int(after))
+        found = self._inside.program_output(key_of(name), int(after))
         if found is None:
             problem = f"there is no revision {name} with a local program; `activator status` lists revisions"
             return _json({"problems": [problem]}, status=404)
@@ -369,8 +370,7 @@ class AdminServer:
 
 
 def _key(request: web.Request) -> str:
-    name = request.match_info["name"]
-    return name if "/" in name else f"default/{name}"
+    return key_of(request.match_info["name"])
 
 
 def _outcome(request: web.Request, problem: str) -> web.Response:

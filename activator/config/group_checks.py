@@ -16,6 +16,7 @@ from activator.config.model.kinds import Size
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.config.places import Place
+from activator.config.specs import key_of
 from activator.runtime.units import GIB, KIB, MIB
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -97,7 +98,7 @@ class GroupChecker:
         if not group.members:
             at["members"].found("at least one revision", "an empty list")
         for place, name in at["members"].each(group.members):
-            key = name if "/" in name else f"default/{name}"
+            key = key_of(name)
             known = self._revisions.get(key)
             if known is None:
                 problem = f'there is no revision "{name}": name one of `revisions`, as `name` or `namespace/name`'
