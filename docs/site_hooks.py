@@ -38,7 +38,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def relinked(link: re.Match[str], page: str) -> str:
-    """The link as the site needs it, in the page `page`."""
+    """Return the link as the site needs it, in the page `page`."""
     source = PAGES.get(page, f"docs/{page}")
     target = os.path.normpath(os.path.join(os.path.dirname(source), link["target"]))
     page_of = {source: page for page, source in PAGES.items()}

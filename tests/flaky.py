@@ -2,8 +2,9 @@
 
     python -m tests.flaky [--runs 10] [--first SEED] [--busy 2] [-- PYTEST_ARGS]
 
-Prints each failure with the seed of its run; exits with 1 if there was one. Each busy process uses a core for up to two
-seconds and then pauses as long, as a neighbour on a machine of continuous integration does.
+Prints each failure with the seed of its run and keeps what the run printed in build/flaky-SEED.log. Exits with 1 if
+there was a failure. Each busy process uses a core for up to two seconds and then pauses as long, as a neighbour on a
+machine of continuous integration does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from tests.sources import ROOT
 
 BURST_S_MAX = 2.0
+LOGS = ROOT / "build"
 RUN_TIMEOUT_S = 2_400.0
 
 
@@ -50,6 +52,8 @@ def failures(seed: int, args: list[str]) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-m", "e2e and not deep and not soak", "tests/e2e", "tests/bench"]
     command += ["-n", "3", "--dist", "loadfile", "--order", str(seed), "-p", "no:cacheprovider", *args]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_TIMEOUT_S, check=False)
+    LOGS.mkdir(exist_ok=True)
+    (LOGS / f"flaky-{seed}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     lines = done.stdout.splitlines()
     found = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
     if done.returncode != 0 and not found:

@@ -64,7 +64,7 @@ def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
 
 
 def is_same_listener(one: str, other: str) -> bool:
-    """True if two sockets cannot listen on both addresses."""
+    """Return True if two sockets cannot listen on both addresses."""
     if is_unix(one) or is_unix(other):
         return is_unix(one) and is_unix(other) and path_of(one) == path_of(other)
     found, beside = split_address(one), split_address(other)  # port 0: the kernel chooses another each time
@@ -75,7 +75,7 @@ def is_same_listener(one: str, other: str) -> bool:
 
 
 def leads_to(pod: str, listener: str) -> bool:
-    """True if a connection to `pod` certainly reaches `listener` on this machine."""
+    """Return True if a connection to `pod` certainly reaches `listener` on this machine."""
     target, found = split_address(pod), split_address(listener)
     if is_unix(pod) or is_unix(listener) or target is None or found is None:
         return _canonical_address(pod) == _canonical_address(listener)
@@ -358,7 +358,7 @@ def _check_dns(at: Place, dns: Dns) -> None:
 
 
 def _is_address_pod(at: Place, pod: Pod) -> bool:
-    """True if it has an address to be checked; otherwise it has `srv`, or is a mistake."""
+    """Return True if it has an address to be checked; otherwise it has `srv`, or is a mistake."""
     if "srv" in at and "address" in at:
         at["srv"].advise("set `address` or `srv`, not both")
     elif pod.srv:

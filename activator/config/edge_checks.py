@@ -265,7 +265,7 @@ def is_loopback(address: str) -> bool:
 
 
 def is_method(text: str) -> bool:
-    """True for the name of a method: capital letters."""
+    """Return True for the name of a method: capital letters."""
     return _is_token(text) and text == text.upper()
 
 
@@ -274,7 +274,7 @@ def _is_token(text: str) -> bool:
 
 
 def is_peer(text: str) -> bool:
-    """True for a client: a network, or `unix` for the clients of a Unix socket."""
+    """Return True for a client: a network, or `unix` for the clients of a Unix socket."""
     return text == "unix" or _is_network(text)
 
 

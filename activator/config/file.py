@@ -372,7 +372,7 @@ def _pod_protocol(revision: Revision) -> str:
 
 
 def speaks_http2(revision: Revision) -> bool:
-    """True if its pods use HTTP/2."""
+    """Return True if its pods use HTTP/2."""
     return revision.protocol in {"h2c", "h2"}
 
 

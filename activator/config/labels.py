@@ -34,7 +34,7 @@ _LISTS: Final = ("hosts", "aliases", "upgrades")  # may be written with commas
 
 
 def is_enabled(labels: Mapping[str, str]) -> bool:
-    """True if the container declares a revision."""
+    """Return True if the container declares a revision."""
     return labels.get(ENABLE) == "true"
 
 

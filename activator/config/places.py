@@ -75,7 +75,7 @@ class Place:
         return Place(self._findings, (*self.path, step))
 
     def __contains__(self, key: str) -> bool:
-        """True if the file has this key, whether or not its value could be read."""
+        """Return True if the file has this key, whether or not its value could be read."""
         return self[key].item is not self.item
 
     def each(self, values: Iterable[T]) -> Iterator[tuple[Place, T]]:
@@ -113,7 +113,7 @@ class Place:
         return self.path not in self._findings.broken
 
     def sets(self, key: str) -> bool:
-        """True if the file has this key and its value could be read."""
+        """Return True if the file has this key and its value could be read."""
         return key in self and not self[key].is_unread
 
     def found(self, expected: str, found: str = "", where: str = "", beside: tuple[Place, ...] = ()) -> None:

@@ -132,7 +132,7 @@ class Reader:
 
 
 def _holds_secret(form: Form) -> bool:
-    """True if a text in the place of the value may be a secret."""
+    """Return True if a text in the place of the value may be a secret."""
     match form:
         case Choice():
             return any(map(_holds_secret, form.forms))

@@ -47,7 +47,7 @@ class Rule:
         return not (self.prefix or self.methods or self.headers or self.models)
 
     def shares_with(self, other: Rule) -> bool:
-        """True if the two split their requests."""
+        """Return True if the two split their requests."""
         return self.group == other.group and self.weight is not None and other.weight is not None
 
 

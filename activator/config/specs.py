@@ -138,7 +138,7 @@ class MatchSpec(msgspec.Struct, frozen=True):
     models: tuple[str, ...] = ()  # values of `model` in a JSON body; `name*` is a prefix
 
     def is_every(self) -> bool:
-        """True if every request matches."""
+        """Return True if every request matches."""
         return not (self.path or self.methods or self.headers or self.models)
 
 
@@ -313,7 +313,7 @@ def reroute(spec: RevisionSpec, **changes: Any) -> RevisionSpec:
 
 
 def stand_for_many(revision: Revision) -> bool:
-    """True if the entries of `pods` may stand for more pods: names and files determine how many."""
+    """Return True if the entries of `pods` may stand for more pods: names and files determine how many."""
     if revision.pods_file:
         return True
     for pod in revision.pods:

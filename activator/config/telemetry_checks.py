@@ -76,7 +76,7 @@ def _check_url(at: Place, url: str) -> None:
 
 
 def _is_address(text: str) -> bool:
-    """True for `host:port`; without a host, all interfaces are meant."""
+    """Return True for `host:port`; without a host, all interfaces are meant."""
     _, colon, port = text.rpartition(":")
     return bool(colon) and port.isdecimal() and int(port) <= 65_535
 

@@ -105,7 +105,7 @@ def _circle(key: str, following: dict[str, str]) -> list[str]:
 
 
 def _is_target(text: str) -> bool:
-    """True if it can be used in Location as it is."""
+    """Return True if it can be used in Location as it is."""
     if not (text.isascii() and text.isprintable()) or " " in text:
         return False
     parts = urlsplit(text)

@@ -47,7 +47,7 @@ class OwnPorts:
         return change
 
     def is_own(self, address: str) -> bool:
-        """True if a connection to `address` reaches a port of the activator."""
+        """Return True if a connection to `address` reaches a port of the activator."""
         self._refresh()
         if is_unix(address):
             return os.path.realpath(path_of(address)) in self._paths
@@ -88,7 +88,7 @@ class OwnPorts:
                 self._hosts.setdefault(port, set()).add(_canonical(host) or "0.0.0.0")
 
     def _is_local(self, host: str) -> bool:
-        """True if the IP address belongs to this machine: only then can it be bound."""
+        """Return True if the IP address belongs to this machine: only then can it be bound."""
         known = self._local.get(host)
         if known is None:
             if len(self._local) >= LOCAL_KNOWN_MAX:
@@ -107,7 +107,7 @@ def _can_be_bound(host: str) -> bool:
 
 
 def _any(host: str) -> bool:
-    """True for an address that reaches this machine whatever address the port is bound to."""
+    """Return True for an address that reaches this machine whatever address the port is bound to."""
     return host in {"0.0.0.0", "::"}
 
 

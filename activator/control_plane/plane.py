@@ -123,7 +123,7 @@ class ControlPlane:
             await source.close()
 
     def is_alive(self) -> bool:
-        """True if the loop of the state worker turns."""
+        """Return True if the loop of the state worker turns."""
         return self._now() - self.worker.turned_s < STALLED_AFTER_S
 
     async def settle(self) -> None:
@@ -137,7 +137,7 @@ class ControlPlane:
         return self.worker.supervision.over_budget(self._revisions(), self._now())
 
     def is_hopeless(self, grace_s: float) -> bool:
-        """True if a task of the control plane, or half of the revisions, has kept failing for `grace_s`."""
+        """Return True if a task of the control plane, or half of the revisions, has kept failing for `grace_s`."""
         return self.worker.supervision.is_hopeless(self._revisions(), grace_s, self._now())
 
     def _revisions(self) -> int:
@@ -221,7 +221,7 @@ class ControlPlane:
         return [reason for source in self._sources for reason in source.pending()]
 
     def is_listed(self) -> bool:
-        """True if every source has listed its revisions once, and the data plane has received them."""
+        """Return True if every source has listed its revisions once, and the data plane has received them."""
         return not self.pending() and self.worker.is_settled()
 
     # --- messages ---

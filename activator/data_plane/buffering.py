@@ -15,12 +15,12 @@ _STREAMED_REQUESTS: Final = (b"application/grpc",)
 
 
 def is_request_streamed(head: RequestHead) -> bool:
-    """True if the pod responds while the body is sent: gRPC."""
+    """Return True if the pod responds while the body is sent: gRPC."""
     return (head.headers.get(b"content-type") or b"").lower().startswith(_STREAMED_REQUESTS)
 
 
 def is_response_streamed(head: ResponseHead) -> bool:
-    """True for event streams, camera frames, gRPC, and responses with `X-Accel-Buffering: no`, as in nginx."""
+    """Return True for event streams, camera frames, gRPC, and responses with `X-Accel-Buffering: no`, as in nginx."""
     headers = head.headers
     if (headers.get(b"content-type") or b"").lower().startswith(_STREAMED_RESPONSES):
         return True

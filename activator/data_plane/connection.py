@@ -78,7 +78,7 @@ class Connection:
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
 
     def half_closes(self) -> bool:
-        """True if one direction can end before the other; TLS connections cannot do that."""
+        """Return True if one direction can end before the other; TLS connections cannot do that."""
         return self._transport is not None and self._transport.can_write_eof()
 
     def _parse_later(self) -> None:

@@ -147,11 +147,11 @@ class Exchange(Deadline):
         return self._client
 
     def is_client_full(self) -> bool:
-        """True if the client reads more slowly than it is sent data."""
+        """Return True if the client reads more slowly than it is sent data."""
         return self._client_full
 
     def has_client_taken(self) -> bool:
-        """True if the client has taken some of the response since the last call."""
+        """Return True if the client has taken some of the response since the last call."""
         taken_bytes = self._client.taken_bytes()
         has_taken = taken_bytes > self._taken_bytes
         self._taken_bytes = taken_bytes
@@ -294,5 +294,5 @@ class Exchange(Deadline):
         return self.attempts
 
     def was_tunnel(self) -> bool:
-        """True if it is or was a tunnel, whose duration and data depend on client and pod only."""
+        """Return True if it is or was a tunnel, whose duration and data depend on client and pod only."""
         return self.status == 101

@@ -98,7 +98,7 @@ _LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # used five times per request
 
 
 def is_legal(phase: i64, to: i64) -> bool:
-    """True if the table has a step from `phase` to `to`."""
+    """Return True if the table has a step from `phase` to `to`."""
     return _LEGAL[(phase << PHASE_BITS) | to] != 0
 
 

@@ -63,7 +63,7 @@ def connections_max(wanted: int, logs_limits: bool) -> int:
 
 
 def trusts_revision_headers(config: Config) -> bool:
-    """True if a request may name its revision."""
+    """Return True if a request may name its revision."""
     return config.trust_revision_headers or config.kubernetes is not None
 
 

@@ -68,7 +68,7 @@ class ClientStream:
         return 0
 
     def half_closes(self) -> bool:
-        """True if one direction of a tunnel can end before the other (not over TLS)."""
+        """Return True if one direction of a tunnel can end before the other (not over TLS)."""
         raise NotImplementedError
 
     def client_ip(self) -> str:
@@ -76,7 +76,7 @@ class ClientStream:
         raise NotImplementedError
 
     def is_local(self) -> bool:
-        """True if the client is connected to a Unix socket."""
+        """Return True if the client is connected to a Unix socket."""
         return False
 
     def endpoints(self) -> Endpoints | None:
@@ -88,7 +88,7 @@ class ClientStream:
         return "HTTP/1.1"
 
     def secure(self) -> bool:
-        """True if the client uses TLS."""
+        """Return True if the client uses TLS."""
         return False
 
 
@@ -200,7 +200,7 @@ class PodStream:
         return False
 
     def half_closes(self) -> bool:
-        """True if one direction of a tunnel can end before the other (not over TLS)."""
+        """Return True if one direction of a tunnel can end before the other (not over TLS)."""
         raise NotImplementedError
 
     def finish(self) -> None:

@@ -20,7 +20,7 @@ class User:
         self._revisions: frozenset[str] | None = None if revisions is None else frozenset(revisions)
 
     def may_use(self, key: str) -> bool:
-        """True if the user may use the revision `key`, namespace/name."""
+        """Return True if the user may use the revision `key`, namespace/name."""
         return self._revisions is None or key in self._revisions
 
 
@@ -44,7 +44,7 @@ class Access:
         return None
 
     def allows(self, key: str) -> bool:
-        """True if a user may use the revision `key`, namespace/name."""
+        """Return True if a user may use the revision `key`, namespace/name."""
         return any(user.may_use(key) for user in self.users)
 
     def name(self) -> str:

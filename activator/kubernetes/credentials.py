@@ -164,13 +164,13 @@ async def _bounded(reading: Awaitable[Any]) -> None:
 
 
 def _costs_a_call(loader: Any) -> bool:
-    """True if a new read would run a program or make a call, which is done only after a 401."""
+    """Return True if a new read would run a program or make a call, which is done only after a 401."""
     user = loader._user  # as in the library's own refresh_token
     return loader.provider is not None or (user is not None and "exec" in user)
 
 
 def _any_exists(files: str) -> bool:
-    """True if one of the files of a list like KUBECONFIG's exists."""
+    """Return True if one of the files of a list like KUBECONFIG's exists."""
     return any(os.path.exists(os.path.expanduser(file)) for file in files.split(os.pathsep) if file)
 
 

@@ -141,7 +141,7 @@ class ObjectStore(Generic[Object]):
         return "version_only" if unchanged(old, item) else "missed_change"
 
     def _is_behind(self, key: Key, listed: Metadata | Version, touched: bool) -> bool:
-        """True if the store's state of an object is older than the list's."""
+        """Return True if the store's state of an object is older than the list's."""
         old = self.objects.get(key)
         if old is None:
             return not touched  # touched: deleted during the list
@@ -242,7 +242,7 @@ def _is_same_in_another_version(old: KubeObject, new: KubeObject) -> bool:
 
 
 def _newer(old: KubeObject, list_number: int | None, touched: bool) -> bool:
-    """True if the store's object is newer than the list that does not have it."""
+    """Return True if the store's object is newer than the list that does not have it."""
     known = version_number(old.metadata.resource_version)
     if list_number is None or known is None:
         return touched

@@ -314,7 +314,7 @@ class BareObject(KubeObject, frozen=True, gc=False):
 
 
 def unchanged(old: KubeObject, new: KubeObject) -> bool:
-    """True if no field that routing may depend on differs. Both objects are of the same type."""
+    """Return True if no field that routing may depend on differs. Both objects are of the same type."""
     if old.metadata.uid != new.metadata.uid:
         return False
     for name in new.__struct_fields__:

@@ -211,7 +211,7 @@ class Relister(Generic[Object]):
         return repairs
 
     def _is_current(self, version_before: str, version: str) -> bool:
-        """True if the list is not older than the store; otherwise a new list is requested."""
+        """Return True if the list is not older than the store; otherwise a new list is requested."""
         self._reflector.answered()
         if not _went_back(version_before, version):
             return True
@@ -227,6 +227,6 @@ class Relister(Generic[Object]):
 
 
 def _went_back(before: str, now: str) -> bool:
-    """True if the server's version has gone back, as after a restored backup."""
+    """Return True if the server's version has gone back, as after a restored backup."""
     number_before, number_now = version_number(before), version_number(now)
     return number_before is not None and number_now is not None and number_now < number_before

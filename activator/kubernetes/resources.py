@@ -85,7 +85,7 @@ class Scope(msgspec.Struct, frozen=True):
         return Selection(selection.resource, self.namespace, ",".join(labels), ",".join(fields))
 
     def holds(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """True if an object of the selection belongs to this part."""
+        """Return True if an object of the selection belongs to this part."""
         if namespace != self.namespace or (self.name and name != self.name):
             return False
         return all(labels.get(label) == value for label, value in self.labels)

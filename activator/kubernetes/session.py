@@ -83,6 +83,6 @@ def _tls_of(configuration: Configuration) -> ssl.SSLContext:
 
 
 def _has_environment_settings() -> bool:
-    """True if a proxy or a netrc file is configured in the environment."""
+    """Return True if a proxy or a netrc file is configured in the environment."""
     netrc = os.environ.get("NETRC") or os.path.expanduser(_NETRC_FILE)
     return bool(getproxies()) or os.path.exists(netrc)

@@ -50,7 +50,7 @@ class Contact:
         self.held: int = 0  # those of them whose slots it cannot grant yet
 
     def is_in(self, view: GroupView) -> bool:
-        """True if the replica that has this seat is a member of the view."""
+        """Return True if the replica that has this seat is a member of the view."""
         return self.replica is not None and self.replica.number in {one.number for one in view.replicas}
 
     def forget_life(self) -> None:
@@ -169,7 +169,7 @@ class Contacts:
         return tuple([(one.process, one.started) for one in contact.replica.data_planes if one.process])
 
     def is_taken(self, seat: int, number: int) -> bool:
-        """True if a life of the seat other than `number` is linked, reachable, and no later life itself (rule 6).
+        """Return True if another life of the seat than `number` is linked and reachable (rule 6).
 
         That life is alive, so `number` may not take its seat.
         """
@@ -179,13 +179,13 @@ class Contacts:
         return contact.replica.number != number and self.reaches(contact)
 
     def reaches(self, contact: Contact) -> bool:
-        """True if its holder is reachable: it sent a message within `silence_s` (rule 1), and is no later life."""
+        """Return True if it sent a message within `silence_s` (rule 1) and no later life has taken its seat."""
         if contact.replica is None or self._now() - contact.silent_since_s > self._rules.silence_s:
             return False
         return not self.is_later_life(contact)
 
     def is_empty(self, contact: Contact) -> bool:
-        """True if no replica has the seat (rule 5)."""
+        """Return True if no replica has the seat (rule 5)."""
         if contact.replica is not None or self._now() - contact.vacant_s > self._rules.silence_s:
             return False
         return not self.holder(contact.seat)
@@ -195,7 +195,7 @@ class Contacts:
         return next((one for one in self._alive if seat_of(one) == seat and one not in self._released), 0)
 
     def is_later_life(self, contact: Contact) -> bool:
-        """True if the linked life may not take part, because a former one of its seat may be alive (rule 6)."""
+        """Return True if the linked life may not take part, because a former one of its seat may be alive (rule 6)."""
         return contact.replica is not None and self.holder(contact.seat) not in (0, contact.replica.number)
 
     # --- all seats ---
@@ -257,7 +257,7 @@ class Contacts:
         return sorted(self.may_act() - {one.number for one in view.replicas})
 
     def are_all_known(self) -> bool:
-        """True if each seat has introduced its holder, or has none."""
+        """Return True if each seat has introduced its holder, or has none."""
         return all(contact.replica is not None or self.is_empty(contact) for contact in self.by_seat.values())
 
     def possible(self) -> set[int]:
@@ -266,12 +266,12 @@ class Contacts:
         return {self._seat, *taken}
 
     def is_majority(self, seats: set[int]) -> bool:
-        """True if these are more than half of the seats that may be in use, or half of them with the lowest one."""
+        """Return True if these are more than half of the possible seats, or half of them with the lowest one."""
         possible = self.possible()
         return 2 * len(seats) > len(possible) or (2 * len(seats) == len(possible) and min(possible) in seats)
 
     def has_majority(self) -> bool:
-        """True if the reachable seats, with the own one, are a majority."""
+        """Return True if the reachable seats, with the own one, are a majority."""
         return self.is_majority(self.reached())
 
     def describe(self) -> list[dict[str, object]]:

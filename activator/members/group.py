@@ -253,7 +253,7 @@ class Group:
         return min(self.contacts.reached())
 
     def may_write(self) -> bool:
-        """True if this replica may write objects of the cluster.
+        """Return True if this replica may write objects of the cluster.
 
         It must have had messages of a majority within `silence_s` by its own clock, and none of these replicas may be
         in another view: in a view without this replica, or in a later one that this replica has not accepted. A
@@ -317,7 +317,7 @@ class Group:
         self._reconsider()
 
     def _is_late(self) -> bool:
-        """True if this replica itself is a later life (rule 6)."""
+        """Return True if this replica itself is a later life (rule 6)."""
         return not self.effective.epoch and self.contacts.holder(self.seat) != 0
 
     def _suspect(self) -> None:

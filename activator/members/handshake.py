@@ -153,7 +153,7 @@ class _Transcript:
         return hmac.digest(self._key, b"\0".join([purpose, self._sent.digest(), *more]), "sha256")
 
     def check(self, code: bytes, purpose: bytes, *more: bytes) -> None:
-        """Raises HandshakeError."""
+        """Compare `code` with that of all frames so far and of `more`. Raises HandshakeError."""
         if not hmac.compare_digest(code, self.code(purpose, *more)):
             raise HandshakeError(WITHOUT_KEY)
 
@@ -285,7 +285,7 @@ class Seal:
         return _frame_code(self._keys.sends, self._sent, data)
 
     def fits(self, data: memoryview, code: memoryview) -> bool:
-        """True if this is the code of the next frame of the other side."""
+        """Return True if this is the code of the next frame of the other side."""
         self._received += 1
         return hmac.compare_digest(_frame_code(self._keys.receives, self._received, data), code)
 

@@ -314,7 +314,7 @@ class Membership(GroupSide):
         self.group.set_roster(set(addresses))
 
     def can_take_loads(self, seat: int) -> bool:
-        """True if there is a link whose other end supports `Loads` and has not fallen behind."""
+        """Return True if there is a link whose other end supports `Loads` and has not fallen behind."""
         link = self._links.get(seat)
         return (
             link is not None and link.version >= LOADS_PROTOCOL and link.wire.backlog_bytes <= LOADS_BACKLOG_BYTES_MAX
@@ -395,7 +395,7 @@ class Membership(GroupSide):
         return Party(self._config.group, self.replica, data_plane, self._address, self._process)
 
     def _accepts(self, greeting: Greeting) -> None:
-        """Raises HandshakeError."""
+        """Check that the greeting's replica may join this group. Raises HandshakeError."""
         party = greeting.party
         seat = seat_of(party.replica)
         known = self._addresses.get(seat)

@@ -64,5 +64,5 @@ def epoch_count(epoch: int) -> int:
 
 
 def follows_on(former: int, epoch: int) -> bool:
-    """True if no replica can have been in a view between these two."""
+    """Return True if no replica can have been in a view between these two."""
     return epoch_count(epoch) == epoch_count(former) + 1

@@ -75,7 +75,7 @@ class PlaneLinks:
             self._link(pair, 0.0)
 
     def wants(self, own: int, other: int) -> bool:
-        """True if these two must have a link, and ours is alive."""
+        """Return True if these two must have a link, and ours is alive."""
         return (own, other) in self._seats and own in self.own
 
     def take(self, connection: Connection) -> None:

@@ -35,12 +35,12 @@ def started_at(process: int) -> int:
 
 
 def have_ended(processes: Iterable[Process]) -> bool:
-    """True if it is certain that all of these processes of this machine have ended."""
+    """Return True if it is certain that all of these processes of this machine have ended."""
     return all(one.process and one.started and not _may_live(one) for one in processes)
 
 
 def _may_live(process: Process) -> bool:
-    """True unless the kernel has no such process, or one that was started at another time."""
+    """Return True unless the kernel has no such process, or one that was started at another time."""
     try:
         pidfd = os.pidfd_open(process.process)
     except ProcessLookupError:
@@ -75,7 +75,7 @@ class EndOfProcesses:
             self._loop.call_soon(self._end)
 
     def watches(self, process: Process) -> bool:
-        """True if this process is watched and has not ended."""
+        """Return True if this process is watched and has not ended."""
         return any(one == process for one in self._watched.values())
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class Readiness:
         ]
 
     def _may_any_grant(self, effective: GroupView, may_grant: bool) -> bool:
-        """False if all revisions of the reachable members, this one included, wait for an unreachable member."""
+        """Return False if all revisions of the reachable members and of this one wait for an unreachable member."""
         if not effective.epoch or not may_grant:
             return True  # `waiting_for` has these reasons
         known = [self.own, *[(one.owned, one.held) for one in self._contacts.reachable()]]

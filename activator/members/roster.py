@@ -32,7 +32,7 @@ class Roster(ABC):
 
     @abstractmethod
     async def is_gone(self, seat: int, address: str) -> bool:
-        """True if it is proven that the holder of this seat with this address has ended and cannot return."""
+        """Return True if it is proven that the holder of this seat with this address has ended and cannot return."""
 
     @abstractmethod
     async def leave(self) -> None:
@@ -85,7 +85,7 @@ def _own_seat(addresses: Mapping[int, str], listen: str, address: str) -> int:
 
 
 def _is_here(host: str) -> bool:
-    """True if this machine has this address."""
+    """Return True if this machine has this address."""
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as sock:

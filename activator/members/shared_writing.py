@@ -31,7 +31,7 @@ class Links(Protocol):
     """The links of the group."""
 
     def can_take_loads(self, seat: int) -> bool:
-        """True if there is a link whose other end supports `Loads` and has not fallen behind."""
+        """Return True if there is a link whose other end supports `Loads` and has not fallen behind."""
 
     def send(self, seat: int, message: GroupMessage) -> None:
         """Send a message to the holder of this seat, if there is a link."""

@@ -40,7 +40,7 @@ class Writers(msgspec.Struct, frozen=True):
     present: frozenset[int] = frozenset()
 
     def writes(self, uid: str) -> bool:
-        """True if this replica writes to the object with this UID."""
+        """Return True if this replica writes to the object with this UID."""
         if not self.is_allowed or not self.views:
             return False
         if not all(places and owner_of(uid, places) == self.own for places in self.views):

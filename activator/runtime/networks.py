@@ -15,7 +15,7 @@ def canonical(address: Address) -> Address:
 
 
 def is_within(ip: str, networks: Iterable[Network]) -> bool:
-    """True if the address is in one of the networks, an IPv4-mapped one as IPv4; False if it is not an address."""
+    """Return True if the address (IPv4-mapped: as IPv4) is in one of the networks; False if it is no address."""
     try:
         address = canonical(ipaddress.ip_address(ip.partition("%")[0]))
     except ValueError:

@@ -67,7 +67,7 @@ class Template:
             self._has_ended = True
 
     def has_ended(self) -> bool:
-        """True if it has ended with all its workers. Calls `ended` the first time."""
+        """Return True if it has ended with all its workers. Calls `ended` the first time."""
         if not self._has_ended:
             return False
         try:

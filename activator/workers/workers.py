@@ -88,7 +88,7 @@ class Workers(GroupDataPlanes):
 
     @abstractmethod
     def requests(self) -> RequestReader | None:
-        """The counts of requests for Knative's metrics; None if they are counted in this process."""
+        """Return the counts of requests for Knative's metrics; None if they are counted in this process."""
 
     @abstractmethod
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:

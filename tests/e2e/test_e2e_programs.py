@@ -267,7 +267,9 @@ def test_nginx_in_the_background_is_told_to_stay_and_in_the_foreground_writes_to
 
     write("on")
     activator = run_activator(configured([fixed(port, [nginx, "-c", str(path)], idle="100ms")]))
-    answer = ask(activator.address, request())
+    # What it left behind serves until the activator has noticed that the first process ended.
+    answer = eventually(partial(refused, activator))
+    assert answer is not None
     assert (answer.status, answer.reason) == (503, "revision_failed")
     assert b"put itself into the background" in answer.body
     write("off")
@@ -275,6 +277,11 @@ def test_nginx_in_the_background_is_told_to_stay_and_in_the_foreground_writes_to
     eventually(lambda: not activator.revision("app")["failure"], "it may be tried again")
     assert ask(activator.address, request()).body == b"served"
     activator.wait_log("start worker processes", count=2)
+
+
+def refused(activator: Activator) -> Answer | None:
+    answer = ask(activator.address, request())
+    return answer if (answer.status, answer.body) != (200, b"served") else None
 
 
 def is_another(activator: Activator, body: bytes) -> bool:

@@ -115,7 +115,7 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     ] = None
 
     def is_secure(self) -> bool:
-        """True if it serves TLS."""
+        """Return True if it serves TLS."""
         return bool(self.certificate or self.certificates)
 
 

@@ -36,7 +36,7 @@ class Draft:
         return min(self.member.since_s, now_s)
 
     def exceeds_scale(self) -> bool:
-        """True if this plan's grant, together with leaving programs, exceeds `max_scale`."""
+        """Return True if this plan's grant, together with leaving programs, exceeds `max_scale`."""
         member = self.member
         living = self.grant + member.leaving + member.stopping_asleep
         return self.grant > member.granted and 0 < member.most < living
@@ -65,7 +65,7 @@ class Drafts:
         self._places = range(len(view.budget))
 
     def fits_now(self) -> bool:
-        """True if the grants fit beside everything that still holds resources; reservations do not count."""
+        """Return True if the grants fit beside everything that still holds resources; reservations do not count."""
         view = self.view
         if view.exclusive:
             holders = sum(
@@ -93,7 +93,7 @@ class Drafts:
         return True
 
     def fits_soon(self) -> bool:
-        """True if the grants and reservations fit after the leaving programs have ended."""
+        """Return True if the grants and reservations fit after the leaving programs have ended."""
         view = self.view
         if view.exclusive:
             return sum(one.grant > 0 or one.reserved > 0 for one in self.all) <= 1

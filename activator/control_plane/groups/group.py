@@ -160,11 +160,11 @@ class Group:
         self.plan()
 
     def has_claims(self) -> bool:
-        """True if a member waits for its turn."""
+        """Return True if a member waits for its turn."""
         return any(state.wait is not None for state in self.members.values())
 
     def is_held(self) -> bool:
-        """True if revisions that have left the group still have programs."""
+        """Return True if revisions that have left the group still have programs."""
         self._held_by_former()
         return bool(self.former)
 

@@ -168,7 +168,7 @@ class AskedPod:
         self._wake.set()
 
     def is_asking(self) -> bool:
-        """True if it has not answered and its task is running."""
+        """Return True if it has not answered and its task is running."""
         return not self._answered and self.task is not None and not self.task.done()
 
     def rest(self) -> None:

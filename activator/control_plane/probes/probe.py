@@ -157,7 +157,7 @@ def _listening(host: str, port: int) -> Listening | None:
 
 
 def _may_try(address: str) -> bool:
-    """True if it is time to connect although the kernel shows no listener: a packet filter may redirect the port.
+    """Return True if it is time to connect although the kernel shows no listener (a packet filter may redirect it).
 
     Not with each question: a program that begins to listen between the two would lose a connection.
     """

@@ -72,7 +72,7 @@ class ExpeditedProbing:
         self._last_s = now_s
 
     def is_on(self, now_s: float) -> bool:
-        """True if requests waited within the last PROBE_EXPEDITE_S."""
+        """Return True if requests waited within the last PROBE_EXPEDITE_S."""
         return now_s - self._last_s <= PROBE_EXPEDITE_S
 
 

@@ -39,7 +39,7 @@ class Api(Protocol):
 
 
 def is_conflict(error: Exception) -> bool:
-    """True if another manager owns a field or a precondition fails: 409, or 422 where a patch names another UID."""
+    """Return True if another manager owns a field or a precondition fails: 409, or 422 if a patch names another UID."""
     found = error_type_of(error)
     return found is ErrorType.CONFLICT or (found is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
 

@@ -109,7 +109,7 @@ class EventComponent:
         self._budgets.pop(uid, None)
 
     def has_work(self, run: Pass) -> bool:
-        """True also if a count is to be written later: the pass returns when."""
+        """Return True also if a count is to be written later: the pass returns when."""
         return run.desired.key in self._pending or run.desired.uid in self._unwritten
 
     async def run(self, run: Pass) -> Outcome:

@@ -49,7 +49,7 @@ class Kinds:
         return right.path(namespace, target.name)
 
     def may_apply(self, target: TargetReference) -> bool:
-        """True if its scale accepts a server-side apply; that of a custom resource answers 500 (Kubernetes 1.36)."""
+        """Return True if its scale accepts a server-side apply; a custom resource's answers 500 (Kubernetes 1.36)."""
         return (target.api_version, target.kind) in SCALES
 
     async def _found(self, target: TargetReference) -> Right | None:

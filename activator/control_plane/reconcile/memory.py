@@ -136,7 +136,7 @@ def _newer(watched: Seen | UnsetType | None, answer: Seen | UnsetType | None, ag
 
 
 def is_newer(version: str, than: str) -> bool:
-    """True if one resource version is newer than another; False if one of them is not a number."""
+    """Return True if one resource version is newer than another; False if one of them is not a number."""
     if not (version.isascii() and version.isdigit() and than.isascii() and than.isdigit()):
         return False
     return int(version) > int(than)

@@ -144,7 +144,7 @@ class ScaleComponent:
 
 
 def _was_changed(settled: tuple[str, int] | None, scale: ScaleSeen) -> bool:
-    """True if the replicas of this target were as wanted before, and are another number now."""
+    """Return True if the replicas of this target were as wanted before, and are another number now."""
     return settled is not None and settled[0] == scale.uid and settled[1] != scale.replicas
 
 

@@ -173,7 +173,7 @@ def _surplus(wanted: Traffic, seen: TrafficSeen) -> list[FrontSliceSeen]:
 
 
 async def shows_pods(api: Api, namespace: str, service: str) -> bool:
-    """True if the cluster's slices of this Service have a ready endpoint."""
+    """Return True if the cluster's slices of this Service have a ready endpoint."""
     labels = f"{SERVICE_NAME_LABEL}={service},{MANAGED_BY_LABEL}={THE_CLUSTERS}"
     query = {"labelSelector": labels, "limit": str(SLICES_LISTED_MAX)}
     body = await api.list_page(ENDPOINT_SLICES.collection(namespace), query)

@@ -154,7 +154,7 @@ def status_seen(body: bytes) -> StatusSeen:
 
 
 def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> bool:
-    """True if the Service is as wanted. Ports and labels that others added do not count, another selector does."""
+    """Return True if the Service is as wanted, whatever ports and labels others have added."""
     return (
         seen.name == service.name
         and seen.activation == desired.name
@@ -167,7 +167,7 @@ def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> boo
 
 
 def is_status(seen: StatusSeen, desired: Desired) -> bool:
-    """True if the status is as wanted; times do not count."""
+    """Return True if the status is as wanted; times do not count."""
     if (
         seen.observed_generation != desired.generation
         or seen.ready != desired.ready

@@ -74,7 +74,7 @@ class WorkQueue:
         return not self and not any(key.is_active for key in self._keys.values())
 
     def is_free(self, key: str) -> bool:
-        """True if the key has no running pass, does not wait and has not failed."""
+        """Return True if the key has no running pass, does not wait and has not failed."""
         return key not in self._keys
 
     def put(self, key: str, urgent: bool = False) -> None:

@@ -195,7 +195,7 @@ class Autoscaler:
             revision.busy_s = max(revision.busy_s, self._now() - ago_s)
 
     def has_requests(self, key: str) -> bool:
-        """True if the revision has a request in flight or in its queue."""
+        """Return True if the revision has a request in flight or in its queue."""
         revision = self._revisions.get(key)
         return revision is not None and revision.carried > 0
 

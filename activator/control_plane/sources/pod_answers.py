@@ -23,7 +23,7 @@ _NO_ANSWER: Final = (False, False)
 
 
 def cluster_pod(address: str) -> str:
-    """The identity of the Service at this address, in place of its pods."""
+    """Return the identity of the Service at this address, in place of its pods."""
     return _CLUSTER + address
 
 
@@ -77,12 +77,12 @@ class PodAnswers:
             self._rebuild(effect.key, effect.pods, effect.complete)
 
     def has_answer(self, key: str) -> bool:
-        """True if requests can be sent to a pod or to the Service."""
+        """Return True if requests can be sent to a pod or to the Service."""
         known = self._known.get(key)
         return known is not None and bool(known.up or known.services)
 
     def has_pod(self, key: str) -> bool:
-        """True if a pod may be picked."""
+        """Return True if a pod may be picked."""
         known = self._known.get(key)
         return known is not None and bool(known.up)
 

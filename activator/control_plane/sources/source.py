@@ -21,7 +21,7 @@ class Source:
         """Release everything; nothing is submitted afterwards."""
 
     def declares(self, key: str) -> bool:
-        """True if the revision exists because this source declares it."""
+        """Return True if the revision exists because this source declares it."""
         return False
 
     def resubmit(self, key: str) -> None:

@@ -22,7 +22,7 @@ class AddressIndex:
         return address not in self._one and address not in self._more
 
     def is_shared(self, address: str) -> bool:
-        """True if more than one pod is at the address."""
+        """Return True if more than one pod is at the address."""
         return address in self._more
 
     def at(self, address: str) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ END: Final = "<!-- end of the table -->\n"
 
 
 def is_legal(state: int, event: str, to: int) -> bool:
-    """True if a pod in `state` may be in the state `to` after `event`; EMPTY stands for an unknown pod."""
+    """Return True if a pod in `state` may be in the state `to` after `event`; EMPTY stands for an unknown pod."""
     return (state, event, to) in _LEGAL
 
 

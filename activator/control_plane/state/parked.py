@@ -68,7 +68,7 @@ class Parked:
 
 
 def _is_outdated(lost: Change, newer: list[Change]) -> bool:
-    """True if the subject was removed or reported again; a finding of the auditor stays, and folds with the new one."""
+    """Return True if the subject was removed or reported again; an auditor's finding stays, merged with the new one."""
     if any(type(change) is RevisionGone for change in newer):
         return True
     key = fold_key(lost)

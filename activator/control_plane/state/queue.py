@@ -66,7 +66,7 @@ _OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodSetAside, PodServed, T
 
 
 def _may_be_dropped(change: Change) -> bool:
-    """True if a full queue may drop it: its source can submit it again, and no request depends on it."""
+    """Return True if a full queue may drop it: its source can submit it again, and no request depends on it."""
     return isinstance(change, PodSeen) and change.status is not PodStatus.DRAINING
 
 

@@ -76,7 +76,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         return PENDING
 
     def contends(self) -> bool:
-        """True if it may have its address: in service, reported by a source, and by none as terminating."""
+        """Return True if it may have its address: in service, reported by a source, and by none as terminating."""
         return len(self.claims) > 0 and not self.is_aside and _DRAINING not in self.claims.values()
 
     def wants_probe(self) -> bool:
@@ -88,11 +88,11 @@ class PodRecord(msgspec.Struct, frozen=True):
         return state == QUARANTINED
 
     def is_listed(self) -> bool:
-        """True if a source other than the pod itself reports it."""
+        """Return True if a source other than the pod itself reports it."""
         return any(source != PUSH for source in self.claims)
 
     def ages(self) -> bool:
-        """True if its state may change by time alone."""
+        """Return True if its state may change by time alone."""
         if self.pushed_s > 0.0:
             return True
         return _NOT_READY in self.claims.values() and self.state() == NOT_READY

@@ -187,7 +187,7 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
 
 
 def _is_declared_ready(old: PodRecord, change: PodSeen) -> bool:
-    """True if its source reported another status before, and now reports it ready without a probe."""
+    """Return True if its source reported another status before, and now reports it ready without a probe."""
     ready = PodStatus.READY
     return change.status is ready and not change.probe and old.claims.get(change.source) is not ready
 

@@ -124,7 +124,7 @@ class Supervision:
         return [f"{_owner_name(key)} has failed {failing[key]} times in a row" for key in reported]
 
     def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
-        """True if an owner beyond its budget has failed for `grace_s`, and the activator should be restarted.
+        """Return True if an owner beyond its budget has failed for `grace_s`, and the activator should be restarted.
 
         A restart affects all revisions: so it takes the worker itself or a task of the control plane, or half of the
         revisions.
@@ -144,7 +144,7 @@ class Supervision:
 
 
 def _is_own(key: str) -> bool:
-    """True for the key of the worker or of a task: every revision depends on them."""
+    """Return True for the key of the worker or of a task: every revision depends on them."""
     return key == WORKER or key.startswith(TASK)
 
 

@@ -70,7 +70,7 @@ class Tally:
         return tally
 
     def may_eject(self, pod: Counted, share: float) -> bool:
-        """True if one more pod may be quarantined: within the share, and never the last ready one."""
+        """Return True if one more pod may be quarantined: within the share, and never the last ready one."""
         others = self.ready
         if pod.slot_state == READY and pod.limit != 0:
             others -= 1

@@ -189,7 +189,7 @@ class StateWorker:
         return future
 
     def is_settled(self) -> bool:
-        """True if all changes that waited in the first turn have been applied, or the queue is empty."""
+        """Return True if all changes that waited in the first turn have been applied, or the queue is empty."""
         return (self._first_due > 0 and self.changes_total >= self._first_due) or len(self.queue) == 0
 
     @property

@@ -27,7 +27,7 @@ class AnswerKeeper:
     """The store, as a stored response sees it."""
 
     def fits(self, answer: KeptAnswer, count: int) -> bool:
-        """True if `count` more bytes would fit."""
+        """Return True if `count` more bytes would fit."""
         raise NotImplementedError
 
     def grow(self, answer: KeptAnswer, count: int) -> bool:

@@ -87,7 +87,7 @@ class AnswerLinks:
                 receiver.unreachable()
 
     def has_ended(self, member: int) -> bool:
-        """True if the data plane was a member and has ended, so that its responses are lost.
+        """Return True if the data plane was a member and has ended, so that its responses are lost.
 
         False for one that this data plane has never known, because it may be new.
         """

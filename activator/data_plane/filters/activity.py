@@ -171,7 +171,7 @@ class ActivityWatch(BodyWatcher):
 
 
 def is_comment(data: bytes) -> bool:
-    """True if the data consists of comments and empty lines of an event stream only."""
+    """Return True if the data consists of comments and empty lines of an event stream only."""
     if len(data) > COMMENT_BYTES_MAX:
         return False
     return all(line.startswith(b":") or not line for line in data.splitlines())

@@ -171,7 +171,7 @@ def credentials_of(head: RequestHead) -> list[tuple[bytes, FieldEdit]]:
 
 
 def _is_api_key(block: bytes, pos: i64, end: i64) -> bool:
-    """True if the line is X-Api-Key, or a name that a server could take for it."""
+    """Return True if the line is X-Api-Key, or a name that a server could take for it."""
     size: i64 = len(_API_KEY)
     return end - pos > size and block[pos + size] == _COLON and block[pos : pos + size].lower() in _API_KEYS
 

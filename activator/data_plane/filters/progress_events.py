@@ -36,7 +36,7 @@ _FAILS: Final = 3  # the body becomes the text of an error event
 
 
 def takes_events(head: RequestHead) -> bool:
-    """True if the client accepts an event stream."""
+    """Return True if the client accepts an event stream."""
     if head.method == b"HEAD":
         return False
     accept = head.headers.get(b"accept")

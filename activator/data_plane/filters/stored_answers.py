@@ -58,7 +58,7 @@ class StoredAnswers(Filter):
 
 
 def prefers_async(head: RequestHead) -> bool:
-    """True if a Prefer field contains the preference, with any parameters."""
+    """Return True if a Prefer field contains the preference, with any parameters."""
     if head.headers.get(_NAME) is None:
         return False
     return any(

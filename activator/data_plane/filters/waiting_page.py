@@ -121,7 +121,7 @@ class WaitingPage(Filter):
 
 
 def wants_page(head: RequestHead) -> bool:
-    """True for the navigation of a browser, which displays the response."""
+    """Return True for the navigation of a browser, which displays the response."""
     if head.method != b"GET" or head.has_body:
         return False
     mode = head.headers.get(b"sec-fetch-mode")

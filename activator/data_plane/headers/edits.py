@@ -39,7 +39,7 @@ class FieldEdit:
         self._size: i64 = sizes.pop() if len(sizes) == 1 else 0
 
     def has(self, line: bytes) -> bool:
-        """True if the edit names the field of this line."""
+        """Return True if the edit names the field of this line."""
         if (self._letters >> (line[0] & 31)) & 1 == 0:
             return False
         size = self._size

@@ -85,7 +85,7 @@ class Origins:
         return origin
 
     def is_trusted(self, ip: str) -> bool:
-        """True if the address is in a trusted network; False if it is not an address."""
+        """Return True if the address is in a trusted network; False if it is not an address."""
         return bool(self.trusted) and is_within(ip, self.trusted)
 
     def request_id(self) -> bytes:
@@ -227,7 +227,7 @@ def _value_of(claims: list[bytes], lowered_name: bytes) -> bytes:
 
 
 def _is_plain(line: bytes, colon: i64) -> bool:
-    """True if one space follows the colon, and nothing needs to be stripped from the value."""
+    """Return True if one space follows the colon, and nothing needs to be stripped from the value."""
     end: i64 = len(line)
     return end > colon + 2 and line[colon + 1] == _SPACE and line[colon + 2] > _SPACE and line[end - 1] > _SPACE
 
@@ -260,7 +260,7 @@ def _addresses(claims: list[bytes]) -> list[str]:
 
 
 def is_valid_request_id(request_id: bytes) -> bool:
-    """True if the id is short and has only letters, digits and common separators, so that it can be shown anywhere."""
+    """Return True if the id is short and has only letters, digits and common separators: it can be shown anywhere."""
     size: i64 = len(request_id)
     if not 0 < size <= _REQUEST_ID_MAX:
         return False

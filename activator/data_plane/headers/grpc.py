@@ -43,7 +43,7 @@ _TIMEOUT_NAME: Final = b"grpc-timeout"
 
 
 def is_grpc(head: RequestHead) -> bool:
-    """True if the content type is that of gRPC, with or without a message format."""
+    """Return True if the content type is that of gRPC, with or without a message format."""
     value = (head.headers.get(b"content-type") or b"").lower()
     return value.startswith(_CONTENT_TYPE) and value[len(_CONTENT_TYPE) :][:1] in {b"", b"+", b";"}
 

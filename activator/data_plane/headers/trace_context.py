@@ -58,7 +58,7 @@ class Sampler:
         self._entropy = entropy
 
     def draw(self) -> bool:
-        """True if a trace without a parent is sampled."""
+        """Return True if a trace without a parent is sampled."""
         return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
 
     def begin(self, head: RequestHead) -> TraceContext | None:
@@ -83,7 +83,7 @@ class Sampler:
 
 
 def is_traceparent(value: bytes) -> bool:
-    """True if the value is valid in its version; later versions may be longer."""
+    """Return True if the value is valid in its version; later versions may be longer."""
     size = len(value)
     if size < _LENGTH or value[2:3] != b"-" or value[35:36] != b"-" or value[52:53] != b"-":
         return False
@@ -95,7 +95,7 @@ def is_traceparent(value: bytes) -> bool:
 
 
 def is_sampled(traceparent: bytes) -> bool:
-    """True if the sampled flag is set in the last byte."""
+    """Return True if the sampled flag is set in the last byte."""
     return bool(int(traceparent[53:55], 16) & 1)
 
 

@@ -245,5 +245,5 @@ class SharedLoads(Deadline):
 
 
 def _is_shared(throttler: RevisionThrottler) -> bool:
-    """True if each data plane picks pods for this revision independently."""
+    """Return True if each data plane picks pods for this revision independently."""
     return throttler.spec.container_concurrency <= 0 and not throttler.queue.removed

@@ -313,7 +313,7 @@ class Lending(SlotLender):
         return {number for number, borrower in self.borrowers.items() if borrower.slots or borrower.waiters}
 
     def is_lending(self) -> bool:
-        """True if other members have slots."""
+        """Return True if other members have slots."""
         return any(borrower.slots for borrower in self.borrowers.values())
 
     # --- calls of the throttler ---

@@ -91,7 +91,7 @@ class OwnedRevision:
 
 
 class Member:
-    """This data plane as a member of a group.
+    """The membership of this data plane in a group.
 
     `send(member, message)` puts a message on the link to another member; `drop(member)` closes that link.
 
@@ -484,10 +484,10 @@ class Member:
 
 
 def _is_in_use(lending: Lending) -> bool:
-    """True if requests here or at other members have slots of this revision."""
+    """Return True if requests here or at other members have slots of this revision."""
     return lending.is_lending() or bool(lending.throttler.leases)
 
 
 def _is_asking(message: MemberMessage) -> bool:
-    """True if the sender waits for a reply to the message."""
+    """Return True if the sender waits for a reply to the message."""
     return type(message) is Want or (type(message) is Register and bool(message.waiting))

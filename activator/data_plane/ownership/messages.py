@@ -100,7 +100,7 @@ class WaitingRequest(Plain):
         self.failed_at = failed_at
 
     def is_ordinary(self) -> bool:
-        """True if the request has just arrived and has no special fields."""
+        """Return True if the request has just arrived and has no special fields."""
         return (
             self.number == 0
             and self.pick_key == 0

@@ -47,7 +47,7 @@ class View:
         self.follows = follows
 
     def may_live(self, number: int) -> bool:
-        """True if the member is in the view, or not known to have ended."""
+        """Return True if the member is in the view, or not known to have ended."""
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def owner_of(self, key: str) -> int:
@@ -58,5 +58,5 @@ class View:
         return max(scores)[1] if scores else NO_MEMBER
 
     def has(self, number: int) -> bool:
-        """True if this member is in the view."""
+        """Return True if this member is in the view."""
         return any(member.number == number for member in self.members)

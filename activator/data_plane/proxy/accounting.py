@@ -143,7 +143,7 @@ class Accounting:
 
 
 def _is_own_answer(request: Exchange) -> bool:
-    """True if the response reports a sleeping or starting revision: it takes microseconds, which is not a latency."""
+    """Return True if the response reports a sleeping or starting revision: its microseconds are not a latency."""
     return request.reason is not None and (request.reason is Reason.ASLEEP or request.reason is Reason.STARTING)
 
 

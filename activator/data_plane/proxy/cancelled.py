@@ -29,7 +29,7 @@ CLOSE_PATIENCE_S: Final = 0.2  # how long a pod may take to close a connection t
 
 
 def outlives_request(spec: RevisionSpec) -> bool:
-    """True if the slot of a cancelled request is released only after its pod has stopped."""
+    """Return True if the slot of a cancelled request is released only after its pod has stopped."""
     return spec.container_concurrency > 0 or spec.timeouts.cancel_wait_s > 0.0
 
 

@@ -29,7 +29,7 @@ class Delivery:
         self._trailers: Headers = []
 
     def has_room(self) -> bool:
-        """True if the pod may continue to send."""
+        """Return True if the pod may continue to send."""
         return self._buffer.has_room()
 
     def append(self, data: bytes) -> None:
@@ -100,7 +100,7 @@ class Delivery:
 
 
 def keeps_response(exchange: ProxiedExchange, throttler: RevisionThrottler) -> bool:
-    """True if the pod may continue to send while the client is blocked, because a buffer has room."""
+    """Return True if the pod may continue to send while the client is blocked, because a buffer has room."""
     delivery = exchange.delivery
     if delivery is not None:
         return delivery.has_room()

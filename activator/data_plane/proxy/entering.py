@@ -118,7 +118,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
 
 
 def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
-    """True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
+    """Return True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
     bytes_max = throttler.buffers.request_bytes
     if exchange.request_done or bytes_max <= exchange.gathered_max or throttler.queue.failure is not None:
         return False

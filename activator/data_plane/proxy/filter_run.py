@@ -105,7 +105,7 @@ class FilterRun:
             self._hook = _NO_HOOK
 
     def edits_attempts(self) -> bool:
-        """True if a filter has an `on_attempt`."""
+        """Return True if a filter has an `on_attempt`."""
         return self.chain is not None and len(self.chain.on_attempt) != 0
 
     def edit_response(self, head: ResponseHead) -> None:

@@ -124,7 +124,7 @@ class RequestBody:
         self._client.ask_for_body()
 
     def is_gathered(self) -> bool:
-        """True if the body has arrived completely, or as much of it as can be buffered."""
+        """Return True if the body has arrived completely, or as much of it as can be buffered."""
         if self._done or self.size >= self._gather_max + self._file_max:
             return True
         of_revision = self._of_revision
@@ -143,11 +143,11 @@ class RequestBody:
         return size
 
     def has_more(self) -> bool:
-        """True if more is buffered than can be sent again."""
+        """Return True if more is buffered than can be sent again."""
         return self._more is not None
 
     def is_whole(self) -> bool:
-        """True if the body has arrived completely."""
+        """Return True if the body has arrived completely."""
         return self._done
 
     def hand_over(self, client: ClientStream) -> None:
@@ -234,11 +234,11 @@ class RequestBody:
         self._pod = None
 
     def is_sent(self) -> bool:
-        """True if all of the body has been written to the pod, as far as this side can know."""
+        """Return True if all of the body has been written to the pod, as far as this side can know."""
         return self._done and self._more is None and not self._pod_full
 
     def is_repeatable(self) -> bool:
-        """True if the bytes already sent are still buffered, so that the request can be retried."""
+        """Return True if the bytes already sent are still buffered, so that the request can be retried."""
         return self._held is not None and self._more is None
 
     def pod_blocked(self) -> None:
@@ -309,7 +309,7 @@ class RequestBody:
         return True
 
     def _has_room(self) -> bool:
-        """True if another read fits; if that needs the second buffer, it is created."""
+        """Return True if another read fits; if that needs the second buffer, it is created."""
         more = self._more
         if more is not None:
             return more.has_room()

@@ -61,7 +61,7 @@ def decide(request: Exchange, body: RequestBody | None, reason: Reason, evidence
 
 
 def may_fall_back(request: Exchange, body: RequestBody | None, reason: Reason) -> bool:
-    """True if another revision can be sent the whole request."""
+    """Return True if another revision can be sent the whole request."""
     if not reason.substitute & Substitute.REVISION or request.fallbacks >= FALLBACKS_MAX:
         return False
     phase: i64 = request.phase

@@ -163,7 +163,7 @@ def _order(throttler: RevisionThrottler) -> int:
 
 
 def _takes_every(routing: RoutingSpec) -> bool:
-    """True if the revision takes every request of its hosts, so that no later revision gets one."""
+    """Return True if the revision takes every request of its hosts, so that no later revision gets one."""
     return routing.match.is_every() and routing.weight < 0 and not routing.default and not routing.aliases
 
 

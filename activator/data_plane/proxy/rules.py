@@ -266,7 +266,7 @@ class HostRules:
         return UNMATCHED
 
     def same_prefixes(self, path: bytes, other: bytes) -> bool:
-        """True if the two paths begin with the same rule prefixes, in this host and in less specific ones."""
+        """Return True if the two paths begin with the same rule prefixes, in this host and in less specific ones."""
         if self._nodes_of(path) != self._nodes_of(other):
             return False
         return self._parent is None or self._parent.same_prefixes(path, other)
@@ -283,7 +283,7 @@ class HostRules:
         return lists
 
     def allows(self, access: Access) -> bool:
-        """True if a request may use any of the revisions."""
+        """Return True if a request may use any of the revisions."""
         users = access.users
         allowed = self._allowed.get(users)
         if allowed is None:

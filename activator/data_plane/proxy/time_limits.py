@@ -68,12 +68,12 @@ def limit_reached(request: Exchange, timeouts: TimeoutsSpec, send_timeout_s: flo
 
 
 def trial_takes_long(lease: Lease, now_s: float) -> bool:
-    """True if the lease is a trial that has reserved its pod for TRIAL_EXCLUSIVE_S."""
+    """Return True if the lease is a trial that has reserved its pod for TRIAL_EXCLUSIVE_S."""
     return lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S
 
 
 def pod_had_its_time(request: Exchange, reason: Reason, timeouts: TimeoutsSpec, now_s: float) -> bool:
-    """True if a failure for `reason` may count against the pod, as far as time is concerned."""
+    """Return True if a failure for `reason` may count against the pod, as far as time is concerned."""
     if reason is Reason.FIRST_BYTE_TIMEOUT:
         limit_s = timeouts.first_byte_s
     elif reason is Reason.TOTAL_TIMEOUT:
@@ -86,7 +86,7 @@ def pod_had_its_time(request: Exchange, reason: Reason, timeouts: TimeoutsSpec, 
 
 
 def _silence_counts(request: Exchange, timeouts: TimeoutsSpec) -> bool:
-    """True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
+    """Return True if the pod's silence counts: a pod has the request, or all limits count from the arrival."""
     return request.phase >= SENT or timeouts.from_arrival
 
 

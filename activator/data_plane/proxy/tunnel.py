@@ -37,7 +37,7 @@ def accepted_upgrades(head: RequestHead, spec: RevisionSpec) -> bytes | None:
 
 
 def _may_be_tunnelled(protocol: bytes) -> bool:
-    """True if `"*"` includes this protocol. Drafts (`h2c-14`) and spellings with spaces are the protocol itself."""
+    """Return True if `"*"` includes this protocol; drafts (`h2c-14`) and spellings with spaces count as it."""
     name = _VERSION.split(protocol.lower().strip(b" \t"), maxsplit=1)[0]
     return name not in _NEVER_TUNNELLED
 

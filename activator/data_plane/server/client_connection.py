@@ -74,7 +74,7 @@ class ClientConnection(RegisteredConnection):
         return b"1.1"
 
     def _is_busy(self) -> bool:
-        """True if a request is being answered, so that the connection is not idle."""
+        """Return True if a request is being answered, so that the connection is not idle."""
         raise NotImplementedError
 
     def _head_late(self) -> None:

@@ -55,7 +55,7 @@ _NEVER_CHECKED: Final = -(1 << 62)  # less than any count
 
 
 def is_legal(phase: i64, to: i64) -> bool:
-    """True if the table has a step from `phase` to `to`."""
+    """Return True if the table has a step from `phase` to `to`."""
     return _LEGAL[(phase << PHASE_BITS) | to] != 0
 
 
@@ -86,11 +86,11 @@ class Closing:
         return min(quiet_since_s + LINGER_SILENCE_S, self.since_s + LINGER_S)
 
     def has_been_checked(self) -> bool:
-        """True if the client has been given time to take the remaining data."""
+        """Return True if the client has been given time to take the remaining data."""
         return self._taken != _NEVER_CHECKED
 
     def is_taken(self, unsent: int, taken: int, now_s: float) -> bool:
-        """True if the client has taken some of the `unsent` bytes since the last check.
+        """Return True if the client has taken some of the `unsent` bytes since the last check.
 
         `taken`: a counter that grows with the bytes that the client takes.
         """

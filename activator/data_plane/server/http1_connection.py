@@ -346,7 +346,7 @@ class Http1Connection(StreamOwner):
             self._close_in_order(False, False, True)
 
     def _is_fresh(self) -> bool:
-        """True if it was accepted a moment ago, so that its first request may still arrive."""
+        """Return True if it was accepted a moment ago, so that its first request may still arrive."""
         return self._is_first and self._registry.now() - self._quiet_since_s < FIRST_REQUEST_GRACE_S
 
     def is_tunnel(self) -> bool:
@@ -372,7 +372,7 @@ class Http1Connection(StreamOwner):
     # --- within ---
 
     def _is_idle(self) -> bool:
-        """True if no request is being answered and no data is left to be parsed."""
+        """Return True if no request is being answered and no data is left to be parsed."""
         return (
             self._current is None
             and self._next is None
@@ -380,11 +380,11 @@ class Http1Connection(StreamOwner):
         )
 
     def _can_half_close(self) -> bool:
-        """True if an end of file need not mean that the client has disconnected."""
+        """Return True if an end of file need not mean that the client has disconnected."""
         return self._tunnel is None and self.half_closes() and not self._registry.abort_on_half_close
 
     def _awaits_answers(self) -> bool:
-        """True if a client that closes its side may still read a response: its request is complete."""
+        """Return True if a client that closes its side may still read a response: its request is complete."""
         first = self._next if self._current is None else self._current
         return self._phase == OPEN and self._can_half_close() and first is not None and first.request_ended
 

@@ -250,7 +250,7 @@ class Http2ClientConnection(ClientConnection):
                 user.checked_s += pause_s
 
     def _is_stalled(self, now_s: float) -> bool:
-        """True if a frame or field section has been incomplete for FRAME_TIMEOUT_S."""
+        """Return True if a frame or field section has been incomplete for FRAME_TIMEOUT_S."""
         codec = self._codec
         if not codec.is_within_section() or codec.frames_total != self._frames_seen:
             self._frames_seen = codec.frames_total

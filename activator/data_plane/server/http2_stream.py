@@ -56,7 +56,7 @@ class Http2ClientStream(ClientStream):
             self.send_interim(_CONTINUE)
 
     def awaits_continue(self) -> bool:
-        """True if the client waits for a 100 (Continue) before it sends the body, and got none (RFC 9110 10.1.1)."""
+        """Return True if the client waits for a 100 (Continue) before its body, and has got none (RFC 9110 10.1.1)."""
         return not self._continued and self.exchange.head.headers.get(b"expect") is not None
 
     def send_head(self, head: ResponseHead) -> None:

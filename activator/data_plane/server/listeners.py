@@ -105,5 +105,5 @@ class Listeners:
             log.info("serving on %s", ", ".join(self.addresses))
 
     def _is_left(self, listener: ListeningSocket) -> bool:
-        """True if no listener has its address any longer."""
+        """Return True if no listener has its address any longer."""
         return listener.address not in self.addresses

@@ -37,7 +37,7 @@ class TrustedProxies:
         self._networks: list[Network] = [ipaddress.ip_network(one) for one in networks if one != UNIX_PEERS]
 
     def trusts(self, transport: Transport) -> bool:
-        """True if the connection comes from a trusted peer."""
+        """Return True if the connection comes from a trusted peer."""
         peer = transport.get_extra_info("peername")
         if not isinstance(peer, tuple):  # the peer of a Unix socket is a string; a closed connection has none
             return self._trusts_unix and is_unix_socket(transport)

@@ -223,7 +223,7 @@ class ConnectionRegistry:
         return len(self.connections) + len(self.handshakes) - self.given_up - len(self.shed)
 
     def is_full(self) -> bool:
-        """True if there are more connections than allowed."""
+        """Return True if there are more connections than allowed."""
         return self.refuses_new or self.count() > self.connections_max
 
     def admit(self, connection: RegisteredConnection) -> bool:
@@ -251,7 +251,7 @@ class ConnectionRegistry:
             connection.try_evict()
 
     def is_scarce_for(self, connection: RegisteredConnection) -> bool:
-        """True if this connection gets less time to close: connections are at their limit, or the program drains."""
+        """Return True if this connection gets less time to close: the limit is reached, or the program drains."""
         return self.draining or connection in self.shed or self.is_full()
 
     def note_paused(self, connection: RegisteredConnection, is_paused: bool) -> None:
@@ -295,7 +295,7 @@ class ConnectionRegistry:
         return entry_of(port) if self.entry_first <= port <= self.entry_last else b""
 
     def is_left(self, entry: bytes) -> bool:
-        """True if connections of this port must end after the current response."""
+        """Return True if connections of this port must end after the current response."""
         return self.draining or (len(entry) > 0 and entry in self.leaving)
 
     def forget(self, connection: RegisteredConnection, was_given_up: bool) -> None:

@@ -118,7 +118,7 @@ class RevisionTables:
         self._hooks.broken(key, cause, kind)
 
     def is_rebuilding(self, key: str) -> bool:
-        """True if a new table of the revision is being built, so that there is nothing to audit."""
+        """Return True if a new table of the revision is being built, so that there is nothing to audit."""
         return key in self._rebuilds
 
     def stalled(self) -> list[tuple[str, str]]:
@@ -139,7 +139,7 @@ class RevisionTables:
         return changed
 
     def restructured(self, key: str) -> bool:
-        """True if effects have been applied to the revision since the last call."""
+        """Return True if effects have been applied to the revision since the last call."""
         if key in self._restructured:
             self._restructured.discard(key)
             return True

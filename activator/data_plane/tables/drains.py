@@ -35,7 +35,7 @@ class Drain(Deadline):
         self._drains = drains
 
     def is_under_way(self) -> bool:
-        """True if the pod still has the slot and still drains."""
+        """Return True if the pod still has the slot and still drains."""
         return self.tracker.generation == self._generation and self.tracker.state == DRAINING
 
     def expired(self, now_s: float) -> None:

@@ -60,7 +60,7 @@ class RequestClassifier:
         self._timeout_max_s: float | None = spec.request_timeout_max_s
 
     def is_exempt(self, head: RequestHead) -> bool:
-        """True if the first rule that matches exempts the request from the limits of the pods."""
+        """Return True if the first rule that matches exempts the request from the limits of the pods."""
         rule = self._rule_for(head)
         return rule is not None and rule.exempt and _AMBIGUOUS.search(_path_of(head)) is None
 
@@ -145,7 +145,7 @@ class Admission:
         self._slots_max = spec.balancing.max_scale * spec.container_concurrency
 
     def is_exempt(self, waiter: Waiter) -> bool:
-        """True if a rule exempts the request from the limits of the pods; the result is stored in the waiter."""
+        """Return True if a rule exempts the request from the limits of the pods; the result is stored in the waiter."""
         classifier = self._classifier
         head = waiter.request()
         if classifier is not None and head is not None:

@@ -42,7 +42,7 @@ class HeldBudget:
         return True
 
     def has_spare(self) -> bool:
-        """True if at most half of the budget is used."""
+        """Return True if at most half of the budget is used."""
         return self.held_bytes <= self.bytes_max // 2
 
     def give_back(self, count: int) -> None:
@@ -50,7 +50,7 @@ class HeldBudget:
         assert self.held_bytes >= 0
 
     def is_full(self) -> bool:
-        """True if no further request may wait."""
+        """Return True if no further request may wait."""
         return self.held_requests >= self.requests_max
 
     def request_waits(self) -> None:

@@ -109,11 +109,11 @@ class RevisionCounters:
         return {} if self._traffic is None else self._traffic.fallbacks
 
     def has_traffic(self) -> bool:
-        """True if `traffic` contains anything."""
+        """Return True if `traffic` contains anything."""
         return self._traffic is not None
 
     def has_requests(self) -> bool:
-        """True if a counted request has not ended."""
+        """Return True if a counted request has not ended."""
         return self._traffic is not None and self._traffic.concurrency != 0
 
 

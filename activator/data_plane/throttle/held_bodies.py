@@ -140,7 +140,7 @@ class BodyBuffer:
         return None if self._written > self._read or self._behind else b"".join(self._pieces)
 
     def has_room(self) -> bool:
-        """True if the data of one more read can be kept; space for it is reserved then."""
+        """Return True if the data of one more read can be kept; space for it is reserved then."""
         if self._written == self._read and self._memory < self._memory_max and self._reserve_memory():
             return True
         return self._written + READ_MAX_BYTES <= self._file_max and not self._file_failed and self._reserve_file()

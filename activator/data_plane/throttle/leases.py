@@ -32,7 +32,7 @@ class LeaseHolder(Deadline):
     """The holder of a granted slot: a request (waiters.py)."""
 
     def is_served(self, lease: Lease) -> bool:
-        """True if the slot is still in use: the request is at the pod, or waits for a connection to it."""
+        """Return True if the slot is still in use: the request is at the pod, or waits for a connection to it."""
         return True
 
     def revoked(self, reason: Reason, detail: str) -> None:

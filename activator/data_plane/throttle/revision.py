@@ -361,11 +361,11 @@ class RevisionThrottler:
         return int(self.table.in_flight) - (0 if lending is None else lending.lent())
 
     def has_requests(self) -> bool:
-        """True if a lease is open, or a counted request has not ended."""
+        """Return True if a lease is open, or a counted request has not ended."""
         return self.leases.count != 0 or self.counters.has_requests()
 
     def is_stalled(self) -> bool:
-        """True if a request waits although a slot is free and no pump is pending: a violated invariant."""
+        """Return True if a request waits although a slot is free and no pump is pending: a violated invariant."""
         waiters = self.queue.waiters
         if waiters.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False

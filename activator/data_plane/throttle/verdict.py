@@ -152,7 +152,7 @@ class PodVerdicts:
 
 
 def _is_in_service(lease: Lease) -> bool:
-    """True if the pod still has the slot of the lease, and is sent requests.
+    """Return True if the pod still has the slot of the lease, and is sent requests.
 
     The end of a request is no evidence about a pod that drains, has moved, or is already out of service.
     """

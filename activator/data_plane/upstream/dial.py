@@ -283,5 +283,5 @@ class Dial(Deadline):
 
 
 def _agrees(transport: Transport, alpn: str) -> bool:
-    """True if the pod has negotiated this protocol."""
+    """Return True if the pod has negotiated this protocol."""
     return not alpn or transport.get_extra_info("ssl_object").selected_alpn_protocol() == alpn

@@ -147,14 +147,14 @@ class Http1PodConnection(PooledConnection):
                 self._writer.cut()
 
     def is_usable(self) -> bool:
-        """True if the pod has sent nothing that prevents another request."""
+        """Return True if the pod has sent nothing that prevents another request."""
         transport = self._transport
         return not self.is_closed and transport is not None and not transport.is_closing()
 
     # --- its stream's side ---
 
     def tunnelling(self) -> bool:
-        """True after a 101: all bytes that follow are the body."""
+        """Return True after a 101: all bytes that follow are the body."""
         return self._parser.tunnelling
 
     def finish(self) -> None:
@@ -289,7 +289,7 @@ class Http1PodConnection(PooledConnection):
             exchange.response_end(trailers)
 
     def _may_be_reused(self, stream: Http1PodStream) -> bool:
-        """True if the connection may carry another request."""
+        """Return True if the connection may carry another request."""
         return self._parser.keep_alive and not stream.last and not self.retiring and self.is_usable()
 
     @property

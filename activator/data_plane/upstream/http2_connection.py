@@ -73,7 +73,7 @@ class Http2PodConnection(Http2StreamOwner):
         return max(room - self.promised, 0)
 
     def is_idle(self) -> bool:
-        """True if the connection carries no exchange."""
+        """Return True if the connection carries no exchange."""
         return not self.codec.streams and self.promised == 0
 
     def close(self) -> None:

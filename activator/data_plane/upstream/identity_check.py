@@ -34,7 +34,7 @@ class IdentityCheck(PodUser):
         self._on_failed = on_failed
 
     def matches(self) -> bool:
-        """True if the pod has stated the expected identity."""
+        """Return True if the pod has stated the expected identity."""
         return self.stated == self._expected_identity.identity
 
     def connected(self, pod: PodStream) -> None:

@@ -107,7 +107,7 @@ class PodPool(ConnectionOwner):
         return pool
 
     def is_closed(self) -> bool:
-        """True if the pod was removed: no connection can be had."""
+        """Return True if the pod was removed: no connection can be had."""
         return self._closed
 
     def checkout(self, exchange: PodUser, idle_max_s: float, now_s: float) -> PodStream | None:
@@ -327,7 +327,7 @@ class PodPool(ConnectionOwner):
             self._context.turn.defer(self._reject_refused)
 
     def _is_lost(self, dial: Dial) -> bool:
-        """True if the dial must be repeated; False if the pod has been silent for the whole connect timeout."""
+        """Return True if the dial must be repeated; False if the pod has been silent for the whole connect timeout."""
         self.window.lost()
         if self._silent_since_s == 0.0:
             self._silent_since_s = dial.started_s

@@ -17,7 +17,7 @@ def accept_of(key: bytes) -> bytes:
 
 
 def is_accepted(request: RequestHead, answer: ResponseHead) -> bool:
-    """True if a 101 to a WebSocket proves that the pod has read the handshake (RFC 6455 4.1).
+    """Return True if a 101 to a WebSocket proves that the pod has read the handshake (RFC 6455 4.1).
 
     An HTTP/2 client cannot check this, because the proxy has made the key.
     """

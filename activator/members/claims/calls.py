@@ -77,5 +77,5 @@ class CountedCalls:
 
 
 def is_refusal(error: RefusedError, status: int, reason: str) -> bool:
-    """True if the API itself refused for this reason. The answer of a proxy on the path has no reason."""
+    """Return True if the API itself refused for this reason. The answer of a proxy on the path has no reason."""
     return error.status == status and error.reason == reason

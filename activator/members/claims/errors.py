@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class MembershipError(Exception):
-    """This replica has no index, and a retry does not help."""
+    """The replica has no index, and a retry does not help."""
 
 
 class MembershipForbiddenError(MembershipError):

@@ -134,7 +134,7 @@ class LeaseRoster:
         return False
 
     async def pod_is_gone(self, seat: Seat) -> bool | None:
-        """True if the pod of the holder has provably ended: no pod has its name, or another one has.
+        """Return True if the pod of the holder has provably ended: no pod has its name, or another one has.
 
         None if the API could not be asked. Raises MembershipForbiddenError.
         """

@@ -43,7 +43,7 @@ class Seat:
 
 
 def is_ours(lease: Lease, names: GroupNames) -> bool:
-    """True if the Lease belongs to this group."""
+    """Return True if the Lease belongs to this group."""
     metadata = lease.metadata
     labelled = metadata.labels.get(GROUP_LABEL) == names.label
     return labelled and metadata.annotations.get(GROUP_ANNOTATION) == names.group

@@ -51,11 +51,11 @@ class Table:
         return self._lowest.get(uid)
 
     def is_shared(self, index: int) -> bool:
-        """True if more than one holder has it."""
+        """Return True if more than one holder has it."""
         return len(self._uids.get(index, ())) > 1
 
     def is_dense_below(self, index: int) -> bool:
-        """True if each lower index has a holder that will keep it."""
+        """Return True if each lower index has a holder that will keep it."""
         firm = self.firm
         return all(lower in firm for lower in range(index))
 

@@ -89,7 +89,7 @@ def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declara
 
 
 def names_http2(port_name: str) -> bool:
-    """True if the name of a port means HTTP/2 by the convention of Knative and of service meshes."""
+    """Return True if the name of a port means HTTP/2 by the convention of Knative and of service meshes."""
     protocol, _, rest = port_name.partition("-")
     return protocol in _HTTP2_NAMES and not (protocol == "grpc" and rest.split("-")[0] == "web")  # grpc-web is HTTP/1.1
 

@@ -67,7 +67,7 @@ class DeclaredPods:
         self._are_lost = True
 
     def is_empty(self) -> bool:
-        """True if no pod is known."""
+        """Return True if no pod is known."""
         return not len(self._index) and not any(self._changed.values())
 
     def changes(self, is_probed: bool) -> list[Change]:

@@ -273,7 +273,7 @@ class Fronts:
         return tuple(sorted(found)), bool(found) and not self.is_in_path(key)
 
     def is_in_path(self, key: str) -> bool:
-        """True if requests for the revision's Service come to the activator, or may."""
+        """Return True if requests for the revision's Service come to the activator, or may."""
         return any(self._has_endpoints(service) for service in self._services_of.get(key, ()))
 
     def to_give_back(self) -> list[str]:

@@ -422,7 +422,7 @@ class ActivationsMode(ClusterMode):
 
 
 def _may_do_without(reflector: Reflector[Any]) -> bool:
-    """True if the reflector is synced, or refused and not needed.
+    """Return True if the reflector is synced, or refused and not needed.
 
     It is not needed if only some clusters have its kind. The own Service is needed only for mode transparent.
     """

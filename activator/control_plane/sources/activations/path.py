@@ -165,12 +165,12 @@ def _fit(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
 
 
 def _is_reducible(rule: PathRule, seen: PathSeen) -> bool:
-    """True if fewer pods may be wanted without load."""
+    """Return True if fewer pods may be wanted without load."""
     return rule.least == 0 or (not rule.zero_only and seen.replicas > rule.least)
 
 
 def _no_fewer(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
-    """True if fewer pods would not do for a busy revision, as far as has been observed."""
+    """Return True if fewer pods would not do for a busy revision, as far as has been observed."""
     if rule.zero_only or seen.replicas <= max(rule.least, 1):
         return True
     return seen.now_s >= _settled_s(rule, state) + rule.stable_s and seen.wanted >= seen.replicas

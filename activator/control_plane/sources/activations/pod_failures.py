@@ -106,7 +106,7 @@ def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
 
 
 def _is_started_again(ended: Terminated, kind: str) -> bool:
-    """True if the kubelet restarts the container with a back-off.
+    """Return True if the kubelet restarts the container with a back-off.
 
     It does not for an init container that has succeeded, nor for a container that ran for BACK_OFF_ENDS_S.
     """

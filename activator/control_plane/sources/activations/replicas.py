@@ -135,7 +135,7 @@ class Replicas:
         return self.writers.writes(uid)
 
     def is_anothers(self, uid: str) -> bool:
-        """True if another replica decides on the object."""
+        """Return True if another replica decides on the object."""
         return self.writers.owner(uid) not in (None, self.writers.own)
 
     # --- loads ---

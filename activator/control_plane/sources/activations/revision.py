@@ -143,7 +143,7 @@ class DeclaredRevision:
         return words.get(ready.reason, "not_ready") if ready.status == "True" else "not_ready"
 
     def is_empty(self) -> bool:
-        """True if the revision has neither an object nor pods."""
+        """Return True if the revision has neither an object nor pods."""
         return self.declaration is None and self.pods.is_empty()
 
     # --- results ---
@@ -328,7 +328,7 @@ def _port_names(workload: Workload) -> set[str]:
 
 
 def _template_names_http2(served: Declared, workload: Workload | None) -> bool:
-    """True if the port of the pods has a name that means HTTP/2."""
+    """Return True if the port of the pods has a name that means HTTP/2."""
     if workload is None or not isinstance(served.activation.port, int):
         return False
     return any(

@@ -55,7 +55,7 @@ class ActivationScaling:
             self.autoscaler.load(self._replicas.sum(key))
 
     def is_known_as_ours(self, key: str) -> bool:
-        """True if this replica wrote for the revision in its last pass."""
+        """Return True if this replica wrote for the revision in its last pass."""
         return key in self._ours
 
     def set_anothers(self, key: str) -> None:

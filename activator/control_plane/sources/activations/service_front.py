@@ -186,5 +186,5 @@ def traffic_seen(
 
 
 def is_labelled(service: AnnotatedService) -> bool:
-    """True if the activator has changed the selector, so that the Service's slices have no pods."""
+    """Return True if the activator has changed the selector, so that the Service's slices have no pods."""
     return IN_PATH_LABEL in (service.spec.selector or {})

@@ -220,7 +220,7 @@ class ActivationSource:
         return True
 
     def take_ended(self, key: str) -> bool:
-        """True, once, if the revision's object was removed since its last pass, though another may have come since."""
+        """Return True, once, if the revision's object was removed since its last pass, even if another came later."""
         if key not in self._ended:
             return False
         self._ended.discard(key)
@@ -444,7 +444,7 @@ class ActivationSource:
         return self._fronts.work_out(key, served, rule_of(served), inputs, uid is not None and self._writes(uid))
 
     def is_target_known(self, key: str) -> bool:
-        """True if its target has been looked up, whether or not it exists."""
+        """Return True if its target has been looked up, whether or not it exists."""
         place = self._target_of.get(key)
         if place is None or place[0] in WATCHED_KINDS:
             return self.workloads_known

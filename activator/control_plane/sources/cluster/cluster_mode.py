@@ -72,14 +72,14 @@ class ClusterMode(Source):
                     relister.relax(scope)
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
-        """True if the reflector is synced or the program serves without it."""
+        """Return True if the reflector is synced or the program serves without it."""
         return reflector.synced
 
     def _is_behind(self) -> bool:
-        """True if an object has been received whose changes have not been submitted."""
+        """Return True if an object has been received whose changes have not been submitted."""
         raise NotImplementedError
 
 
 def is_refused(reflector: Reflector[Any]) -> bool:
-    """True if the API has refused the watch: the program has no right to it, or the cluster does not have the kind."""
+    """Return True if the API has refused the watch: the program has no right to it, or the cluster lacks the kind."""
     return any(kind in _REFUSED for kind in reflector.errors_total)

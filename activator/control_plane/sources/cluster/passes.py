@@ -50,7 +50,7 @@ class Passes:
             self._defer(self.flush)
 
     def is_behind(self) -> bool:
-        """True if a marked object's pass has not run."""
+        """Return True if a marked object's pass has not run."""
         return bool(self._dirty)
 
     def forget(self, key: str) -> None:

@@ -52,7 +52,7 @@ def parse_owner(label: str) -> Owner | None:
 
 
 async def has_ended(owner: Owner, here: Owner, is_running: IsRunning) -> bool:
-    """True if the owner is proven to have ended."""
+    """Return True if the owner is proven to have ended."""
     if owner.boot != here.boot:
         # Another boot of this machine, or another machine that shares the engine: the host name decides.
         return owner.host == here.host

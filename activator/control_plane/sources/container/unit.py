@@ -444,7 +444,7 @@ class ContainerUnit(Unit):
 
 
 async def stays_open(address: str, hold_s: float) -> bool:
-    """True if a connection is made, and not closed within `hold_s`."""
+    """Return True if a connection is made, and not closed within `hold_s`."""
     host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
@@ -465,5 +465,5 @@ async def stays_open(address: str, hold_s: float) -> bool:
 
 
 def way_of(settings: Container, address: str) -> bool:
-    """True if it is reached at its own IP address."""
+    """Return True if it is reached at its own IP address."""
     return (settings.address or address) == OWN

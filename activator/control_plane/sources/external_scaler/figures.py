@@ -99,7 +99,7 @@ class ScalerFigures:
         return max(figures.windows.averages(metric, self._now()))
 
     def waits(self, key: str) -> bool:
-        """True if requests are queued."""
+        """Return True if requests are queued."""
         figures = self._figures.get(key)
         return figures is not None and figures.queued > 0
 

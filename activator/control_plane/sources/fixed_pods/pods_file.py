@@ -221,7 +221,7 @@ def _read(path: str, known: Contents | None) -> Contents:
 
 
 def _is_replaced_by_the_same(before: Contents, found: Contents) -> bool:
-    """True if another file with the same list was renamed into the place of the one that was read before."""
+    """Return True if another file with the same list was renamed into the place of the one that was read before."""
     if before.state is None or found.state is None or before.problem or found.problem:
         return False
     return before.state[0] != found.state[0] and before.entries == found.entries

@@ -95,7 +95,7 @@ class FixedPods:
                 self._end(known, what)
 
     def has_pods(self, key: str) -> bool:
-        """True if the revision is configured with fixed pods."""
+        """Return True if the revision is configured with fixed pods."""
         known = self._revisions.get(key)
         return known is not None and bool(known.fixed or known.path)
 

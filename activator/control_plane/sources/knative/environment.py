@@ -44,7 +44,7 @@ class KnativeEnvironment(msgspec.Struct, frozen=True):
 
 
 def is_knative(environ: Mapping[str, str]) -> bool:
-    """True if the program was started by Knative's manifest."""
+    """Return True if the program was started by Knative's manifest."""
     return all(environ.get(name) for name in REQUIRED)
 
 

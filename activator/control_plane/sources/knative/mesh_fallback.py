@@ -147,7 +147,7 @@ class MeshFallback:
         self._due.cancel(key)
 
     def _wants_service(self, backends: RevisionBackends) -> bool:
-        """True if the Service must be asked; ends a fallback that no longer applies."""
+        """Return True if the Service must be asked; ends a fallback that no longer applies."""
         settings = self._source.settings
         if settings.mesh_mode == MESH_ENABLED:
             return backends.ready_pods > 0 and not backends.service_answers()
@@ -187,7 +187,7 @@ class MeshFallback:
             self.has_work.set()
 
     async def _only_service_answers(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
-        """True if the Service answers and no pod shows that it could be reached itself."""
+        """Return True if the Service answers and no pod shows that it could be reached itself."""
         pods: list[str] = []
         if not unanswered.is_known:
             pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))

@@ -177,7 +177,7 @@ class KnativeMode(ClusterMode):
         return waiting
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
-        """True if the reflector is synced, or refused while the other of EndpointSlices and Endpoints is synced.
+        """Return True if the reflector is synced, or refused while the other of EndpointSlices and Endpoints is synced.
 
         True for the objects of TLS that is switched on while serving: pods are reached without TLS until they arrive.
         Knative's own role has no right to EndpointSlices, and newer clusters may have no Endpoints.

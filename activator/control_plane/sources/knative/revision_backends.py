@@ -198,7 +198,7 @@ class RevisionBackends:
         self._exits_since_s = NEVER
 
     def is_empty(self) -> bool:
-        """True if neither the revision nor an object of it is left."""
+        """Return True if neither the revision nor an object of it is left."""
         return not self.revision and not self.services and self.private.is_empty() and self.public.is_empty()
 
     def cluster_address(self) -> str:
@@ -213,7 +213,7 @@ class RevisionBackends:
         return ""
 
     def service_answers(self) -> bool:
-        """True if the private Service has answered at its present address."""
+        """Return True if the private Service has answered at its present address."""
         return bool(self.answered_address) and self.answered_address == self.cluster_address()
 
     # --- within ---

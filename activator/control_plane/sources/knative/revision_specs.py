@@ -64,7 +64,7 @@ def _pod_protocol(revision: Revision, tls: PodTls | None) -> str:
 
 
 def trusts_queue_proxy(revision: Revision) -> bool:
-    """True if queue-proxy's answer is enough for a pod that is not ready yet for Kubernetes.
+    """Return True if queue-proxy's answer is enough for a pod that is not ready yet for Kubernetes.
 
     It is not if Kubernetes runs checks that queue-proxy cannot: a command in the serving container, or a startup probe.
     """
@@ -158,7 +158,7 @@ def _program_port(revision: Revision) -> int:
 
 
 def _port_suffices(revision: Revision, port: int) -> bool:
-    """True if queue-proxy reports the program as ready as soon as this port accepts a connection: Knative's default."""
+    """Return True if queue-proxy reports readiness as soon as this port accepts a connection: Knative's default."""
     serving = _serving_container(revision)
     probe = None if serving is None else serving.readiness_probe
     if probe is None or probe.tcp_socket is None or probe.success_threshold > 1:

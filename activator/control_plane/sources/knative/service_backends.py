@@ -111,7 +111,7 @@ class ServiceBackends:
 
 
 def is_of(former: AbstractSet[str], one: KubeObject) -> bool:
-    """True if the object's label has one of these UIDs of revisions."""
+    """Return True if the object's label has one of these UIDs of revisions."""
     return bool(former) and one.metadata.labels.get(REVISION_UID_LABEL, "") in former
 
 

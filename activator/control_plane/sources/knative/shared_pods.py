@@ -136,7 +136,7 @@ class _Share:
         self._ends = ("", "", "")
 
     def has(self, address: str) -> bool:
-        """True if the address belongs to this activator."""
+        """Return True if the address belongs to this activator."""
         first, last, more = self._ends
         return address in self._pods and (first <= address <= last or address == more)
 

@@ -131,12 +131,12 @@ class KnativeSource:
             self.mark(key, _REVISION)
 
     def is_failing(self, key: str) -> bool:
-        """True if the conditions of this revision show that it cannot start."""
+        """Return True if the conditions of this revision show that it cannot start."""
         backends = self.revisions.get(key)
         return backends is not None and backends.failing
 
     def is_behind(self) -> bool:
-        """True if an object has been stored whose changes have not been worked out."""
+        """Return True if an object has been stored whose changes have not been worked out."""
         return self.passes.is_behind()
 
     def relist(self, key: str) -> None:

@@ -40,7 +40,7 @@ class Cgroup:
         self._events = events
 
     def was_exceeded(self) -> bool:
-        """True if the kernel has killed the program because it exceeded the limit."""
+        """Return True if the kernel has killed the program because it exceeded the limit."""
         try:
             lines = (self.path / self._events).read_text().splitlines()
         except OSError:

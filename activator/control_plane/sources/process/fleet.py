@@ -80,7 +80,7 @@ class Fleet:
         self.not_before_s = 0.0  # the end of the crash backoff
 
     def is_once(self) -> bool:
-        """True if its programs end by themselves after one request."""
+        """Return True if its programs end by themselves after one request."""
         return is_once(self.revision)
 
     def wants_gpus(self) -> bool:

@@ -34,7 +34,7 @@ class Keeper(ABC):
 
     @abstractmethod
     def is_closing(self) -> bool:
-        """True if everything is being stopped."""
+        """Return True if everything is being stopped."""
 
     @abstractmethod
     def stop(self, process: LocalProcess) -> None:
@@ -212,7 +212,7 @@ class Lifetime:
 async def _first_of(
     event: asyncio.Event, exited: asyncio.Future[None], asked: asyncio.Future[Any], timeout_s: float | None = None
 ) -> bool:
-    """True if the event came first, before the program exited, was to be stopped, or the time was up."""
+    """Return True if the event came first, before the program exited, was to be stopped, or the time was up."""
     waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
     try:
         both: set[asyncio.Future[Any]] = {waits, exited, asked}

@@ -69,7 +69,7 @@ class Place:
         return bool(self.path) and not self.is_chosen
 
     def is_taken(self) -> bool:
-        """True if a program listens on the address."""
+        """Return True if a program listens on the address."""
         return listens(self.first_address) if self.path else is_taken(self.port)
 
     def clear(self) -> None:

@@ -27,7 +27,7 @@ DESCRIPTORS_MAX: Final = 200_000  # descriptors that are searched for the owner 
 
 
 def listens(address: str) -> bool:
-    """True if a program of this machine listens on the address; checked without a connection."""
+    """Return True if a program of this machine listens on the address; checked without a connection."""
     host, port = split_address(address)
     found = listening_at(host) if host.startswith("/") else listening(host, port)
     if found is None:
@@ -36,7 +36,7 @@ def listens(address: str) -> bool:
 
 
 def is_taken(port: int) -> bool:
-    """True if a program of this machine listens on the port."""
+    """Return True if a program of this machine listens on the port."""
     found = (listening(LOOPBACK_4, port), listening(LOOPBACK_6, port))
     if None not in found:
         return any(one is not Listening.NO for one in found)

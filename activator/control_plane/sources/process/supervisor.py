@@ -176,7 +176,7 @@ class ProcessSupervisor(Keeper):
         return counts_of(processes, fleet, group, may_start)
 
     def has(self, key: str) -> bool:
-        """True if the revision has a process, in any state."""
+        """Return True if the revision has a process, in any state."""
         fleet = self._fleets.get(key)
         return fleet is not None and bool(fleet.processes)
 
@@ -463,7 +463,7 @@ class ProcessSupervisor(Keeper):
         self._listener.programs_changed(fleet.key, fleet.home)
 
     def _is_being_left(self, claim: str) -> bool:
-        """True if a program that is about to end has this claim; its end reconciles again."""
+        """Return True if a program that is about to end has this claim; its end reconciles again."""
         if not claim:
             return False
         ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]

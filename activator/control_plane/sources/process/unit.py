@@ -97,7 +97,7 @@ class Unit(ABC):
         """Give up the right to stop it, if it is borrowed."""
 
     def was_stopped(self) -> bool:
-        """True if another program has stopped it properly, so that its end is not a failure."""
+        """Return True if another program has stopped it properly, so that its end is not a failure."""
         return False
 
 
@@ -117,7 +117,7 @@ class Units(ABC):
         """Return the claim that every unit of the revision has; empty if none."""
 
     def may_claim(self, revision: Revision, claim: str) -> bool:
-        """True if a unit of the revision may need what this claim of another unit names."""
+        """Return True if a unit of the revision may need what this claim of another unit names."""
         return claim == self.claim_of(revision)
 
     @abstractmethod
