@@ -333,16 +333,13 @@ def test_a_dead_pod_is_refused_with_its_cause_and_served_when_it_is_back(
     if was_up:
         assert ask(activator.address, request()).status == 200
     first.close()
-    started_s = time.monotonic()
     answer = ask(activator.address, request())
-    took_s = time.monotonic() - started_s
     assert (answer.status, answer.reason) == (503, "revision_failed")
     cause = f"its pod cannot be reached (127.0.0.1:{port}: connection refused)"
     assert cause.encode() in answer.body
-    assert took_s < 5.0
-    started_s = time.monotonic()
+    queued = activator.revision("app")["queue"]["queued"]
     assert ask(activator.address, request()).status == 503
-    assert time.monotonic() - started_s < 2.5, "the next one is refused at once"
+    assert activator.revision("app")["queue"]["queued"] == queued, "the next one is refused at once"
     assert activator.revision("app")["failure"] == cause
     assert len(activator.logged("cannot be reached")) == 1, "not one line for each request"
     again = stack.enter_context(ScriptedPod(serve, port))

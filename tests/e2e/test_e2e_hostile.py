@@ -15,8 +15,8 @@ from tests.codec.http1.hostile_requests import HOSTILE
 from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, CutShortError, ask, chunked, request
 from tests.e2e.pair import Pair, paired
-from tests.e2e.pods import Request, ScriptedPod, serve
-from tests.e2e.running import configured
+from tests.e2e.pods import Request, ScriptedPod, serve, serve_or_hold
+from tests.e2e.running import configured, eventually
 
 BEFORE = b"GET /before HTTP/1.1\r\nHost: b\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -61,7 +61,7 @@ def test_hostile(pair: Pair, data: bytes, reason: Reason, shape: str) -> None:
 @one_worker
 def test_limits_of_the_file(run_activator: RunActivator) -> None:
     limits = {"header_bytes": "1KiB", "headers": 10, "body_bytes": 100, "connections": 5}
-    with ScriptedPod(serve) as pod, ExitStack() as stack:
+    with ScriptedPod(serve_or_hold) as pod, ExitStack() as stack:
         activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}], limits=limits))
         activator.wait_ready_pods("a")
         length = "Transfer-Encoding: chunked\r\n"
@@ -75,21 +75,24 @@ def test_limits_of_the_file(run_activator: RunActivator) -> None:
             (request(method="POST", headers=length) + chunked(b"x" * 60, b"x" * 41), 413),
         ):
             assert ask(activator.address, data).status == status, data[:100]
+        # In use: an idle one would be closed, since there are almost as many as allowed.
         clients = [stack.enter_context(Client(activator.address)) for _ in range(5)]
         for client in clients:
-            assert client.ask(request()).status == 200
+            client.send(request("/held"))
+        eventually(lambda: activator.revision("a")["in_flight"] == 5)
         with Client(activator.address) as sixth:
             answer = sixth.answer()
             assert (answer.status, answer.reason) == (503, "overloaded")
             assert answer.header("retry-after") == "1"
             assert sixth.is_closed()
-        assert clients[0].ask(request()).status == 200
+        pod.go_on()
+        assert [client.answer().status for client in clients] == [200] * 5
 
 
 @one_worker
 def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActivator) -> None:
     """Each request takes two. Without the bound, requests that were taken in could not be sent to a pod."""
-    with ScriptedPod(serve) as pod, ExitStack() as stack:
+    with ScriptedPod(serve_or_hold) as pod, ExitStack() as stack:
         activator = run_activator(
             configured(
                 [{"name": "a", "hosts": ["*"], "container_concurrency": 0, "pods": [pod.address]}],
@@ -101,12 +104,14 @@ def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActi
         assert 10 <= possible < 64
         clients = [stack.enter_context(Client(activator.address)) for _ in range(possible)]
         for client in clients:
-            client.send(request())
-        assert all(client.answer().status == 200 for client in clients)
+            client.send(request("/held"))
+        eventually(lambda: activator.revision("a")["in_flight"] == possible)
         for _ in range(10):
             with Client(activator.address) as client:
                 answer = client.answer()
                 assert (answer.status, answer.reason) == (503, "overloaded")
+        pod.go_on()
+        assert all(client.answer().status == 200 for client in clients)
 
 
 def is_well_formed(one: Request) -> bool:
