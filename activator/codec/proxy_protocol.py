@@ -36,7 +36,10 @@ _TCP6: Final = 0x21
 
 
 class Endpoints(NamedTuple):
-    """The two ends of a connection. Both addresses are of one family."""
+    """The addresses of the two ends of a connection, possibly of two families; empty if a side has no IP address.
+
+    `header` writes both in the family of the client.
+    """
 
     client_ip: str
     client_port: int

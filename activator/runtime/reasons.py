@@ -41,7 +41,7 @@ class GrpcStatus(IntEnum):
 
 
 class Verdict(IntEnum):
-    """The conclusion about the pod of a failed request (throttle/verdict.py)."""
+    """What a failed request shows about its pod, for passive health checks (throttle/verdict.py)."""
 
     NOTHING = 0
     STRUCK = 1  # the pod accepted the request, and broke the connection or was silent
@@ -119,54 +119,54 @@ class Reason(Enum):
     # fmt: off
     # The client's fault: refused before any pod received a byte.
     BAD_REQUEST = "bad_request", 400, _INTERNAL, "the request is malformed"
-    HEADERS_TOO_LARGE = "headers_too_large", 431, _RESOURCE_EXHAUSTED, "the header fields are larger than this proxy takes"
-    TARGET_TOO_LONG = "target_too_long", 414, _RESOURCE_EXHAUSTED, "the request target is longer than this proxy takes"
-    BODY_TOO_LARGE = "body_too_large", 413, _RESOURCE_EXHAUSTED, "the request body is larger than this proxy takes"
-    METHOD_NOT_SUPPORTED = "method_not_supported", 501, _UNIMPLEMENTED, "this proxy does not support what the request asks for"
-    CODING_NOT_SUPPORTED = "coding_not_supported", 501, _UNIMPLEMENTED, "this proxy knows no transfer coding but chunked"
-    UPGRADE_NOT_SUPPORTED = "upgrade_not_supported", 501, _UNIMPLEMENTED, "the revision does not take upgraded connections"
-    VERSION_NOT_SUPPORTED = "version_not_supported", 505, _UNIMPLEMENTED, "this proxy speaks HTTP/1.1 and HTTP/1.0"
+    HEADERS_TOO_LARGE = "headers_too_large", 431, _RESOURCE_EXHAUSTED, "the header fields exceed the size limit"
+    TARGET_TOO_LONG = "target_too_long", 414, _RESOURCE_EXHAUSTED, "the request target exceeds the length limit"
+    BODY_TOO_LARGE = "body_too_large", 413, _RESOURCE_EXHAUSTED, "the request body exceeds the size limit"
+    METHOD_NOT_SUPPORTED = "method_not_supported", 501, _UNIMPLEMENTED, "the method CONNECT is not supported"
+    CODING_NOT_SUPPORTED = "coding_not_supported", 501, _UNIMPLEMENTED, "the transfer coding is not supported; only chunked is"
+    UPGRADE_NOT_SUPPORTED = "upgrade_not_supported", 501, _UNIMPLEMENTED, "the revision does not accept upgraded connections"
+    VERSION_NOT_SUPPORTED = "version_not_supported", 505, _UNIMPLEMENTED, "the HTTP version of the request is not supported"
     REQUEST_TIMEOUT = "request_timeout", 408, _DEADLINE_EXCEEDED, "the request took too long to arrive"
-    SEND_TIMEOUT = "send_timeout", 408, _DEADLINE_EXCEEDED, "the client read too little of the response in time"
-    NO_ROUTE = "no_route", 404, _UNIMPLEMENTED, "no revision serves this host"
-    KEY_REQUIRED = "key_required", 401, _UNAUTHENTICATED, "this request needs a valid key"
+    SEND_TIMEOUT = "send_timeout", 408, _DEADLINE_EXCEEDED, "the client did not read the response in time"
+    NO_ROUTE = "no_route", 404, _UNIMPLEMENTED, "no route matches the request"
+    KEY_REQUIRED = "key_required", 401, _UNAUTHENTICATED, "a valid key is required"
     KEY_NOT_ALLOWED = "key_not_allowed", 403, _PERMISSION_DENIED, "this key may not use this revision"
     ADDRESS_NOT_ALLOWED = (
         "address_not_allowed", 403, _PERMISSION_DENIED, "this revision is not open to the client's address"
     )  # fmt: skip
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.
-    QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "too many requests wait for this revision already", _ANY
-    QUEUE_TIMEOUT = "queue_timeout", 504, _DEADLINE_EXCEEDED, "no pod of the revision had room in time", _ANY
+    QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "the queue of the revision is full", _ANY
+    QUEUE_TIMEOUT = "queue_timeout", 504, _DEADLINE_EXCEEDED, "no pod of the revision had free capacity within the queue timeout", _ANY
     REVISION_FAILED = "revision_failed", 503, _UNAVAILABLE, "the revision cannot start", _ANY
     REVISION_REMOVED = "revision_removed", 503, _UNAVAILABLE, "the revision was removed", _REVISION
-    HELD_BYTES_FULL = "held_bytes_full", 503, _UNAVAILABLE, "this proxy holds as many request bodies as it may", _RESPONSE
-    HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "as many requests wait in this proxy as may", _ANY
+    HELD_BYTES_FULL = "held_bytes_full", 503, _UNAVAILABLE, "the proxy has reached its limit of buffered request bodies", _RESPONSE
+    HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "the proxy has reached its limit of queued requests", _ANY
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
-    OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as much to do as it can", _RESPONSE
+    OVERLOADED = "overloaded", 503, _UNAVAILABLE, "the proxy is overloaded", _RESPONSE
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"
     STARTING = "starting", 503, _UNAVAILABLE, "the revision is starting", _REVISION
-    SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions are still being listed, and none is known yet for this request"
-    ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and this request starts none"
+    SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions have not been listed completely yet, and no known one matches the request"
+    ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and requests of this kind do not start one"
     # Stored responses of asynchronous requests.
-    NO_ANSWER = "no_answer", 404, _UNIMPLEMENTED, "no answer of this name is kept"
-    ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the answer is not kept any more"
-    ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the process that keeps the answer does not say it now"
-    ANSWER_TOO_LARGE = "answer_too_large", 502, _RESOURCE_EXHAUSTED, "the pod's answer is larger than may be kept"
+    NO_ANSWER = "no_answer", 404, _UNIMPLEMENTED, "there is no stored response with this name"
+    ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the stored response has expired or was deleted"
+    ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the worker that stores the response cannot be reached; retry later"
+    ANSWER_TOO_LARGE = "answer_too_large", 502, _RESOURCE_EXHAUSTED, "the response exceeds the size limit for stored responses"
     # The pod's fault.
-    CONNECT_FAILED = "connect_failed", 502, _UNAVAILABLE, "no pod of the revision took the connection", _ANY, _DEAD, True
-    CONNECT_TIMEOUT = "connect_timeout", 504, _UNAVAILABLE, "no pod of the revision took the connection in time", _ANY, _UNREACHED, True
-    TLS_FAILED = "tls_failed", 502, _UNAVAILABLE, "the pod and this proxy could not agree on TLS", _ANY, _UNREACHED, True
-    POD_CLOSED = "pod_closed", 502, _UNAVAILABLE, "the pod closed the connection before its answer was complete", _ANY, _STRUCK, True
-    POD_REMOVED = "pod_removed", 502, _UNAVAILABLE, "the pod was removed before its answer was complete", _ANY
-    BAD_RESPONSE = "bad_response", 502, _INTERNAL, "the pod's answer is malformed", _ANY, _STRUCK_ON_TRIAL
-    FIRST_BYTE_TIMEOUT = "first_byte_timeout", 504, _DEADLINE_EXCEEDED, "the pod did not begin its answer in time", _ANY, _STRUCK
-    IDLE_TIMEOUT = "idle_timeout", 504, _DEADLINE_EXCEEDED, "the pod's answer stalled", _NONE, _STRUCK_ON_TRIAL
-    TOTAL_TIMEOUT = "total_timeout", 504, _DEADLINE_EXCEEDED, "the request took longer than it may", _ANY, _STRUCK_ON_TRIAL
+    CONNECT_FAILED = "connect_failed", 502, _UNAVAILABLE, "no pod of the revision accepted a connection", _ANY, _DEAD, True
+    CONNECT_TIMEOUT = "connect_timeout", 504, _UNAVAILABLE, "connecting to the pods of the revision timed out", _ANY, _UNREACHED, True
+    TLS_FAILED = "tls_failed", 502, _UNAVAILABLE, "the TLS handshake with the pod failed", _ANY, _UNREACHED, True
+    POD_CLOSED = "pod_closed", 502, _UNAVAILABLE, "the pod closed the connection before the response was complete", _ANY, _STRUCK, True
+    POD_REMOVED = "pod_removed", 502, _UNAVAILABLE, "the pod was removed before the response was complete", _ANY
+    BAD_RESPONSE = "bad_response", 502, _INTERNAL, "the pod sent a malformed response", _ANY, _STRUCK_ON_TRIAL
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout", 504, _DEADLINE_EXCEEDED, "the pod did not send the first byte of the response in time", _ANY, _STRUCK
+    IDLE_TIMEOUT = "idle_timeout", 504, _DEADLINE_EXCEEDED, "the response of the pod stalled (idle timeout)", _NONE, _STRUCK_ON_TRIAL
+    TOTAL_TIMEOUT = "total_timeout", 504, _DEADLINE_EXCEEDED, "the request exceeded its total timeout", _ANY, _STRUCK_ON_TRIAL
     # The proxy's own fault.
-    INTERNAL = "internal", 500, _INTERNAL, "an error of the proxy's own"
+    INTERNAL = "internal", 500, _INTERNAL, "internal error of the proxy"
     # fmt: on
 
 

@@ -144,7 +144,7 @@ def test_an_unknown_host(stack: ExitStack, run_activator: RunActivator) -> None:
         for host in ("nobody.test", "b.test", "xa.test", "x.a.test"):
             answer = client.ask(request(host=host))
             assert (answer.status, answer.reason) == (404, "no_route")
-            assert answer.body.decode() == f"no revision serves this host: {host}\n"
+            assert answer.body.decode() == f"no route matches the request: {host}\n"
             assert answer.header("content-type").startswith("text/plain")
         assert client.ask(request(host="a.test")).status == 200  # the connection goes on
     assert len(pod.requests) == 1

@@ -232,7 +232,7 @@ class RequestReader:
         protocol = self._protocol
         if method == b"CONNECT":
             if not protocol:
-                raise WireError(Reason.METHOD_NOT_SUPPORTED, "the method CONNECT is not supported")
+                raise WireError(Reason.METHOD_NOT_SUPPORTED, "")
             if protocol.lower() != b"websocket":
                 raise WireError(Reason.UPGRADE_NOT_SUPPORTED, "")
             self._method = b"GET"

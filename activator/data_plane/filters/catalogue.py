@@ -107,5 +107,5 @@ class FilterCatalogue:
             return make_filter(spec.name, options)
         except Exception as error:  # the class may raise anything, with an option in its text
             problem = without_secrets(f"{type(error).__name__}: {error}", options.values())
-        self._on_error(PluginError(f"filter {spec.name!r} cannot be made: {problem}"))
+        self._on_error(PluginError(f"filter {spec.name!r} cannot be created: {problem}"))
         return Unusable(spec.name)

@@ -65,7 +65,7 @@ class Http2ClientConnection(ClientConnection):
         registry = self._registry
         if not registry.admit(self):
             registry.proxy.count_refused(Reason.OVERLOADED)
-            self._codec.fail(ENHANCE_YOUR_CALM, "this proxy has as much to do as it can")
+            self._codec.fail(ENHANCE_YOUR_CALM, "the proxy is overloaded")
             self._after(0.0)
 
     def take_over(self, transport: Transport, data: bytes) -> None:

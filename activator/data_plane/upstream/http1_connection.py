@@ -147,7 +147,7 @@ class Http1PodConnection(PooledConnection):
                 self._writer.cut()
 
     def is_usable(self) -> bool:
-        """Return True if the pod has sent nothing that prevents another request."""
+        """Return True if the connection is open."""
         transport = self._transport
         return not self.is_closed and transport is not None and not transport.is_closing()
 

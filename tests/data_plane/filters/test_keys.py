@@ -77,14 +77,14 @@ def test_a_valid_key_is_admitted_and_not_passed_on(fields: dict[str, Any], remov
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, b"this request needs a valid key\n"),
-        ({"Authorization": "Bearer "}, b"this request needs a valid key\n"),
-        ({"Authorization": "Basic !!!"}, b"this request needs a valid key\n"),
-        ({"Authorization": basic("alice")}, b"this request needs a valid key\n"),
-        ({"Authorization": "Bearer " + "x" * CREDENTIAL_BYTES_MAX}, b"this request needs a valid key\n"),
-        ({"Authorization": f"Bearer {ALICE}x"}, b"this request needs a valid key: it is not known\n"),
-        ({"Authorization": basic(f"{ALICE}:")}, b"this request needs a valid key\n"),
-        ({"X_Api_Key": BOB}, b"this request needs a valid key: it is not known\n"),
+        ({}, b"a valid key is required\n"),
+        ({"Authorization": "Bearer "}, b"a valid key is required\n"),
+        ({"Authorization": "Basic !!!"}, b"a valid key is required\n"),
+        ({"Authorization": basic("alice")}, b"a valid key is required\n"),
+        ({"Authorization": "Bearer " + "x" * CREDENTIAL_BYTES_MAX}, b"a valid key is required\n"),
+        ({"Authorization": f"Bearer {ALICE}x"}, b"a valid key is required: it is not known\n"),
+        ({"Authorization": basic(f"{ALICE}:")}, b"a valid key is required\n"),
+        ({"X_Api_Key": BOB}, b"a valid key is required: it is not known\n"),
     ],
 )
 def test_without_a_valid_key_nothing_starts(fields: dict[str, Any], text: bytes) -> None:
@@ -134,7 +134,7 @@ def test_errors_below_v1_have_the_form_of_openai() -> None:
         assert client.fields["content-type"] == "application/json"
         answers.append((client.status, json.loads(client.body)["error"]))
     assert answers == [
-        (401, {"message": "this request needs a valid key", "type": "invalid_request_error", "param": None,
+        (401, {"message": "a valid key is required", "type": "invalid_request_error", "param": None,
                "code": "invalid_api_key"}),
         (403, {"message": "this key may not use this revision", "type": "permission_error", "param": None,
                "code": "model_not_allowed"}),
@@ -189,7 +189,7 @@ def test_a_key_behind_another_field_of_the_same_name_is_found() -> None:
     for _ in range(CREDENTIALS_MAX):
         head.headers = head.headers.with_line(b"Authorization", b"Bearer another")
     _, client = world.begin(head)
-    assert refusal(client) == (401, "key_required", b"this request needs a valid key: there are too many\n")
+    assert refusal(client) == (401, "key_required", b"a valid key is required: there are too many\n")
 
 
 @pytest.mark.parametrize(

@@ -408,4 +408,4 @@ def test_a_refusal_names_no_pod() -> None:
     for pool in pools:
         pool.forget(at_pod(exchange))
         at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
-    assert client.status == 502 and client.body == b"no pod of the revision took the connection\n"
+    assert client.status == 502 and client.body == b"no pod of the revision accepted a connection\n"

@@ -54,7 +54,7 @@ def test_an_unknown_host_is_told_so() -> None:
     world = World()
     _, client = world.begin(request_head(host="other.test"))
     assert (client.status, client.reason) == (404, "no_route")
-    assert client.body == b"no revision serves this host: other.test\n"
+    assert client.body == b"no route matches the request: other.test\n"
     world.check_idle()
 
 
