@@ -61,7 +61,7 @@ class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
-    """The admin port with a token, or as a Unix socket, whose mode is 0600 by default."""
+    """The admin port: its address, its token, and the permissions of its Unix socket (0600 by default)."""
 
     listen: Annotated[
         str,

@@ -12,7 +12,7 @@ HASH_ON_CLIENT_IP: Final = "client_ip"
 
 
 class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key of a request, for `split_on` and `hash_on`. Exactly one of the two."""
+    """The key of a request, for `split_on` and `hash_on`: set either `header` or `cookie`."""
 
     header: Annotated[str, doc("The request header whose value is the key.", "X-User")] = ""
     cookie: Annotated[str, doc("The cookie whose value is the key.", "session")] = ""

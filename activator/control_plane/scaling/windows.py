@@ -85,7 +85,7 @@ class Totals:
             self._last_s = now_s
 
     def average(self, now_s: float, panic: bool) -> float | None:
-        """Return the average; None: no time has passed since the window began."""
+        """Return the average over the window: 0.0 if all of its data have expired, None before any time has passed."""
         window = self._panic if panic else self._stable
         bucket = floor(now_s / BUCKET_S)
         if bucket - floor(self._last_s / BUCKET_S) >= window.buckets:

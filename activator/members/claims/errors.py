@@ -12,7 +12,7 @@ class MembershipError(Exception):
 
 
 class MembershipForbiddenError(MembershipError):
-    """The API refuses a right (403). The caller continues without membership, and logs that once."""
+    """The API denied a permission (403). The caller decides whether the replica may run without membership."""
 
 
 class ForeignObjectError(MembershipError):
