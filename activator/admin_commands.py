@@ -54,7 +54,7 @@ def add_admin_commands(
         examples=("activator logs app", "activator logs -f -n 20 app"),
     )
     logs.add_argument("name", metavar="NAME")
-    logs.add_argument("-f", "--follow", action="store_true", help="continue with new lines, until interrupted")
+    logs.add_argument("-f", "--follow", action="store_true", help="follow the log: print new lines until interrupted")
     logs.add_argument(
         "-n", "--lines", type=_count, default=100, metavar="N", help="number of last lines (default: 100)"
     )
@@ -62,12 +62,15 @@ def add_admin_commands(
     logs.set_defaults(handler=_logs)
     load_revision = commands.add_parser(
         "load",
-        help="load the programs of a revision before a request comes",
+        help="start the programs of a revision before a request arrives",
         examples=("activator load app", "activator load --for 1h app"),
     )
     load_revision.add_argument("name", metavar="NAME")
     load_revision.add_argument(
-        "--for", dest="seconds", metavar="TIME", help="keep one running for this time (10m), from when it is ready"
+        "--for",
+        dest="seconds",
+        metavar="TIME",
+        help="keep one program running for TIME, for example 10m, after it is ready",
     )
     _add_admin(load_revision)
     load_revision.set_defaults(handler=_load_revision)
@@ -81,7 +84,8 @@ def add_admin_commands(
     unload.set_defaults(handler=_unload_revision)
     ended = commands.add_parser(
         "member-ended",
-        help="confirm that a silent member of the group has certainly ended, so that its slots are granted again",
+        help="confirm that an unreachable member has ended, so that its slots can be granted again (unsafe if it still "
+        "runs)",
         examples=("activator member-ended 2",),
     )
     ended.add_argument("seat", type=_count, metavar="SEAT")
@@ -97,12 +101,12 @@ def add_admin_commands(
     restart.set_defaults(handler=_restart_revision)
     drain_pod = commands.add_parser(
         "drain-pod",
-        help="send a pod no more requests; those that it has are finished",
+        help="take a pod out of service: it finishes its requests and gets no new ones",
         examples=("activator drain-pod app 10.0.0.7:8080",),
     )
     enable_pod = commands.add_parser(
         "enable-pod",
-        help="send a pod requests again, after drain-pod",
+        help="put a drained pod back into service",
         examples=("activator enable-pod app 10.0.0.7:8080",),
     )
     for pod_command, handler in ((drain_pod, _drain_pod), (enable_pod, _enable_pod)):

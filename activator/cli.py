@@ -87,7 +87,7 @@ def _parser() -> Parser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser(
         "run",
-        help="serve",
+        help="serve the revisions of a file, or one command",
         examples=(
             "activator run -c activator.yaml",
             "activator run --listen 127.0.0.1:8080 -- uvicorn app:app --port {port}",
@@ -108,7 +108,7 @@ def _parser() -> Parser:
     )
     run.add_argument("--log-level", choices=LOG_LEVELS, help="overrides `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
-    demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
+    demo = commands.add_parser("demo", help="show a guided tour: a program scales from zero to several copies and back")
     demo.set_defaults(handler=_demo)
     init = commands.add_parser(
         "init",
@@ -119,7 +119,10 @@ def _parser() -> Parser:
     )
     init.add_argument("situation", metavar="SITUATION", choices=tuple(SITUATIONS), help=", ".join(SITUATIONS))
     init.add_argument(
-        "-o", "--output", metavar="FILE", help=f"default: {FILE}, for a cluster {MANIFEST}; -: standard output"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"write to FILE (default: {FILE}, or {MANIFEST} for a cluster; `-` for standard output)",
     )
     init.add_argument("--force", action="store_true", help="replace FILE if it exists")
     init.set_defaults(handler=_init)
@@ -187,7 +190,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
             print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)
             return USAGE
         if not command:
-            print("activator: nothing stands after --; give the command to start", file=sys.stderr)
+            print("activator: no command after `--`", file=sys.stderr)
             return USAGE
         problem = _settle_addresses(options)
         if problem:

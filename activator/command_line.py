@@ -39,9 +39,9 @@ class Parser(argparse.ArgumentParser):
             first = unknown["found"].split()[0]
             known = [name for action in self._actions for name in action.option_strings]
             if not first.startswith("-"):
-                hint = f": a command to start stands after `--`, as in `{self.prog} -- {unknown['found']}`"
-                return f'found "{first}", where nothing more is expected{hint if self.prog.endswith(" run") else ""}'
-            return f'there is no option "{first}"{_meant(first, known)}; `{self.prog} --help` lists what there is'
+                hint = f": put the command to start after `--`, as in `{self.prog} -- {unknown['found']}`"
+                return f'unexpected argument "{first}"{hint if self.prog.endswith(" run") else ""}'
+            return f'unknown option "{first}"{_meant(first, known)}; see `{self.prog} --help`'
         return f"{message}; `{self.prog} --help` shows the usage"
 
 

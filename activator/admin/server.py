@@ -48,29 +48,29 @@ ADMIN_HEADER: Final = "Activator-Admin"
 _READS: Final = frozenset({"GET", "HEAD"})
 _INDEX: Final = """activator
 GET  /                 the live page, for browsers
-GET  /healthz          alive: the state worker's loop turns
-GET  /readyz           able to serve
+GET  /healthz          liveness: the state worker makes progress
+GET  /readyz           readiness: requests can be served
 GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots; ?revision=NAMESPACE/NAME: one of them
 GET  /debug/overview   one row for each revision
-GET  /debug/history    the last hour; ?revision=NAMESPACE/NAME, also several: only these
-GET  /debug/config     the configuration in force
+GET  /debug/history    samples of the last hour; ?revision=NAMESPACE/NAME (repeatable) selects revisions
+GET  /debug/config     the configuration in effect
 GET  /debug/members    the group of replicas, as this one sees it
-GET  /debug/tasks      what runs beside the requests
-GET  /logs/NAME        the last lines of a local program; ?after=N: those behind line N
-GET  /debug/log        what the program says of itself: levels by part
+GET  /debug/tasks      background tasks
+     ?worker=N on /debug/revisions, /debug/tasks, /debug/profile: one worker only
+GET  /logs/NAME        the last lines of a local program; ?after=N: lines after number N
+GET  /debug/log        log levels by component
 POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
 POST /debug/profile?seconds=5            for speedscope          (with the header Activator-Admin: 1)
-     …?worker=0                          of one worker: revisions, tasks, profile
-POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (with the header Activator-Admin: 1)
-POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
-POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
-POST /restart/NAME     start others, then stop these           (with the header Activator-Admin: 1)
-POST /drain-pod/NAME?pod=ADDRESS   send it no more requests     (with the header Activator-Admin: 1)
-POST /enable-pod/NAME?pod=ADDRESS  send it requests again       (with the header Activator-Admin: 1)
-POST /members/SEAT/ended  this silent member has ended, for certain (with the header Activator-Admin: 1)
-POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
-POST /reload           read the file again                   (with the header Activator-Admin: 1)
+POST /load/NAME        start the programs of a revision; ?for=10m: and keep one (with the header Activator-Admin: 1)
+POST /wake/NAME        the same as /load; ?for= defaults to 10m (with the header Activator-Admin: 1)
+POST /unload/NAME      stop the programs of a revision after their requests (with the header Activator-Admin: 1)
+POST /restart/NAME     start replacements, then stop the old programs (with the header Activator-Admin: 1)
+POST /drain-pod/NAME?pod=ADDRESS   take a pod out of service    (with the header Activator-Admin: 1)
+POST /enable-pod/NAME?pod=ADDRESS  put it back into service     (with the header Activator-Admin: 1)
+POST /members/SEAT/ended  confirm that the silent member at SEAT has ended (with the header Activator-Admin: 1)
+POST /drain            finish the requests in progress, then exit (with the header Activator-Admin: 1)
+POST /reload           read the configuration file again     (with the header Activator-Admin: 1)
 """
 
 
@@ -78,7 +78,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Inside(Protocol):
-    """The interface of the running program to the admin port."""
+    """The queries and commands that the admin port needs from the program."""
 
     def is_alive(self) -> bool: ...
 
@@ -386,7 +386,7 @@ def _worker(request: web.Request) -> int | None:
     if number is None:
         return None
     if not number.isdecimal():
-        raise NoWorkerError(f"worker: a number from 0, not {number!r}")
+        raise NoWorkerError(f"worker: expected a worker number (0, 1, …), found {number!r}")
     return int(number)
 
 

@@ -69,7 +69,7 @@ def check_access(at: Place, socket: SocketFile, address: str) -> None:
     """Check the permissions of a Unix socket."""
     for key in ("mode", "owner", "group"):
         if getattr(socket, key) and address and not is_unix(address):
-            at[key].advise(f"`{key}` is for Unix sockets, and {address} is none: take it out")
+            at[key].advise(f"`{key}` applies to Unix sockets only, and {address} is not one: remove it")
     if socket.mode and _MODE.fullmatch(socket.mode) is None:
         at["mode"].found("three octal digits such as 0660")
 
@@ -169,12 +169,12 @@ def _check_proxy_protocol(revision_at: Place, revision: Revision) -> None:
     if revision.protocol in {"h2c", "h2"}:
         at.advise("HTTP/2 carries requests of several clients on one connection: use `protocol: h1`")
     if revision.tls is not None:
-        at.advise("it is sent to pods without TLS only: take it or `tls` out")
+        at.advise("the PROXY protocol header is sent only without TLS: remove `proxy_protocol` or `tls`")
     probe, program = revision.probe, revision.program
     if probe is not None and (probe.identity_header or probe.kind == PROBE_GRPC):
-        at.advise("the probe's `identity_header` and `grpc` have no effect on such pods: take it or them out")
+        at.advise("`identity_header` and `grpc` of `probe` have no effect on such pods: remove them")
     if program is not None and program.sleep is not None and program.sleep.http_post:
-        at.advise("`sleep.http_post` is sent without it: use `sleep.command` or `signal`")
+        at.advise("`sleep.http_post` is sent without a PROXY protocol header: use `sleep.command` or `sleep.signal`")
 
 
 def _check_cancel(at: Place, revision: Revision) -> None:

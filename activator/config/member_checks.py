@@ -29,7 +29,7 @@ def check_members(root: Place, config: Config) -> None:
             at["listen"].advise("`members` requires `listen`, such as 0.0.0.0:8015", at.where)
         return
     if not members.key_file:
-        at["key_file"].advise("members make sure of each other by a key: set `key_file`", at.where)
+        at["key_file"].advise("members authenticate each other with a key: set `key_file`", at.where)
     _check_peers(at, members, kubernetes is not None or root["kubernetes"].is_unread)
 
 

@@ -97,7 +97,7 @@ class ProcessChecker:
         if isinstance(process.socket, str):
             self._check_socket_path(revision_at, scaling, process, process.socket)
         if process.port is not None:
-            advice = "a program listens on a Unix socket or on a port: take `port` out, or {socket} and `socket`"
+            advice = "a program listens on a Unix socket or on a port: remove `port`, or {socket} and `socket`"
             at["port"].advise(advice)
         for key, command in (
             ("command", process.command),

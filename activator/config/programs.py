@@ -251,7 +251,7 @@ def parse_env(text: str, name: str) -> dict[str, str]:
             problem = "the quotes do not fit: close them on the line, and put nothing but a comment behind them"
             problems.append(f"{name}:{number}: {match[1]}: {problem}")
         elif "\0" in value:
-            problems.append(f"{name}:{number}: {match[1]}: a value cannot have a null byte: take it out")
+            problems.append(f"{name}:{number}: {match[1]}: a value cannot have a null byte: remove it")
         else:
             found[match[1]] = value
     if problems:

@@ -93,7 +93,7 @@ def check_fallbacks(root: Place, revisions: list[Revision]) -> None:
         circle = _circle(key, following)
         if circle:
             del following[key]
-            at.advise(f"a circle: {' -> '.join(one.removeprefix('default/') for one in circle)}")
+            at.advise(f"fallback loop: {' -> '.join(one.removeprefix('default/') for one in circle)}")
 
 
 def _circle(key: str, following: dict[str, str]) -> list[str]:

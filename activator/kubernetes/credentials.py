@@ -129,7 +129,9 @@ class Credentials:
         from kubernetes_asyncio.config import load_kube_config
 
         if not _any_exists(file):
-            raise CredentialsError(f"no Kubernetes configuration: {file} does not exist and this is no pod")
+            raise CredentialsError(
+                f"no Kubernetes configuration: {file} does not exist, and the process does not run in a pod"
+            )
         self._loader = await load_kube_config(
             config_file=file, client_configuration=configuration, persist_config=False
         )

@@ -45,8 +45,7 @@ class PodIdentity:
         missing = [name for name in ("POD_NAME", "POD_UID", "POD_IP") if not environ.get(name)]
         if missing:
             raise StartError(
-                f"members: {', '.join(missing)} must be set, from the pod's own fields, as the chart does; "
-                "or list `members.peers`"
+                f"members: set {', '.join(missing)} from the Downward API (as the chart does), or list `members.peers`"
             )
         self.name = environ["POD_NAME"]
         self.uid = environ["POD_UID"]

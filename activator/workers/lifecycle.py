@@ -98,7 +98,7 @@ class WorkerLifecycle(ForkListener):
             self._start(place)
         first = [place.worker for place in self.places if place.worker is not None]
         if len(first) < len(self.places):
-            raise StartError("the workers cannot be started: see the errors above")
+            raise StartError("not all workers could be started; see the preceding errors")
         until_s = self._now() + WORKER_START_S
         for worker in first:
             while not worker.begun.is_set():

@@ -130,7 +130,7 @@ class WorkerPool(Workers, WorkerListener):
         for place in self._lifecycle.places:  # a worker may be replaced during the wait
             while place.worker is None or not place.worker.listening.is_set():
                 if self._now() >= until_s:
-                    raise StartError(f"worker {place.index} does not listen after {WORKER_START_S:g} s")
+                    raise StartError(f"worker {place.index} was not listening {WORKER_START_S:g} s after its start")
                 await pause(0.005)
         log.info("serving on %s (%d workers)", ", ".join(self.addresses), len(self._lifecycle.places))
 

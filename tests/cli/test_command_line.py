@@ -33,12 +33,12 @@ def typed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
     [
         (["stauts"], 'activator: there is no command "stauts": did you mean "status"? ('),
         (["xyzzy"], 'activator: there is no command "xyzzy" (run, demo, '),
-        (["status", "--jsn"], 'activator status: there is no option "--jsn": did you mean "--json"?'),
+        (["status", "--jsn"], 'activator status: unknown option "--jsn": did you mean "--json"?'),
         (["init", "modles"], 'activator init: there is no situation "modles": did you mean "models"?'),
-        (["demo", "foo"], 'activator demo: found "foo", where nothing more is expected'),
+        (["demo", "foo"], 'activator demo: unexpected argument "foo"'),
         (
             ["run", "python3", "app.py"],
-            'activator run: found "python3", where nothing more is expected: a command to start stands after `--`',
+            'activator run: unexpected argument "python3": put the command to start after `--`',
         ),
         (["logs"], "activator logs: the following arguments are required: NAME; `activator logs --help`"),
         (["logs", "-n", "some", "app"], "activator logs: argument -n/--lines: some: expected a number of lines; "),

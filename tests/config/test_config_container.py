@@ -58,7 +58,7 @@ def problems_of(container: str, more: str = "", above: str = "") -> list[str]:
         (
             "{image: x, sleep: {http_post: /z, wake: /w}}",
             ", proxy_protocol: v1",
-            "`sleep.http_post` is sent without it",
+            "`sleep.http_post` is sent without a PROXY protocol header",
         ),
         ("{image: x, gpus: 1}", "", "container.gpus: list the GPUs of this machine"),
     ],

@@ -37,7 +37,7 @@ LONG = "unix:/" + "a" * 107
             f"listen: {{address: unix:/a, mode: '0999'}}\n{POD}",
             'listen.mode: found "0999", expected three octal digits',
         ),
-        (f"listen: {{address: 'h:1', mode: '0600'}}\n{POD}", "`mode` is for Unix sockets, and h:1 is none"),
+        (f"listen: {{address: 'h:1', mode: '0600'}}\n{POD}", "`mode` applies to Unix sockets only, and h:1 is not one: remove it"),
         (f"admin: {{address: 'h:1'}}\n{POD}", 'admin.address: found "h:1", expected a Unix socket'),
         (f"admin: {{address: unix:/a, owner: ''}}\nlisten: {{address: 'h:1', group: a}}\n{POD}", "`group` is for Unix"),
         (f"listen: {{address: 'h:1', proxy_protocol: []}}\n{POD}", "listen.proxy_protocol: found an empty list"),

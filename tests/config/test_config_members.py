@@ -31,7 +31,7 @@ def test_what_is_fine() -> None:
     ("members", "part"),
     [
         (f"{{{PEERS}, key_file: k}}", "`members` requires `listen`, such as 0.0.0.0:8015"),
-        (f"{{listen: '0.0.0.0:8015', {PEERS}}}", "members.key_file: members make sure of each other by a key"),
+        (f"{{listen: '0.0.0.0:8015', {PEERS}}}", "members.key_file: members authenticate each other with a key"),
         ("{listen: '0.0.0.0:8015', key_file: k}", "members.peers: list all members, this one among them"),
         (f"{{listen: '0.0.0.0:9', {PEERS}, key_file: k}}", "none of the peers has the port of `listen` (9)"),
         (

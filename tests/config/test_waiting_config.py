@@ -53,7 +53,7 @@ def resolved(key: str) -> RevisionSpec:
         ("waiting_page: {output: true}", "only a revision with `process` or `container` has output to show"),
         ("progress: {interval: 100ms}", "at least 0.5s"),
         ("fallback: {revision: other}", 'there is no revision "other" in this file'),
-        ("fallback: {revision: a}", "a circle: a -> a"),
+        ("fallback: {revision: a}", "fallback loop: a -> a"),
         ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
         ("activity: {websocket: closed}", "open or traffic"),
         ("activity: {quiet_after: 500ms}", "at least 1s"),
@@ -113,8 +113,8 @@ def test_circles_of_fallbacks_are_found_once() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("\n".join(["revisions:", *revisions]), "f", {})
     assert [problem.partition("revision: ")[2] for problem in caught.value.problems] == [
-        "a circle: d -> a -> b -> other/c -> d",
-        "a circle: f -> f",
+        "fallback loop: d -> a -> b -> other/c -> d",
+        "fallback loop: f -> f",
     ]
 
 
