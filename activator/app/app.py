@@ -293,13 +293,13 @@ class App:
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
-            log.error("reload refused: the activator is draining")
+            log.error("reload rejected: the activator is draining")
             return ["the program is draining"]
         try:
             config, specs = self.settings.reload()
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
             config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
-            # What may be refused comes first, and changes nothing where it is.
+            # Steps that can fail come first: a rejected reload leaves the old configuration in effect.
             users = users_of(config.keys)
             listeners = self._served.plan(config)
             try:
@@ -309,10 +309,10 @@ class App:
                 raise
         except ConfigError as error:
             for problem in error.problems:
-                log.error("reload refused: %s", problem)
+                log.error("reload rejected: %s", problem)
             return error.problems
         except StartError as error:
-            log.error("reload refused: %s", error)
+            log.error("reload rejected: %s", error)
             return [str(error)]
         self._manager.reloading(time.monotonic_ns())
         self._rights.change(users)  # before a new revision may be used
@@ -323,7 +323,7 @@ class App:
         self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
-            log.warning("reloaded, but a change of %s requires a restart", ", ".join(fixed))
+            log.warning("reloaded; restart the activator to apply the changes of: %s", ", ".join(fixed))
         else:
             log.info("reloaded")
         self._notify_ready()
@@ -472,7 +472,7 @@ class App:
 
     def _failed(self, error: Exception) -> None:
         self._errors_total += 1
-        log.error("an error of the program", exc_info=error)
+        log.error("internal error: uncaught exception in a callback of the event loop", exc_info=error)
 
     def _make_telemetry(self, hooks: RequestHooks, app_log: AppLog | None, rng: Rng) -> Telemetry:
         loop = asyncio.get_running_loop()

@@ -78,6 +78,6 @@ class ServedAddresses:
         except StartError as error:
             if address not in self._unbound_entries:  # it is tried again each second
                 self._unbound_entries.add(address)
-                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
+                log.error("%s; another port is chosen for the Service that this port is for", error)
             return
         self._entries.append(address)

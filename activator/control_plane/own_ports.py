@@ -68,7 +68,7 @@ class OwnPorts:
         if name not in self._logged and len(self._logged) < LOGGED_MAX:
             self._logged.add(name)
             log.warning(
-                "revision %s: the pod %s is left out: %s is a port of the activator; correct its address",
+                "revision %s: the pod %s is ignored: %s is a port of the activator itself; correct its address",
                 *(pod.key, pod.identity, pod.address),
             )
         return True

@@ -40,8 +40,8 @@ CONNECTIONS_SHARE: Final = 0.9  # share of `limits.connections` for step 1; at t
 
 _TAKEN: Final = (
     "responses close their connections",
-    "requests that would have to wait are refused",
-    "new connections are refused",
+    "requests that would have to wait are rejected",
+    "new connections are rejected",
 )
 
 log = logging.getLogger("activator.data")
@@ -55,7 +55,7 @@ class OverloadLadder:
         self._asked_s: float = 0.0  # when the current step was wanted last
 
     def follow(self, wanted: int, now_s: float) -> None:
-        """Rise to the step that is wanted now, or fall by one if less has been wanted for CALM_S."""
+        """Raise the step to the one required, or lower it by one after CALM_S with a lower requirement."""
         if wanted >= self.step:
             self.step = wanted
         elif now_s - self._asked_s >= CALM_S:
@@ -154,6 +154,6 @@ def _tell(before: tuple[bool, ...], taken: tuple[bool, ...], cause: str) -> None
         log.warning("overloaded: %s; %s", cause, ", and ".join(new))
     elif any(taken):
         still = [text for text, is_taken in zip(_TAKEN, taken, strict=True) if is_taken]
-        log.info("less overloaded: %s", ", and ".join(still))
+        log.info("overload reduced; still in effect: %s", ", and ".join(still))
     else:
         log.info("no longer overloaded")

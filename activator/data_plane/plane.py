@@ -303,11 +303,11 @@ class DataPlane:
         count = sum(throttler.queue.drain() for throttler in self.tables.throttlers.values())
         count += sum(connection.refuse_unsent() for connection in list(self.registry.connections))
         if count:
-            log.warning("%d queued requests were refused with 503: `shutdown.timeout` has expired", count)
+            log.warning("%d queued requests were rejected with 503: `shutdown.timeout` has expired", count)
         return count
 
     async def _finish_answers(self, until_s: float) -> bool:
-        """Let asynchronous requests finish, although their responses can no longer be fetched."""
+        """Wait for asynchronous requests to finish; their responses can no longer be fetched."""
         answers = self.answers
         while answers.pending and self._now() < until_s:
             await pause(ANSWERS_CHECK_S)
@@ -315,7 +315,7 @@ class DataPlane:
         answers.cut()
         lost = answers.lose()
         if lost:
-            log.warning("%d stored responses are lost: their clients have not fetched them", lost)
+            log.warning("discarded %d stored responses that no client had fetched", lost)
         return finished
 
     def _loop_paused(self, pause_s: float) -> None:
@@ -325,7 +325,7 @@ class DataPlane:
     def failed(self, error: Exception) -> None:
         """Count and log a defect for which no request could be refused."""
         self.errors_total += 1
-        log.error("an error in the data plane", exc_info=error)
+        log.error("internal error in the data plane", exc_info=error)
 
 
 def _entry_range(config: Config) -> tuple[int, int]:

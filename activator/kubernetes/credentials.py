@@ -85,7 +85,7 @@ class Credentials:
                 await self._refresh(self._configuration)
             except CredentialsError as error:
                 self.refresh_failures_total += 1
-                log.warning("%s; the former ones are used for as long as the API accepts them", error)
+                log.warning("%s; the previous credentials stay in use until the API rejects them", error)
 
     async def _refresh(self, configuration: Configuration) -> None:
         if hasattr(self._loader, "exec_plugin_expiry"):

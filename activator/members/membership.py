@@ -275,8 +275,8 @@ class Membership(GroupSide):
             self._unproven_logged_s = now_s
             seats = sorted({seat_of(number) for number in late})
             log.warning(
-                "members at seats %s are not reached and not known to have ended: revisions that they owned wait. They "
-                "come back by themselves if they live; if it is certain that they have ended, say so with "
+                "members at seats %s are unreachable and not proven to have ended; requests to the revisions that they "
+                "owned are queued until they are reachable. If they have certainly ended, run "
                 "`activator member-ended SEAT` (%s)",
                 seats,
                 ", ".join(f"{seat}: {self._addresses.get(seat, 'no address')}" for seat in seats),
@@ -302,8 +302,8 @@ class Membership(GroupSide):
 
     def _died(self) -> None:
         log.error(
-            "the other members take this replica for ended, and may have granted its slots to others: it exits, and "
-            "must be started again"
+            "the other members have declared this replica ended and may have reassigned its slots; exiting (restart "
+            "the replica)"
         )
         self._displaced()
 
@@ -329,7 +329,7 @@ class Membership(GroupSide):
     def _learn(self, lives: RevisionLives) -> None:
         for key in self.lives.learn(lives):
             log.error(
-                "revision %s was dropped and set again at other members, but not here: until this replica is "
+                "revision %s was removed and added again at other members but not at this replica: until it is "
                 "restarted, it does not share the limit of this revision with them",
                 key,
             )

@@ -46,9 +46,9 @@ class Readiness:
         if self._now() - self._granted_s > HELD_S:
             seats = sorted({seat_of(number) for number in contacts.unproven(effective)})
             return (
-                f"no slots are granted: members at seats {seats} are not reached and not known to have ended; let them "
-                f"be reached, or if it is certain that they have ended, say so at seat {min(contacts.reached())} with "
-                "`activator member-ended SEAT`"
+                f"no slots are granted: members at seats {seats} are unreachable and not proven to have ended; restore "
+                "the connection or, if they have certainly ended, run `activator member-ended SEAT` at seat "
+                f"{min(contacts.reached())}"
             )
         return ""
 

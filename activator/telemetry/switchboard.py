@@ -84,9 +84,15 @@ class Telemetry:
             former = self._cluster
             cluster = replace(cluster, request_log=former.request_log, request_log_template=former.request_log_template)
         if cluster.tracing_protocol not in {"none", "http/protobuf"}:
-            log.warning("tracing-protocol: http/protobuf or none, not %s: no traces", cluster.tracing_protocol)
+            log.warning(
+                "config-observability: tracing-protocol: %s is not supported (http/protobuf, none): tracing is off",
+                cluster.tracing_protocol,
+            )
         if cluster.metrics_protocol not in {"none", "prometheus", "http/protobuf"}:
-            log.warning("metrics-protocol: prometheus, http/protobuf or none, not %s", cluster.metrics_protocol)
+            log.warning(
+                "config-observability: metrics-protocol: %s is not supported (prometheus, http/protobuf, none)",
+                cluster.metrics_protocol,
+            )
         self._set(self._config, cluster)
 
     def sweep(self) -> None:

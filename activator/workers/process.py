@@ -228,7 +228,7 @@ class Worker:
         if self._serving is not None:
             self._serving.data.failed(error)
         else:
-            log.error("an error in a worker that has not begun", exc_info=error)
+            log.error("internal error in a worker during its start", exc_info=error)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         if self._serving is not None:
@@ -308,7 +308,7 @@ class Serving:
             try:
                 certificate = ServerCertificate(wanted)
             except StartError as error:  # the parent could read it, so the files were replaced just now
-                log.error("%s; tried again when the files are looked at", error)
+                log.error("%s; next attempt at the next check of the certificates", error)
                 sock.close()
                 self._worker.send(Unserved(number))
                 return

@@ -117,7 +117,10 @@ GOOD = revision("")
         (f"admin: {{listen: h:1, insecure: false}}\nrevisions: [{GOOD}]", '"h:1" lets other machines control'),
         (f"admin: {{listen: h}}\nrevisions: [{GOOD}]", 'admin.listen: found "h", expected host:port'),
         (f"admin: {{listen: 'h:1', address: unix:/a, insecure: true}}\nrevisions: [{GOOD}]", "not both"),
-        (f"admin: {{listen: 127.0.0.1:1, mode: '0660'}}\nrevisions: [{GOOD}]", "`mode` applies to Unix sockets only, and 127.0.0.1:1 is not one: remove it"),
+        (
+            f"admin: {{listen: 127.0.0.1:1, mode: '0660'}}\nrevisions: [{GOOD}]",
+            "`mode` applies to Unix sockets only, and 127.0.0.1:1 is not one: remove it",
+        ),
         (
             "admin: 127.0.0.1:1\nrevisions: [{name: a, hosts: [a], pods: ['localhost:2', '127.0.0.1:1']}]",
             'pods[1]: "127.0.0.1:1" is the address of `admin`: clients would reach that port',

@@ -37,9 +37,15 @@ LONG = "unix:/" + "a" * 107
             f"listen: {{address: unix:/a, mode: '0999'}}\n{POD}",
             'listen.mode: found "0999", expected three octal digits',
         ),
-        (f"listen: {{address: 'h:1', mode: '0600'}}\n{POD}", "`mode` applies to Unix sockets only, and h:1 is not one: remove it"),
+        (
+            f"listen: {{address: 'h:1', mode: '0600'}}\n{POD}",
+            "`mode` applies to Unix sockets only, and h:1 is not one: remove it",
+        ),
         (f"admin: {{address: 'h:1'}}\n{POD}", 'admin.address: found "h:1", expected a Unix socket'),
-        (f"admin: {{address: unix:/a, owner: ''}}\nlisten: {{address: 'h:1', group: a}}\n{POD}", "`group` is for Unix"),
+        (
+            f"admin: {{address: unix:/a, owner: ''}}\nlisten: {{address: 'h:1', group: a}}\n{POD}",
+            "`group` applies to Unix sockets only, and ",
+        ),
         (f"listen: {{address: 'h:1', proxy_protocol: []}}\n{POD}", "listen.proxy_protocol: found an empty list"),
         (
             f"listen: {{address: 'h:1', proxy_protocol: [all]}}\n{POD}",
@@ -58,7 +64,10 @@ LONG = "unix:/" + "a" * 107
         ("revisions: [{name: a, hosts: ['*'], pods: [unix:/a, 'unix:///a']}]", "list each pod once"),
         (pods("proxy_protocol: v3"), 'proxy_protocol: found "v3", expected one of v1, v2'),
         (pods("proxy_protocol: v1, protocol: h2c"), "HTTP/2 carries requests of several clients on one connection"),
-        (pods("proxy_protocol: v1, tls: {}"), "it is sent to pods without TLS only"),
+        (
+            pods("proxy_protocol: v1, tls: {}"),
+            "the PROXY protocol header is sent only without TLS: remove `proxy_protocol` or `tls`",
+        ),
         (program("port: 9-1"), 'process.port: found "9-1", expected a port from 1 to 65535, or a range such as 9000'),
         (program("port: 1-1001"), "a range such as 9000-9010 of at most 1000 ports"),
         (program("port: 70000"), 'process.port: found "70000"'),

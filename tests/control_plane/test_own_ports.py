@@ -60,7 +60,7 @@ def test_changes_are_without_them(caplog: pytest.LogCaptureFixture) -> None:
     gone = RevisionGone("default/a")
     assert ports.without_own(gone) is gone
     assert len(caplog.records) == 1, "once for each pod"
-    assert "the pod b is left out: 127.0.0.1:8008 is a port of the activator" in caplog.text
+    assert "the pod b is ignored: 127.0.0.1:8008 is a port of the activator itself" in caplog.text
 
 
 def test_listeners_may_change() -> None:

@@ -98,7 +98,7 @@ def test_memory(used: int, step: int, caplog: pytest.LogCaptureFixture) -> None:
         assert record.levelno == logging.WARNING
         assert record.getMessage() == (
             "overloaded: 100 of 100 MiB of memory are used; responses close their connections, and requests that would "
-            "have to wait are refused, and new connections are refused"
+            "have to wait are rejected, and new connections are rejected"
         )
 
 
@@ -160,8 +160,9 @@ def test_back_to_normal_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
         assert taken == STEPS[step]
     assert worker.loop.now_s - began_s <= 2.0
     assert [record.getMessage() for record in caplog.records[1:]] == [
-        "less overloaded: responses close their connections, and requests that would have to wait are refused",
-        "less overloaded: responses close their connections",
+        "overload reduced; still in effect: responses close their connections, and requests that would have to wait "
+        "are rejected",
+        "overload reduced; still in effect: responses close their connections",
         "no longer overloaded",
     ]
 
@@ -169,7 +170,7 @@ def test_back_to_normal_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
 def test_memory_that_is_free_again_opens_connections_though_the_loop_is_late(caplog: pytest.LogCaptureFixture) -> None:
     """What each cause has asked for is left by itself, and a message names each cause that lasts."""
     caplog.set_level(logging.INFO)
-    worker_closes = "responses close their connections, and new connections are refused"
+    worker_closes = "responses close their connections, and new connections are rejected"
     worker = Watched(memory=Size(MIB))
     worker.resident = 2 * MIB
     worker.looks(1)
@@ -182,7 +183,7 @@ def test_memory_that_is_free_again_opens_connections_though_the_loop_is_late(cap
     worker.looks(1, 2.0)
     assert worker.taken() == STEPS[NO_CONNECTIONS]
     assert [record.getMessage() for record in caplog.records[-2:]] == [
-        "less overloaded: requests that would have to wait are refused",
+        "overload reduced; still in effect: requests that would have to wait are rejected",
         "overloaded: 2 of 1 MiB of memory are used; the event loop is late by 2.0 s; " + worker_closes,
     ]
 

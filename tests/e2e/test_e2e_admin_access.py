@@ -91,7 +91,7 @@ def test_no_pod_is_a_port_of_the_program(run_activator: RunActivator, tmp_path: 
         report = {"revision": "by-report", "pod": "p", "address": own, "state": "ready"}
         assert post(push, report, "s3cret-of-push") == (403, {"pod": "p", "outcome": "own_address"})
     assert activator.slots("by-report") == []
-    eventually(lambda: activator.logged("is left out: .* is a port of the activator"))
+    eventually(lambda: activator.logged("is ignored: .* is a port of the activator itself"))
     assert activator.slots("by-file") == []
 
 

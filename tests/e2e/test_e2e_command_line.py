@@ -235,7 +235,7 @@ def test_reload(run_activator: RunActivator, tmp_path: Path, reload: Callable[[A
 
         path.write_text(path.read_text().replace('"name"', '"nome"'))
         reload(activator)
-        activator.wait_log("reload refused: .*nome")
+        activator.wait_log("reload rejected: .*nome")
         assert (status("a.test"), status("b.test"), status("c.test")) == (200, 200, 404)
 
         with Client(activator.address) as client:

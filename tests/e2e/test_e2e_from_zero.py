@@ -209,7 +209,7 @@ def test_the_loss_of_the_reaper_is_told(run_activator: RunActivator) -> None:
     os.kill(reaper, signal.SIGKILL)
     eventually(lambda: is_dead(reaper), "the reaper has ended")  # its pipe is closed
     assert ask(activator.address, request()).status == 200
-    activator.wait_log("the reaper has ended")
+    activator.wait_log("the reaper exited")
     activator.signal(signal.SIGTERM)
     assert activator.wait_end() == 0
     activator.wait_nothing_left()

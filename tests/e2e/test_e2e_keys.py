@@ -84,7 +84,7 @@ def test_keys_with_several_workers(run_activator: RunActivator, tmp_path: Path) 
     # A key that cannot be read any more: the reload is refused, and the keys stay.
     (tmp_path / "key").unlink()
     activator.signal(signal.SIGHUP)
-    activator.wait_log("reload refused: .*the file .*key cannot be read")
+    activator.wait_log("reload rejected: .*the file .*key cannot be read")
     check("alices-other-key")
     eventually(lambda: admitted(activator)["alice"] == served)
     assert "alices" not in activator.text()

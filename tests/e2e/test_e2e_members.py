@@ -391,7 +391,10 @@ def test_a_group_that_cannot_grant_is_not_ready_until_the_operator_has_spoken(
             client = Client(left[0].address)
             client.send(request())
             for one in left:
-                one.wait_log(rf"no slots are granted: members at seats \[{seat}\] are not reached", timeout_s=30.0)
+                one.wait_log(
+                    rf"no slots are granted: members at seats \[{seat}\] are unreachable and not proven to have ended",
+                    timeout_s=30.0,
+                )
                 status, _, body = one.ask("/readyz")
                 assert status == 503 and b"`activator member-ended SEAT`" in body
             assert pods.answered == 0

@@ -108,7 +108,7 @@ def test_a_request_that_is_not_answered_fails_with_its_cause_and_holds_up_no_oth
     for target, cause in (("/crash", "exited with code 7: out of cheese"), ("/nothing", "exited with code 0")):
         answer = ask(tools.address, request(target, host="port"))
         assert (answer.status, answer.reason) == (502, "pod_closed")
-        tools.wait_log(rf"has not answered its request \(pod_closed\): the program {cause}")
+        tools.wait_log(rf"failed during its request \(pod_closed\): the program {cause}")
         assert ask(tools.address, request(host="port")).status == 200
     assert not tools.logged("it ended before a request came")
 
@@ -117,7 +117,7 @@ def test_what_does_not_end_by_itself_is_stopped_and_counts_until_then(tools: Act
     for _ in range(2):
         assert ask(tools.address, request("/linger", host="one")).status == 200
         assert programs(tools, "one") <= 1
-    tools.wait_log("has not ended by itself within 0.2 s after its request, and is stopped", 2)
+    tools.wait_log("did not exit within 0.2 s after its request; stopping it", 2)
 
 
 def test_a_copy_for_each_port_of_a_range(tools: Activator) -> None:

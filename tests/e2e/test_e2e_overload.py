@@ -48,7 +48,7 @@ def test_memory(run_activator: RunActivator, tmp_path: Path) -> None:
         # 10 MiB are less than any process has.
         (tmp_path / "activator0.yaml").write_text(json.dumps(config([pod.address], {"memory": "10MiB"})))
         activator.signal(signal.SIGHUP)
-        activator.wait_log("overloaded: .* of 10 MiB of memory are used; .*new connections are refused")
+        activator.wait_log("overloaded: .* of 10 MiB of memory are used; .*new connections are rejected")
         assert steps(activator) == [1, 1, 1]
         refused = ask(activator.address, request())
         assert (refused.status, refused.reason) == (503, "overloaded")
@@ -77,7 +77,7 @@ def test_tls_is_refused_before_its_handshake(run_activator: RunActivator, tmp_pa
     listen = {"address": "127.0.0.1:0", "certificate": str(files.certificate), "key": str(files.key)}
     with ScriptedPod(serve) as pod:
         activator = run_activator({**config([pod.address], {"memory": "10MiB"}), "listen": listen})
-        activator.wait_log("overloaded: .*new connections are refused")
+        activator.wait_log("overloaded: .*new connections are rejected")
         for _ in range(3):
             with Client(activator.address) as client, pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
                 client.secure(trusting(), "localhost")

@@ -47,7 +47,7 @@ def test_the_access_log_and_its_switch(run_activator: RunActivator, tmp_path: Pa
         assert ask(activator.address, request(host="a.test")).status == 200
         eventually(lambda: lines_of(tmp_path)[2:] == ["GET 200"], "a line of the template")
         switch("{no}")
-        eventually(lambda: "reload refused" in activator.log[-1], "the refusal")
+        eventually(lambda: "reload rejected" in activator.log[-1], "the refusal")
         activator.may_log_errors = True
         assert ask(activator.address, request(host="a.test")).status == 200
         activator.process.send_signal(signal.SIGTERM)  # what is gathered is written before the end

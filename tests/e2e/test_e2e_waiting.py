@@ -191,7 +191,7 @@ def test_a_stop_lets_requests_without_a_client_finish(run_activator: RunActivato
     activator.signal(signal.SIGTERM)
     assert activator.process.wait(PATIENCE_S) == 0
     assert done.exists()
-    activator.wait_log("1 stored responses are lost")
+    activator.wait_log("discarded 1 stored responses that no client had fetched")
 
 
 def test_progress_before_the_stream_begins(run_activator: RunActivator, tmp_path: Path) -> None:

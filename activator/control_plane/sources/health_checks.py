@@ -150,5 +150,5 @@ class HealthChecks:
         if checks is not None and failures >= checks.fall:
             del current.failures[pod.identity]
             cause = f"failed {failures} health checks in a row: {cause}"
-            log.warning("%s: the pod %s %s; it is taken out", key, pod.identity, cause)
+            log.warning("%s: the pod %s %s; removing it from service", key, pod.identity, cause)
             self._submit(PodFailedChecks(key, pod.identity, pod.epoch, cause))

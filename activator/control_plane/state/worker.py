@@ -310,14 +310,14 @@ class StateWorker:
         key = change.key
         for kind, found in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
-            log.warning("the auditor found in %s (%s), repaired: %s", key, kind, found)
+            log.warning("%s: the audit repaired a mismatch (%s): %s", key, kind, found)
         if reduction.again is not None:
             self.queue.put_rest(reduction.again)
         for transition in reduction.illegal:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
-            log.error("a bug: %r requests an illegal transition: %r", change, transition)
+            log.error("internal error: %r led to an illegal transition, which was rejected: %r", change, transition)
         for address, older, newer in reduction.ousted:
-            log.info("%s: %s has the address %s now, %s drains", key, newer, address, older)
+            log.info("%s: pod %s has taken over the address %s; draining pod %s", key, newer, address, older)
         if type(change) is RevisionGone:
             self.supervision.forget(key)
         if reduction.stale:
@@ -423,7 +423,11 @@ class StateWorker:
         if key in self.parked:
             self._resync.note(key, f"what waited was lost: {error!r}")
         self.parked[key] = Parked(now_s + backoff_s, self._superseded, change)
-        log.error("a change of %s was set aside, the revision waits %.1f s: %r", key, backoff_s, change, exc_info=error)
+        log.error(
+            "%s: a change raised an exception and was set aside; changes of this revision resume in %.1f s: %r",
+            *(key, backoff_s, change),
+            exc_info=error,
+        )
 
     def _broken(self, key: str, change: RevisionBroken) -> None:
         parked = self.parked.get(key)

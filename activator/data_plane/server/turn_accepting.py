@@ -52,7 +52,7 @@ class TurnAccepting:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return  # another worker was faster, or the client has disconnected
         except OSError as error:
-            log.error("cannot accept connections: %s; next attempt in %g s", error.strerror, ACCEPT_RETRY_S)
+            log.error("accept failed: %s; next attempt in %g s", error.strerror, ACCEPT_RETRY_S)
             self._loop.remove_reader(self._socket.fileno())
             self._loop.call_later(ACCEPT_RETRY_S, self._listen)
             return

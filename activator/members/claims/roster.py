@@ -180,8 +180,8 @@ class LeaseRoster:
             if origin != self._origin and origin not in self.origins and seat_of(lease, self.names) is not None:
                 self.origins.add(origin)
                 log.warning(
-                    "%s: %r has members in this group, which is that of %r: two installations share indexes; "
-                    "give each a group of its own",
+                    "%s: %r has members in this group, which belongs to %r: two installations share one group name; "
+                    "set a different group for each",
                     self.names.group,
                     origin,
                     self._origin,

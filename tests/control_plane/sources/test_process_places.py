@@ -64,7 +64,7 @@ def test_each_copy_has_a_port_of_the_range_and_what_others_have_is_passed_over(
             third = places.take(settings, 4)
             assert third is not None and third.port == first.port, "the only one that is free"
         said = [record.getMessage() for record in caplog.records]
-        assert said == [f"port {used} of {used}-{used + 2} is in use by another program: it is skipped"]
+        assert said == [f"port {used} of {used}-{used + 2} is in use by another program; skipping it"]
     places.give_back(second)
     again = [places.take(settings, number) for number in (5, 6)]
     assert {one.port for one in again if one} == {used, second.port}, "what was passed over is looked at again"

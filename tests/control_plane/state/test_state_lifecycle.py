@@ -137,5 +137,5 @@ def test_a_report_that_is_not_late_and_makes_no_sense_is_a_defect(caplog: pytest
     joined.do(joined.trial("p1", True))
     assert joined.worker.illegal_totals == {(READY, TRIAL_PASSED, READY): 1}
     assert (joined.worker.refused_total, joined.worker.stale_total) == (1, 0)
-    assert "a bug" in caplog.text
+    assert "led to an illegal transition, which was rejected: (2, 'trial passed', 2)" in caplog.text
     assert joined.slots() == {"p1": "ready"}

@@ -76,5 +76,5 @@ def test_without_descriptors_it_tries_again(tmp_path: Path, caplog: pytest.LogCa
     broken.bind(path)
     broken.listen(10)
     assert asyncio.run(visit(path, [broken], 3)) == [3]
-    said = f"cannot accept connections: Too many open files; next attempt in {ACCEPT_RETRY_S:g} s"
+    said = f"accept failed: Too many open files; next attempt in {ACCEPT_RETRY_S:g} s"
     assert [record.getMessage() for record in caplog.records] == [said]

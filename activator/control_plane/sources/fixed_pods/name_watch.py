@@ -5,7 +5,7 @@ Rules
      when requests wait for the revision and it has no pods.
   2. A failing resolver changes nothing: the last answer stays valid. A name that no longer exists keeps its addresses
      for NAME_GONE_HOLD_S, because a record that is being replaced may be missing for a moment; then it has none.
-  3. One log line when a name begins to fail, when the cause changes, and when it is resolved again.
+  3. One log line when a name begins to fail, when the cause changes, and when it resolves again.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class NameWatch:
             return self._retry.next_s()
         self._retry.reset()
         if self.problem:
-            log.info("%s is resolved again", self.label)
+            log.info("%s resolves again", self.label)
         if found.cut:
             log.warning("%s has too many addresses: only the first %d are used", self.label, len(found.targets))
         if self.problem or found.targets != self.targets:

@@ -162,7 +162,7 @@ class PodsFile:
             if found.problem:
                 self._failed(found.problem)
             elif self._wants_last_line and not found.shows_end:
-                self._failed("its last line is not `...`, as it was before: it may be cut")
+                self._failed("the end marker `...` is missing, which the file had before: the file may be truncated")
             else:
                 self._wants_last_line = found.has_last_line
                 self._accept(found.entries, is_first)

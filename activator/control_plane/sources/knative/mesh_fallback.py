@@ -199,7 +199,11 @@ class MeshFallback:
             return
         if self._source.settings.mesh_mode == MESH_AUTO and not backends.by_service:
             self.fallbacks_total += 1
-            log.warning("no pod of %s answers at its address, but its Service does: a mesh", backends.key)
+            log.warning(
+                "no pod of %s answers at its address, but its Service does: a mesh is assumed, and requests go to the "
+                "Service",
+                backends.key,
+            )
             backends.by_service = True
         backends.answered_address = address
         self._source.mark(backends.key)

@@ -156,14 +156,13 @@ class BusyWatch:
             return
         silent = watched.silent[process.identity] = watched.silent.get(process.identity, 0) + 1
         if silent == SILENT_MAX:
-            log.warning(
-                "%s does not report whether it is busy, and counts as idle: %s", process.identity, answer.problem
-            )
+            message = "%s: the busy check failed %d times, so the program counts as idle: %s"
+            log.warning(message, process.identity, silent, answer.problem)
         if silent >= SILENT_MAX:
             process.busy = False
 
     def _set_count(self, key: str, watched: _Watched, count: int, requested: int) -> None:
-        """Set the number of busy programs, as of the moment when `requested` reports with requests had been counted."""
+        """Set the number of busy programs, observed after `requested` load reports with requests."""
         was_unknown = watched.is_unknown
         watched.is_unknown = was_unknown and watched.requested != requested
         before, watched.count = watched.count, count

@@ -108,7 +108,7 @@ class Lifetime:
                     return cause
             if exited.done():
                 if process.rest is Rest.ASLEEP:
-                    log.info("%s ended while it slept", process.identity)
+                    log.info("%s exited while asleep", process.identity)
                     return ""
                 cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
                 if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:

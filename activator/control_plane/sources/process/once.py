@@ -46,9 +46,7 @@ async def until_ended(process: LocalProcess, exited: asyncio.Future[None], asked
     grace_s = process.unit.grace_s
     await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     if not exited.done() and not asked.done():
-        log.warning(
-            "%s has not ended by itself within %g s after its request, and is stopped", process.identity, grace_s
-        )
+        log.warning("%s did not exit within %g s after its request; stopping it", process.identity, grace_s)
 
 
 async def verdict_on(process: LocalProcess) -> str:
@@ -58,9 +56,9 @@ async def verdict_on(process: LocalProcess) -> str:
     if not process.taken.is_set():
         return f"it ended before a request came: {cause}"
     if process.failed_for:
-        log.warning("%s has not answered its request (%s): %s", process.identity, process.failed_for, cause)
+        log.warning("%s failed during its request (%s): %s", process.identity, process.failed_for, cause)
     elif process.unit.exit_code:
-        log.warning("%s has answered its request; then %s", process.identity, cause)
+        log.warning("%s finished its request, then failed: %s", process.identity, cause)
     else:
-        log.info("%s has answered its request and ended", process.identity)
+        log.info("%s finished its request and exited", process.identity)
     return ""

@@ -168,7 +168,7 @@ class Places:
                 return Place(port, is_chosen=True)
             if port not in self._passed_over:
                 self._passed_over.add(port)
-                log.warning("port %d of %d-%d is in use by another program: it is skipped", port, ports[0], ports[-1])
+                log.warning("port %d of %d-%d is in use by another program; skipping it", port, ports[0], ports[-1])
         if ours:
             return None
         place = Place(ports[0], is_chosen=True)

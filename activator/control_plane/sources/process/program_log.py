@@ -50,7 +50,7 @@ class Terminal:
             writer = self._writers[stream] = LineWriter(what, descriptor, TERMINAL_BYTES_MAX, log, shared=True)
         if len(line) > writer.room_bytes:
             if not self.lost_lines:
-                log.warning("lines of programs are lost: our %s is read more slowly than they write", stream)
+                log.warning("dropping output of programs: the reader of our %s is too slow", stream)
             self.lost_lines += 1
             return
         writer.write(line)

@@ -61,5 +61,5 @@ class Reaping:
             self._reaper.stdin.write(line)
             self._reaper.stdin.flush()
         except OSError as error:
-            log.error("the reaper has ended (%s): processes may outlive a kill -9", error)
+            log.error("the reaper exited (%s): local programs may survive if the activator is killed", error)
             self._reaper = None

@@ -167,7 +167,7 @@ def test_a_resolver_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture)
         run(scenario)
     assert caplog.messages == [
         f"{KEY}: app.test:80 cannot be resolved: the name servers answered SERVFAIL; its 1 addresses stay",
-        f"{KEY}: app.test:80 is resolved again",
+        f"{KEY}: app.test:80 resolves again",
     ]
 
 
