@@ -22,7 +22,7 @@ class GroupRules(msgspec.Struct, frozen=True):
     """The operator's settings of a group.
 
     `silence_s`: a replica that sends nothing for longer is unreachable. `release_s`: a replica that is silent for
-    longer is taken for ended, where `releases_silent` allows that. `grants_alone`: grant without a majority.
+    longer is declared ended, where `releases_silent` allows that. `grants_alone`: grant without a majority.
     """
 
     silence_s: float = 1.0

@@ -289,7 +289,7 @@ class Group:
     def waiting_for(self) -> str:
         """Return why no slots are granted here, in a few words; empty if they are."""
         if self.has_died:
-            return "others take this replica for ended: it must be started again"
+            return "the other members have declared this replica ended: it must be started again"
         if self._is_late():
             return (
                 "another replica had the seat of this one, and is not known to have ended: end it, and say so at "

@@ -37,7 +37,7 @@ async def join(
     Without a membership, the replica continues without coordination with the others. `may_be_alone` is false where
     replicas write into the cluster: each of them would write, so the missing right is a StartError.
 
-    `displaced` is called if another replica gets this one's seat, or if the others take this one for ended. Raises
+    `displaced` is called if another replica gets this one's seat, or if the others declare this one ended. Raises
     StartError.
     """
     key = stretched(read_key(config.key_file), config.group)

@@ -41,7 +41,7 @@ class GrpcStatus(IntEnum):
 
 
 class Verdict(IntEnum):
-    """What a failed request shows about its pod, for passive health checks (throttle/verdict.py)."""
+    """The effect of a failed request on the passive health check of its pod (throttle/verdict.py)."""
 
     NOTHING = 0
     STRUCK = 1  # the pod accepted the request, and broke the connection or was silent

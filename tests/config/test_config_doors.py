@@ -44,7 +44,7 @@ LONG = "unix:/" + "a" * 107
         (f"admin: {{address: 'h:1'}}\n{POD}", 'admin.address: found "h:1", expected a Unix socket'),
         (
             f"admin: {{address: unix:/a, owner: ''}}\nlisten: {{address: 'h:1', group: a}}\n{POD}",
-            "`group` applies to Unix sockets only, and ",
+            "`group` applies to Unix sockets only, and h:1 is not one: remove it",
         ),
         (f"listen: {{address: 'h:1', proxy_protocol: []}}\n{POD}", "listen.proxy_protocol: found an empty list"),
         (

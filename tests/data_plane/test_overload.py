@@ -160,8 +160,10 @@ def test_back_to_normal_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
         assert taken == STEPS[step]
     assert worker.loop.now_s - began_s <= 2.0
     assert [record.getMessage() for record in caplog.records[1:]] == [
-        "overload reduced; still in effect: responses close their connections, and requests that would have to wait "
-        "are rejected",
+        (
+            "overload reduced; still in effect: responses close their connections, and requests that would have to "
+            "wait are rejected"
+        ),
         "overload reduced; still in effect: responses close their connections",
         "no longer overloaded",
     ]

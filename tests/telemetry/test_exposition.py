@@ -220,12 +220,12 @@ def test_control_plane_labels_name_nobody() -> None:
         assert all(of_controllers.values), "every label is of a closed set"
 
 
-def test_what_is_ours_in_the_control_plane_says_what_it_adds() -> None:
+def test_each_metric_of_our_own_in_the_control_plane_has_a_rationale() -> None:
     families: tuple[Family[Any], ...] = (*CONTROL, *CONTROLLER_FAMILIES, *CLUSTER_FAMILIES)
     known = {f"{one.name}_total" if one.kind is Kind.COUNTER else one.name for one in (*families, *REVISION_FAMILIES)}
     for family in families:
-        assert family.name.startswith(OTHERS_NAMES) or family.adds.endswith("."), family.name
-        compared = re.findall(r"`(\w+)[`{]", family.adds)
+        assert family.name.startswith(OTHERS_NAMES) or family.why.endswith("."), family.name
+        compared = re.findall(r"`(\w+)[`{]", family.why)
         assert set(compared) <= known | {"controller_runtime_reconcile_panics_total"}, family.name
 
 

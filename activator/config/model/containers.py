@@ -38,7 +38,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "The name of an existing container: it is started by the first request, stopped when it is idle, and "
-            "never removed. It is left as it is when the activator ends.",
+            "never removed. The activator does not stop it when it exits.",
             "jellyfin",
         ),
     ] = ""
@@ -71,8 +71,8 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     pull: Annotated[
         str,
         doc(
-            "When the image is pulled. `missing`: if it is not there. `never`: a missing image is an error. `always`: "
-            "at every start.",
+            "When the image is pulled. `missing`: only if the engine does not have it. `never`: fail if it is missing. "
+            "`always`: at every start.",
             "never",
             words=PULLS,
         ),
@@ -118,7 +118,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = msgspec.field(default_factory=dict)
     init: Annotated[
         bool,
-        doc("Whether an init is process 1, so that a program without signal handlers ends at SIGTERM.", True),
+        doc("If true, an init process runs as PID 1, so that a program without signal handlers ends on SIGTERM.", True),
     ] = False
     stop: Annotated[ContainerStop, doc("How a container is ended.")] = ContainerStop()
     address: Annotated[
@@ -156,7 +156,7 @@ class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     discover: Annotated[
         bool,
         doc(
-            "Whether containers with the label `activator.enable=true` become revisions, configured by their labels "
+            "If true, containers with the label `activator.enable=true` become revisions, configured by their labels "
             "([containers](containers.md#labels)).",
             True,
         ),

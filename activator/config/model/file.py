@@ -89,7 +89,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     abort_on_half_close: Annotated[
         bool,
         doc(
-            "Whether the request of a client that closes its sending side (FIN) after the whole request is cancelled "
+            "If true, the request of a client that closes its sending side (FIN) after the whole request is cancelled "
             "at once. `false`: it is answered; a 100 (Continue) is sent to find out whether the client is gone.",
             True,
         ),
@@ -97,7 +97,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust_revision_headers: Annotated[
         bool,
         doc(
-            "Whether the headers `Knative-Serving-Namespace` and `Knative-Serving-Revision` select the revision. Only "
+            "If true, the headers `Knative-Serving-Namespace` and `Knative-Serving-Revision` select the revision. Only "
             "for an activator that clients cannot reach directly.",
             True,
         ),

@@ -37,7 +37,7 @@ class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     required: Annotated[
         bool,
         doc(
-            "Whether each connection must begin with it. `false`: only those of trusted proxies.",
+            "If true, each connection must begin with it, else only those of trusted proxies.",
             True,
         ),
     ] = False
@@ -78,7 +78,7 @@ class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
         ),
     ] = Secret("")
     insecure: Annotated[
-        bool, doc("Whether other machines may connect without a token and control the activator.", True)
+        bool, doc("If true, other machines may connect without a token and control the activator.", True)
     ] = False
 
 
@@ -228,8 +228,7 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[
         bool,
         doc(
-            "Whether a request without a valid `X-Request-Id` gets a new one. `false`: the field is forwarded "
-            "unchanged.",
+            "If true, a request without a valid `X-Request-Id` gets a new one, else the field is forwarded unchanged.",
             False,
         ),
     ] = True

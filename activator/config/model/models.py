@@ -39,7 +39,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     exclusive: Annotated[
-        bool, doc("Whether it is loaded only while no other model is. Without effect if it has `needs`.", False)
+        bool, doc("If true, it is loaded only while no other model is. Without effect if it has `needs`.", False)
     ] = True
     idle: Annotated[Duration, doc("The time without a request after which it is unloaded.", "30m")] = Duration(
         MODEL_IDLE_S
@@ -51,7 +51,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc(f"How it is probed before it gets requests. Not set: `http_get: {MODEL_HEALTH_PATH}`."),
     ] = None
     port: Annotated[Port | str | None, doc("The port of a program that has a fixed one, as in `process`.", 8000)] = None
-    preload: Annotated[bool, doc("Whether it is loaded when the activator starts.", True)] = False
+    preload: Annotated[bool, doc("If true, it is loaded when the activator starts.", True)] = False
     stop: Annotated[Stop | None, doc("How it is stopped, as in `process`.")] = None
     directory: Annotated[str, doc("The working directory, as in `process`.", "~/models")] = ""
     environment: Annotated[

@@ -40,7 +40,7 @@ class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = ""
     san: Annotated[str, doc("One more DNS name that the certificate must have.", "kn-user-default")] = ""
     min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
-    verify: Annotated[bool, doc("Whether the certificate of the pod is verified.", False)] = True
+    verify: Annotated[bool, doc("If true, the certificate of the pod is verified.", False)] = True
     certificate: Annotated[
         str, doc("A file with a client certificate, in PEM, for pods that require one.", "client.crt")
     ] = ""

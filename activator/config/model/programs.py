@@ -94,7 +94,7 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     show: Annotated[
         bool,
-        doc("Whether lines are written to the output of the activator, prefixed with the name of the process.", False),
+        doc("If true, lines are written to the output of the activator, prefixed with the name of the process.", False),
     ] = True
     file: Annotated[
         str,
@@ -129,12 +129,12 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = 0
     preload: Annotated[
         bool,
-        doc("Whether one copy is started with the activator, without a request. It is stopped when it is idle.", True),
+        doc("If true, one copy is started with the activator, without a request. It is stopped when it is idle.", True),
     ] = False
     pinned: Annotated[
         bool,
         doc(
-            "Whether a loaded copy is neither stopped when it is idle nor evicted from its group.",
+            "If true, a loaded copy is neither stopped when it is idle nor evicted from its group.",
             True,
         ),
     ] = False
@@ -189,7 +189,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     socket: Annotated[
         bool | str,
         doc(
-            "Whether the process listens on a Unix socket instead of a port, in a folder that no other user can "
+            "If true, the process listens on a Unix socket instead of a port, in a folder that no other user can "
             "enter. Implied by `{socket}` in `command`; set it for a program that reads the variable `SOCKET`. Or the "
             "path of a socket that cannot be configured; there is one copy then. `~`, `$VAR` and `${VAR}` are "
             "expanded; a relative path is relative to `directory`.",

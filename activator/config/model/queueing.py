@@ -57,7 +57,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     request_timeout: Annotated[
         bool,
-        doc("Whether a client may set this time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
+        doc("If true, a client may set this time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
     ] = False
     request_timeout_max: Annotated[
         Duration | None,

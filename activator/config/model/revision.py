@@ -48,7 +48,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc("The `model` that the pod receives if a request names one of `aliases`. Empty: the alias.", "llama-3-8b"),
     ] = ""
     default: Annotated[
-        bool, doc("Whether the revision serves requests that no other matches. At most one per host.", True)
+        bool, doc("If true, the revision serves requests that no other matches. At most one per host.", True)
     ] = False
     weight: Annotated[
         Weight | None,
@@ -178,7 +178,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lenient_pods: Annotated[
         bool,
         doc(
-            "Whether malformed response heads of old servers are accepted: bare line feeds, continued lines, spaces "
+            "If true, malformed response heads of old servers are accepted: bare line feeds, continued lines, spaces "
             "before a colon, empty lines before the status line. Clients get valid heads.",
             True,
         ),

@@ -38,7 +38,7 @@ class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     strip_path: Annotated[
         bool,
         doc(
-            "Whether `path` is removed from the path that the pod gets. `X-Forwarded-Prefix` has the removed part.",
+            "If true, `path` is removed from the path that the pod gets. `X-Forwarded-Prefix` has the removed part.",
             True,
         ),
     ] = False

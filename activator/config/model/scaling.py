@@ -125,7 +125,7 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: Annotated[
         bool | None,
         doc(
-            "Whether the number rises at once when there are more requests than the targets of the present pods, "
+            "If true, the number rises immediately when there are more requests than the targets of the present pods, "
             "without an average. Not set: true for processes with `metric: concurrency`, else false.",
             False,
         ),

@@ -52,7 +52,7 @@ class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Metrics with the names of Knative, besides those of the activator."""
+    """Additional metrics under the names that Knative's activator uses."""
 
     protocol: Annotated[
         str,
@@ -77,7 +77,7 @@ class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Metrics on the admin port."""
 
-    histograms: Annotated[bool, doc("Whether the histograms of each revision are exported.", False)] = True
+    histograms: Annotated[bool, doc("If true, the histograms of each revision are exported.", False)] = True
     knative: Annotated[KnativeExport, doc("Metrics with the names of Knative.")] = KnativeExport()
 
 

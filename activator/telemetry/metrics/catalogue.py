@@ -81,9 +81,9 @@ host `_other`, the method `_OTHER` and the class of their status, at most 24 mor
 
 _CONTROL = """\
 These metrics have no labels for revisions or pods. Metrics that a controller runtime also has keep its names, with the
-label `controller`; they appear only with Kubernetes. For the activator's own metrics, *Adds* states the difference to
-the nearest metric of a controller runtime; they are at most 113 series together. The duration of the parts of one pass
-is in the [traces](tracing.md).
+label `controller`; they appear only with Kubernetes. For the activator's own metrics, *Rationale* states the difference
+to the nearest metric of a controller runtime; they are at most 113 series together. The duration of the parts of one
+pass is in the [traces](tracing.md).
 """
 
 
@@ -136,8 +136,8 @@ def _list(families: Iterable[Family[Any]]) -> str:
     for family in families:
         name = f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
         labels = f" `{{{','.join(family.labels)}}}`" if family.labels else ""
-        adds = f" *Adds:* {family.adds}" if family.adds else ""
-        rows.append(f"|`{name}`{labels}|{family.kind.value}|{family.text}{adds}|")
+        rationale = f" *Rationale:* {family.why}" if family.why else ""
+        rows.append(f"|`{name}`{labels}|{family.kind.value}|{family.text}{rationale}|")
     return "\n".join(rows) + "\n"
 
 

@@ -145,7 +145,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _conflicts,
         ("controller", "target_kind"),
         (CONTROLLERS, TARGET_KINDS),
-        adds='`rest_client_requests_total{code="409"}` counts them too, but shows neither the controller nor '
+        why='`rest_client_requests_total{code="409"}` counts them too, but shows neither the controller nor '
         "the kind of object that the writers contend for.",
     ),
     Family(
@@ -155,7 +155,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _errors,
         ("controller", "error_type"),
         (CONTROLLERS, tuple(kind.value for kind in ErrorType)),
-        adds='`controller_runtime_reconcile_total{result="error"}` does not show whether an error is transient.',
+        why='`controller_runtime_reconcile_total{result="error"}` does not show whether an error is transient.',
     ),
     Family(
         "activator_reconcile_writes",
@@ -164,7 +164,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _writes,
         ("component", "outcome"),
         (WRITE_COMPONENTS, WRITE_OUTCOMES),
-        adds="`rest_client_requests_total` counts only calls, not writes that were saved.",
+        why="`rest_client_requests_total` counts only calls, not writes that were saved.",
     ),
     Family(
         "activator_reconcile_conflicts",
@@ -173,6 +173,6 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         _managers,
         ("target_kind", "manager"),
         (TARGET_KINDS, MANAGER_WORDS),
-        adds="`activator_status_update_conflict_total` shows the kind of object, but not the other writer.",
+        why="`activator_status_update_conflict_total` shows the kind of object, but not the other writer.",
     ),
 )

@@ -51,7 +51,7 @@ class Family(NamedTuple, Generic[Source]):
     values: tuple[tuple[str, ...], ...] = ()  # all values of each label; empty: as configured
     bounds: tuple[float, ...] = ()  # the bounds of a histogram
     fold: Fold = Fold.SUM
-    adds: str = ""  # for the control plane: the difference to the nearest metric of a controller runtime
+    why: str = ""  # for the control plane: the difference to the nearest metric of a controller runtime
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:
         """Return the metric without samples."""
@@ -93,13 +93,13 @@ def one(read: Callable[[Source], float]) -> Callable[[Source], list[Row]]:
     return lambda source: [((), float(read(source)))]
 
 
-def counter(name: str, text: str, read: Callable[[Source], float], adds: str = "") -> Family[Source]:
+def counter(name: str, text: str, read: Callable[[Source], float], why: str = "") -> Family[Source]:
     """Return a counter without labels of its own."""
-    return Family(name, Kind.COUNTER, text, one(read), adds=adds)
+    return Family(name, Kind.COUNTER, text, one(read), why=why)
 
 
 def gauge(
-    name: str, text: str, read: Callable[[Source], float], fold: Fold = Fold.SUM, adds: str = ""
+    name: str, text: str, read: Callable[[Source], float], fold: Fold = Fold.SUM, why: str = ""
 ) -> Family[Source]:
     """Return a gauge without labels of its own."""
-    return Family(name, Kind.GAUGE, text, one(read), fold=fold, adds=adds)
+    return Family(name, Kind.GAUGE, text, one(read), fold=fold, why=why)

@@ -60,7 +60,7 @@ GROUP_FAMILIES: tuple[Family[GroupFigures], ...] = (
     _of_group(
         "activator_revision_group_waiting_revisions",
         Kind.GAUGE,
-        "Revisions whose requests wait for the revision's turn.",
+        "Revisions with queued requests that wait for a turn.",
         lambda group: sum(state.wait is not None for state in group.members.values()),
     ),
     _of_group(
@@ -72,7 +72,7 @@ GROUP_FAMILIES: tuple[Family[GroupFigures], ...] = (
     _of_group(
         "activator_revision_group_turns",
         Kind.COUNTER,
-        "Waits of revisions for their turn that have ended, by getting it or by giving up.",
+        "Completed waits for a turn, whether the turn was granted or the wait was cancelled.",
         lambda group: group.waits_total,
     ),
     _of_group(

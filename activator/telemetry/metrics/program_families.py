@@ -49,7 +49,7 @@ class Program(NamedTuple):
     groups: GroupFigures | None = None  # None: there are no groups of revisions
 
 
-def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:
+def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], why: str) -> Family[Program]:
     """Return a histogram of the state worker's turns."""
     return Family(
         name,
@@ -57,7 +57,7 @@ def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: 
         text,
         lambda program: [((), Distribution.of(read(program)))],
         bounds=TURN_BOUNDS_S,
-        adds=adds,
+        why=why,
     )
 
 
@@ -202,86 +202,86 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_state_queue_length",
         "Changes that wait for the state worker.",
         lambda program: len(program.worker.queue),
-        adds="`workqueue_depth` covers the sources' queues of objects; this queue is behind all of them.",
+        why="`workqueue_depth` covers the sources' queues of objects; this queue is behind all of them.",
     ),
     counter(
         "activator_state_changes",
         "Changes that the state worker has processed.",
         lambda program: program.worker.changes_total,
-        adds="`workqueue_adds_total` counts objects; one object leads to any number of changes.",
+        why="`workqueue_adds_total` counts objects; one object leads to any number of changes.",
     ),
     counter(
         "activator_state_changes_folded",
         "Changes replaced by later ones of the same pod before they were processed.",
         lambda program: program.worker.queue.folded_total,
-        adds="`workqueue_adds_total` does not count folded changes: only this metric shows a flood.",
+        why="`workqueue_adds_total` does not count folded changes: only this metric shows a flood.",
     ),
     counter(
         "activator_state_changes_dropped",
         "Changes dropped because the queue was full; their source lists its objects again.",
         lambda program: program.worker.dropped_total,
-        adds="`workqueue_…` queues never refuse anything.",
+        why="`workqueue_…` queues never refuse anything.",
     ),
     counter(
         "activator_state_changes_refused",
         "Changes rejected because they did not fit the current state.",
         lambda program: program.worker.refused_total,
-        adds='`controller_runtime_reconcile_total{result="error"}` counts failed passes; these changes are not errors.',
+        why='`controller_runtime_reconcile_total{result="error"}` counts failed passes; these changes are not errors.',
     ),
     counter(
         "activator_state_changes_stale",
         "Reports about pods that arrived late: the pod was removed, or had another slot or state.",
         lambda program: program.worker.stale_total,
-        adds="Counts reports of failed requests and of probes, which a controller runtime does not have.",
+        why="Counts reports of failed requests and of probes, which a controller runtime does not have.",
     ),
     counter(
         "activator_state_batches",
         "Batches that the state worker has processed.",
         lambda program: program.worker.batches_total,
-        adds="With `activator_state_changes_total` it gives the size of a batch, which no `workqueue_…` has.",
+        why="With `activator_state_changes_total` it gives the size of a batch, which no `workqueue_…` has.",
     ),
     _of_turns(
         "activator_state_update_queue_seconds",
         "How long the oldest change of each batch had waited.",
         lambda program: program.worker.queue_wait,
-        adds="`workqueue_queue_duration_seconds` ends when a source processes the object; this is the wait after that.",
+        why="`workqueue_queue_duration_seconds` ends when a source processes the object; this is the wait after that.",
     ),
     _of_turns(
         "activator_state_update_processing_seconds",
         "Time that each batch blocked the loop: reducing, applying, granting slots.",
         lambda program: program.worker.processing,
-        adds="`workqueue_work_duration_seconds` includes waits for the API; in this time no request is served.",
+        why="`workqueue_work_duration_seconds` includes waits for the API; in this time no request is served.",
     ),
     counter(
         "activator_state_worker_panics",
         "Changes that raised an exception (a defect) and were set aside; only their revisions are parked.",
         lambda program: program.worker.supervision.panics_total,
-        adds="`controller_runtime_reconcile_panics_total` counts passes of a controller; this counts single changes.",
+        why="`controller_runtime_reconcile_panics_total` counts passes of a controller; this counts single changes.",
     ),
     Family(
         "activator_state_worker_last_panic_seconds",
         Kind.GAUGE,
         "Time since the last panic; absent before the first one.",
         _since_last_panic,
-        adds="`activator_state_worker_panics_total` shows the time only within the range of a query.",
+        why="`activator_state_worker_panics_total` shows the time only within the range of a query.",
     ),
     gauge(
         "activator_state_worker_panics_in_a_row",
         "Consecutive panics of the revision with the most.",
         lambda program: program.worker.supervision.worst_in_a_row(program.now()),
-        adds="The total does not distinguish one revision that always fails from many that failed once.",
+        why="The total does not distinguish one revision that always fails from many that failed once.",
     ),
     gauge(
         "activator_state_worker_next_backoff_seconds",
         "The longest backoff that a revision would get if it panicked now.",
         lambda program: program.worker.supervision.next_backoff_s(program.now()),
-        adds="`workqueue_…` does not show its rate limiter.",
+        why="`workqueue_…` does not show its rate limiter.",
     ),
     counter(
         "activator_state_rebuilds",
         "Tables rebuilt from the model because an invariant was violated.",
         lambda program: program.worker.rebuilds_total,
-        adds="A controller runtime has no tables.",
+        why="A controller runtime has no tables.",
     ),
     Family(
         "activator_state_mismatches",
@@ -290,7 +290,7 @@ CONTROL: tuple[Family[Program], ...] = (
         lambda program: [((kind,), float(count)) for kind, count in sorted(program.worker.mismatch_totals.items())],
         ("kind",),
         (MISMATCHES,),
-        adds="A controller runtime has no such audit.",
+        why="A controller runtime has no such audit.",
     ),
     Family(
         "activator_push_reports",
@@ -299,7 +299,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _reports,
         ("outcome",),
         (tuple(verdict.value for verdict in Verdict),),
-        adds="`workqueue_adds_total` counts listed objects; pods that report themselves are none.",
+        why="`workqueue_adds_total` counts listed objects; pods that report themselves are none.",
     ),
     Family(
         "activator_push_validations",
@@ -308,7 +308,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _report_validations,
         ("outcome",),
         (tuple(found.value for found in Ask),),
-        adds="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
+        why="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
     ),
     Family(
         "activator_state_illegal_transitions",
@@ -317,7 +317,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
-        adds="Please report any value above 0; late changes are counted in `activator_state_changes_stale_total`.",
+        why="Please report any value above 0; late changes are counted in `activator_state_changes_stale_total`.",
     ),
     Family(
         "activator_pod_ready_validations",
@@ -326,7 +326,7 @@ CONTROL: tuple[Family[Program], ...] = (
         lambda program: [((outcome.value,), float(count)) for outcome, count in program.prober.asked_totals.items()],
         ("outcome",),
         (tuple(outcome.value for outcome in Ask),),
-        adds="`rest_client_requests_total` counts calls of the API; these are sent to pods.",
+        why="`rest_client_requests_total` counts calls of the API; these are sent to pods.",
     ),
     Family(
         "activator_pod_state_transitions",
@@ -338,13 +338,13 @@ CONTROL: tuple[Family[Program], ...] = (
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),
-        adds="`activator_pods` is an instantaneous value; pods that flap between two scrapes show only here.",
+        why="`activator_pods` is an instantaneous value; pods that flap between two scrapes show only here.",
     ),
     gauge(
         "activator_state_parked_revisions",
         "Revisions whose changes wait, after one raised an exception, or until a large table has been rebuilt.",
         lambda program: len(program.worker.parked),
-        adds="`workqueue_retries_total` counts retries; this is the number of revisions that wait now.",
+        why="`workqueue_retries_total` counts retries; this is the number of revisions that wait now.",
     ),
 )
 
