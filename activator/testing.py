@@ -234,8 +234,8 @@ class FilterContract:
             assert running.errors() == 0, running.log()
             assert running.ask(request)[0] == running.ask(request)[0]
 
-    def test_it_is_made_anew_by_a_reload_under_load(self) -> None:
-        """Requests in progress keep the filters with which they began."""
+    def test_a_reload_under_load_replaces_the_filter(self) -> None:
+        """A reload replaces the filter; requests in progress keep the old one."""
         with self.running() as running:
             request, stop = self.request(), threading.Event()
             expected = running.ask(request)

@@ -214,7 +214,7 @@ class PolicyContract:
             self.churn(seed, slow_start_s=0.0)
 
     def test_pods_come_and_go_with_slow_start(self) -> None:
-        """Do the same with slow start, which may skip a new pod only while another one has room."""
+        """Check that pods come and go with slow start, which may skip a new pod only while another one has room."""
         for seed in range(8):
             self.churn(seed, slow_start_s=3.0)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Running(Protocol):
-    """The running program (`App`)."""
+    """The part of `App` that the admin port uses."""
 
     config: Config
     control: ControlPlane

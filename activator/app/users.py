@@ -17,6 +17,8 @@ class UserRights:
 
     Rights that a reload takes away end at once. Rights that it grants begin when its revisions are in effect: otherwise
     a revision that it removes would be open to others for a moment.
+
+    `settle` waits until the revisions of a reload are in effect.
     """
 
     def __init__(
@@ -25,7 +27,6 @@ class UserRights:
         settle: Callable[[], Coroutine[Any, Any, None]],
         start_task: Callable[[str, Coroutine[Any, Any, None]], Any],
     ) -> None:
-        """`settle` waits until the revisions of a reload are in effect."""
         self._send = send
         self._settle = settle
         self._start_task = start_task

@@ -93,7 +93,7 @@ class Activation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """A revision that an object of the cluster declares."""
+    """A revision declared by a Kubernetes object (an Activation or an annotated Service)."""
 
     revision: Revision
     activation: Activation

@@ -49,7 +49,7 @@ REQUEST_TEMPLATE: Final = "go:"  # prefix of a template in Knative's syntax, whi
 
 
 class TemplateError(ValueError):
-    """The mistake in a template, in words that fit after "found …, expected"."""
+    """An invalid template. The text names the expected form, for messages "found …, expected TEXT"."""
 
 
 def template_fields(template: str) -> list[str]:

@@ -64,7 +64,7 @@ class _ContainerChecks:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._engines: dict[str, EngineLook | None] = {}  # None: it cannot be used, which has been reported
+        self._engines: dict[str, EngineLook | None] = {}  # by socket path; None: unusable, already reported
 
     def check(self, file: Place) -> None:
         containers, at = self._config.containers, file["containers"]

@@ -26,7 +26,7 @@ def _below(item: Item, step: str | int) -> Item | None:
 
 
 class Findings:
-    """The mistakes of one tree, and the values of it that could not be read."""
+    """The errors found in one configuration tree, and the values that could not be read."""
 
     def __init__(self, root: Item, problems: list[str]) -> None:
         self.root = root

@@ -42,7 +42,7 @@ class ProcessChecker:
         self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → its revision
 
     def claim(self, port: int, what: str) -> None:
-        """Note that another part of the file uses this port."""
+        """Record that another part of the file uses this port."""
         self._ports.setdefault(port, what)
 
     def check(self, revision_at: Place, revision: Revision) -> None:

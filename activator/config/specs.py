@@ -303,7 +303,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
 
     @property
     def drain_timeout_s(self) -> float:
-        """Return how long a removed pod may finish its requests: as long as a request may take."""
+        """The time for which a removed pod may finish its requests, in seconds: as long as a request may take."""
         return max(DRAIN_TIMEOUT_S, self.timeouts.total_s)
 
 

@@ -281,7 +281,7 @@ class ControlPlane:
         log.error("the %s raised", name, exc_info=error)
 
     def _resubmit(self, source: str, key: str) -> None:
-        """Have the source of a revision submit it again, because a change from `source` was lost."""
+        """Request the source of a revision to submit it again, because a change from `source` was lost."""
         if source == PUSH:
             return  # pods repeat their reports
         for one in self._sources:

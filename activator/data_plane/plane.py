@@ -90,12 +90,14 @@ Send = Callable[[FromData], None]
 
 
 class DataPlane:
-    """The data plane of one worker; only one event loop uses it."""
+    """The data plane of one worker; only one event loop uses it.
+
+    `logs_limits`: log findings about the system; of several data planes, one does so.
+    """
 
     def __init__(
         self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, logs_limits: bool = True
     ) -> None:
-        """`logs_limits`: log findings about the system; of several data planes, one does so."""
         loop = asyncio.get_running_loop()
         self._send = send
         self._now = now

@@ -33,7 +33,7 @@ class RefusedError(KubeError):
 
     @property
     def gone(self) -> bool:
-        """True if the resource version is too old, so that a new list is needed."""
+        """True if the resource version has expired (410 Gone), so that a new list is needed."""
         return self.status == GONE
 
 

@@ -70,7 +70,7 @@ class ObjectStore(Generic[Object]):
 
     @property
     def tombstones(self) -> int:
-        """Return the number of tombstones; the watch removes them once it is past their versions."""
+        """The number of tombstones; the watch removes them once it is past their versions."""
         return len(self._tombstones)
 
     # --- lists ------------------------------------------------------------------------------------------------------

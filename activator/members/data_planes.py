@@ -23,11 +23,11 @@ class GroupSide(ABC):
 
     @abstractmethod
     def lives_changed(self) -> None:
-        """Note that effects have been applied, which may have changed `lives`."""
+        """Handle applied effects, which may have changed `lives`."""
 
     @abstractmethod
     def unlinked(self, own: int, other: int) -> None:
-        """Note that the link between these two data planes has ended."""
+        """Handle the end of the link between these two data planes."""
 
 
 class GroupDataPlanes(ABC):

@@ -41,7 +41,7 @@ class HandshakeError(Exception):
 
 
 class NotWantedError(HandshakeError):
-    """One side does not want this connection now, which is no fault: for instance, there is one already."""
+    """The connection is not needed, for example because one exists already. This is not a fault."""
 
 
 class Process(msgspec.Struct, frozen=True, array_like=True):
@@ -153,7 +153,7 @@ class _Transcript:
         return hmac.digest(self._key, b"\0".join([purpose, self._sent.digest(), *more]), "sha256")
 
     def check(self, code: bytes, purpose: bytes, *more: bytes) -> None:
-        """Compare `code` with that of all frames so far and of `more`. Raises HandshakeError."""
+        """Verify the authentication code over all frames so far and `more`. Raises HandshakeError if it differs."""
         if not hmac.compare_digest(code, self.code(purpose, *more)):
             raise HandshakeError(WITHOUT_KEY)
 

@@ -1,4 +1,4 @@
-"""Numbers of the revisions of one name: a revision that is dropped and set again under its name is another revision.
+"""Incarnation numbers: a revision that is removed and added again under the same name is a different revision.
 
 Rules
   1. The first revision of a name has the number 0; one that is set after a drop has the next number.

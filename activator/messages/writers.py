@@ -21,7 +21,7 @@ Places = tuple[int, ...]  # seats of the writing replicas
 
 
 class Doubt(NamedTuple):
-    """The silent writers of a former view, which may not have stopped yet."""
+    """Unreachable writers of an earlier view that may still be writing."""
 
     places: Places
     silent: frozenset[int]

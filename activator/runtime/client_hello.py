@@ -121,7 +121,7 @@ class _Greeted(ssl.SSLObject):
         except ssl.SSLError as error:
             self._failure = error
             failures.total += 1
-            raise ssl.SSLWantReadError("an alert is to be sent first") from error
+            raise ssl.SSLWantReadError("the TLS alert has not been sent yet") from error
 
 
 class _Choice:

@@ -100,7 +100,7 @@ class TimingWheel:
         self.armed: int = 0
 
     def arm(self, entry: Deadline, deadline_s: float) -> None:
-        """Let `entry` expire at `deadline_s`, which replaces its previous deadline; NEVER disarms it."""
+        """Schedule `entry` to expire at `deadline_s`, which replaces its previous deadline; NEVER disarms it."""
         if entry.wheel_next is not None:
             if deadline_s >= entry.wheel_due_s and deadline_s != NEVER:
                 entry.deadline_s = deadline_s

@@ -225,7 +225,7 @@ class Reconcile:
         self._began_s = 0.0
 
     def requeue(self, after_s: float = 0.0) -> None:
-        """Note that the object is requeued after `after_s` seconds."""
+        """Record that the object is requeued after `after_s` seconds."""
         self._result = "requeue_after" if after_s > 0.0 else "requeue"
 
     def __enter__(self) -> Self:

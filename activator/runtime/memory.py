@@ -1,4 +1,4 @@
-"""The management of freed memory: how much glibc keeps, and when it is returned to the kernel.
+"""Return freed memory to the kernel (malloc_trim), and bound what glibc keeps.
 
 Rules
   1. Some megabytes are kept. A read of a large body takes a quarter of a MiB; by default glibc maps such memory for

@@ -1,4 +1,4 @@
-"""The control of reading: whether a connection is read, and how much of it in one turn of the loop.
+"""Read control of a connection: whether it is read, and how much per iteration of the event loop.
 
 Rules
   1. A connection is not read while there is any reason against it; the reasons are independent of each other.

@@ -136,7 +136,7 @@ def reset(transport: Transport) -> None:
 
 
 def cut(transport: Transport) -> None:
-    """Do the same as `reset`, but send the reset before this returns.
+    """Reset the connection immediately: the RST is sent before this returns.
 
     An event loop closes sockets at the end of its turn. If the pod's slot were granted to another request in this turn,
     that request would arrive first, and the pod would have both. A FIN does not help if the pod does not read, because

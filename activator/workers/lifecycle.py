@@ -49,7 +49,7 @@ class WorkerListener(Protocol):
         """Report that a frame of a worker could not be processed."""
 
     def begun(self, worker: WorkerProcess) -> None:
-        """Let a worker take part."""
+        """Add a worker to those that take part."""
 
     def ended(self, worker: WorkerProcess) -> None:
         """Clean up after a worker whose process has ended. Its place is vacant already."""
@@ -214,7 +214,7 @@ class WorkerLifecycle(ForkListener):
         self._listener.received(worker, data)
 
     def _take_in(self, worker: WorkerProcess) -> None:
-        """Let the worker take part, if it is ready and its pidfd is known (rule 1)."""
+        """Add the worker to those that take part, if it is ready and its pidfd is known (rule 1)."""
         if not worker.is_ready or worker.pidfd < 0 or worker.begun.is_set():
             return
         worker.begun.set()

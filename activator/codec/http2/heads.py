@@ -79,7 +79,7 @@ _STATUS_NUMBERS: Final[dict[bytes, int]] = {b"%d" % status: status for status in
 
 
 class RequestReader:
-    """The converter of one connection's fields to request heads."""
+    """Converts the decoded header fields of one connection to request heads."""
 
     def __init__(self, limits: RequestLimits) -> None:
         self._target_max: i64 = limits.target_bytes

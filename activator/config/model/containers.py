@@ -138,7 +138,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
 
     @property
     def copies_max(self) -> int | None:
-        """Return the largest possible number of copies; None: any number."""
+        """The largest possible number of copies, or None for any number."""
         return 1 if self.existing or self.name or self.network == HOST_NETWORK else None
 
 

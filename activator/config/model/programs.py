@@ -255,7 +255,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
 
     @property
     def copies_max(self) -> int | None:
-        """Return the largest possible number of copies; None: any number."""
+        """The largest possible number of copies, or None for any number."""
         if self.socket_path():
             return 1
         ports = self.ports()

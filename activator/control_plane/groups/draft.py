@@ -42,7 +42,7 @@ class Draft:
         return self.grant > member.granted and 0 < member.most < living
 
     def keep_asleep(self) -> None:
-        """Do not stop sleeping programs that this draft grants again: they are woken."""
+        """Reduce the number of sleeping programs to stop by those that this plan wakes."""
         woken = max(self.grant - self.member.granted, 0)
         self.stopped_asleep = min(self.stopped_asleep, max(self.member.sleeping - woken, 0))
 

@@ -65,7 +65,7 @@ class View(NamedTuple):
 
 
 class WaitsFor(Enum):
-    """The reason for which a revision without a program waits."""
+    """Why a revision without a loaded program waits."""
 
     LEAVING = "leaving"  # programs that are leaving
     TURN = "turn"  # revisions that have requests

@@ -116,7 +116,7 @@ class AskedPod:
 
     @property
     def expedited(self) -> bool:
-        """True while requests wait for it."""
+        """True while queued requests wait for this pod."""
         return self in self._asker.expedited_pods
 
     async def ask_until_it_answers(self) -> None:

@@ -1,4 +1,4 @@
-"""One question to one pod: whether it answers, and whether it has the expected identity.
+"""Probe one pod once, and check its identity.
 
 Rules
   1. A pod is ready only if a real exchange on the data port has succeeded. `ProbeSpec` defines what counts as an
@@ -57,10 +57,10 @@ _QUEUE_ANSWER: Final = b"queue"  # the answer of queue-proxy when the program be
 
 
 class Ask(Enum):
-    """The result of asking a pod once."""
+    """The outcome of one probe."""
 
     ANSWERED = "answered"
-    REFUSED = "refused"  # certain at once: no connection, or a bad answer
+    REFUSED = "refused"  # the connection was refused, or the response was not acceptable
     SILENT = "silent"  # no answer within the timeout
 
 

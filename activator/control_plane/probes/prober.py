@@ -52,10 +52,10 @@ class ProbeListener(Protocol):
     """The receiver of the outcomes of probes."""
 
     def pod_failed(self, key: str) -> None:
-        """Note that a pod of the revision was probed and did not answer."""
+        """Record that a pod of the revision was probed and did not answer."""
 
     def pod_answered(self, key: str) -> None:
-        """Note that a pod of the revision has answered."""
+        """Record that a pod of the revision has answered."""
 
 
 class ExpeditedProbing:

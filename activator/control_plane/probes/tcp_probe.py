@@ -112,7 +112,7 @@ def _program_of(question: Question) -> tuple[str, int]:
 
 
 class TcpProber:
-    """The `ask` of the prober, with a probe of the program's port before it where that helps."""
+    """Probes the program's own port before queue-proxy, if the program's readiness is only that its port is open."""
 
     def __init__(
         self,

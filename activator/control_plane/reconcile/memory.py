@@ -108,7 +108,7 @@ class Memory:
         return _newer(observed.scale, self.scale, now_s - self.scale_s)
 
     def known_status(self, desired: Desired, now_s: float) -> StatusSeen | UnsetType | None:
-        """Return the known status; UNSET if it is that of an Activation with another UID."""
+        """Return the last known status; UNSET if it belongs to an earlier Activation of the same name."""
         known = _newer(desired.observed.status, self.status, now_s - self.status_s)
         if isinstance(known, StatusSeen) and known.uid != desired.uid:
             return UNSET

@@ -156,7 +156,7 @@ class Reconciler:
 
     @property
     def dropped_events_total(self) -> int:
-        """Return the number of events beyond the budget of their object."""
+        """The number of events beyond the budget of their object."""
         return self._events.dropped_total
 
     async def close(self) -> None:

@@ -26,7 +26,7 @@ class Right(msgspec.Struct, frozen=True):
 
     @property
     def group(self) -> str:
-        """Return the API group as in RBAC rules; empty for the core group."""
+        """The API group as in RBAC rules; empty for the core group."""
         return self.api_version.rpartition("/")[0]
 
     def collection(self, namespace: str) -> str:

@@ -86,7 +86,10 @@ class Writer:
         raise AssertionError("the last attempt returns or raises")
 
     async def patch(self, component: Component, path: str, body: Json) -> bytes:
-        """Send a merge patch, for an object that cannot be applied; it takes fields from any manager."""
+        """Send a merge patch, for an object that does not support server-side apply.
+
+        It overwrites fields whoever manages them.
+        """
         return await self.counted(component, self.api.merge_patch(path, body, MANAGERS[component]))
 
     async def counted(self, component: Component, call: Awaitable[bytes]) -> bytes:

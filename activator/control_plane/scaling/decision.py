@@ -61,13 +61,13 @@ class Decision(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """Return how many pods are wanted whatever the load is: for a minimum, a schedule, an operator or a new one."""
+        """The number of pods required whatever the load is: for a minimum, a schedule, an operator or a new one."""
         initial = 0 if self.state.is_initialized else self.rule.initial_scale
         return min(max(self.rule.min, self.seen.scheduled, self.seen.held, initial), self.wanted)
 
     @property
     def explanation(self) -> str:
-        """Return one sentence with the numbers."""
+        """One sentence with the numbers."""
         return explain(self.reason, self.wanted, self.needed, self.rule, self.seen)
 
 

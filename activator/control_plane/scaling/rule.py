@@ -58,7 +58,7 @@ class ScalingRule(msgspec.Struct, frozen=True):
 
     @property
     def effective_target(self) -> float:
-        """Return the target per pod, with utilization."""
+        """The target per pod, with utilization."""
         return max(self.target * self.utilization, TARGET_MIN)
 
 

@@ -12,7 +12,7 @@ from activator.messages import Effect, Load, PodTaken
 
 
 class Source:
-    """A source without revisions or pods; methods that are not coroutines run on the event loop and must not block."""
+    """The base class of all sources. Methods that are not coroutines run on the event loop and must not block."""
 
     async def start(self) -> None:
         """Begin to submit. Raises StartError with an instruction."""
@@ -34,10 +34,10 @@ class Source:
         """Take the present load of a revision."""
 
     def receive_taken(self, taken: PodTaken) -> None:
-        """Note that a pod that takes one request has it."""
+        """Record that a pod that serves a single request has received it."""
 
     def receive_drained(self, key: str, identity: str) -> None:
-        """Note that a withdrawn pod has no request any more."""
+        """Record that a withdrawn pod has finished its requests."""
 
     def applied(self, effects: list[Effect]) -> None:
         """Take the effects that the model has applied and the data plane has received."""

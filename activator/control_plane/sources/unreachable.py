@@ -53,7 +53,7 @@ class UnreachableRevisions:
         self._no_pods = no_pods
 
     def pod_failed(self, key: str) -> None:
-        """Note that a pod of the revision did not answer a probe."""
+        """Record that a pod of the revision did not answer a probe."""
         now_s = self._now()
         if key not in self.patience_s or now_s < self._next_check_s.get(key, 0.0):
             return
@@ -71,14 +71,14 @@ class UnreachableRevisions:
                 self._submit(RevisionFailed(key, cause))
 
     def pods_changed(self, key: str, are_others: bool) -> None:
-        """Note that the pods have changed (`are_others`), or that a name or file of pods has failed once more."""
+        """Record that the pods have changed (`are_others`), or that a name or file of pods has failed once more."""
         if are_others:
             self.recover(key)
         else:
             self._judge(key)
 
     def recover(self, key: str) -> None:
-        """Note that a pod has answered, or that the pods have changed."""
+        """Handle an answer of a pod, or a change of the pods."""
         if self.causes.pop(key, ""):
             log.info("%s can be reached again", key)
             self._submit(RevisionRecovered(key))

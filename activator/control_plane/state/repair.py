@@ -60,7 +60,7 @@ def revision_broken(
     reduction.revisions[key] = revision
     pods = dict(revision.pods)
     for identity, step in reduction.steps.items():
-        assert step.new is not None, "nobody leaves"
+        assert step.new is not None, "a renewal removes no pod"
         pods[identity] = step.new
     reduction.steps.clear()  # their effects are part of the rebuilt table
     placed, asked = _rebuilt(revision, list(pods.values()), reduction)

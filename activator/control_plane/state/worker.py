@@ -470,7 +470,7 @@ class StateWorker:
         self._request_resubmission(change)
 
     def _request_resubmission(self, lost: Change) -> None:
-        """Have the source of a lost change submit the current state."""
+        """Request the source of a lost change to submit the current state."""
         try:
             self._source_dirty(getattr(lost, "source", ""), lost.key)
         except Exception as error:

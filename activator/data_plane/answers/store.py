@@ -52,7 +52,7 @@ class AnswerStore(AnswerKeeper):
         requests_max: int,
         secret: Callable[[], str],
     ) -> None:
-        self.number: int = 0  # identifies this data plane; unique for all time
+        self.number: int = 0  # identifies this data plane; never reused
         self.is_open: bool = False  # requests for stored responses are possible
         self.is_closing: bool = False
         self.bytes: int = 0

@@ -31,12 +31,14 @@ from lb.rng import Rng
 
 
 class FilterCatalogue:
-    """The factory of the filters of all revisions of one data plane."""
+    """The factory of the filters of all revisions of one data plane.
+
+    `on_error` is called with the error of a filter that cannot be created.
+    """
 
     def __init__(
         self, wheel: TimingWheel, now: Now, answers: AnswerStore | None, rng: Rng, on_error: Callable[[Exception], None]
     ) -> None:
-        """`on_error` is called with the error of a filter that cannot be created."""
         self._wheel = wheel
         self._now = now
         self._answers = answers

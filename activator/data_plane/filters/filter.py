@@ -62,13 +62,16 @@ class Filter:
     """One feature, applied to the requests of one revision or to all requests."""
 
     def on_arrival(self, request: Exchange) -> None:
-        """Act before the revision is looked up: `respond`, `edit` or `route_to`."""
+        """Handle a request before routing: may call `respond`, `edit` or `route_to`."""
 
     def on_routed(self, request: Exchange) -> None:
-        """Act on a request that has been routed and is not counted yet."""
+        """Handle a request that has been routed and is not counted yet."""
 
     def on_request(self, request: Exchange) -> None:
-        """Act before the request asks for a slot: `respond`, `hold`, `gather`, `wrap_client`, `edit` or `fall_back`."""
+        """Handle a request before it requests a slot.
+
+        May call `respond`, `hold`, `gather`, `wrap_client`, `edit` or `fall_back`.
+        """
 
     def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         """Edit the head that this attempt sends to the pod; `edits` begins with the edits that all attempts share."""

@@ -56,10 +56,12 @@ _CODES: Final = {
 
 @final
 class Keys(Filter):
-    """The filter of all requests if there are users."""
+    """The filter of all requests if there are users.
+
+    `totals`: the numbers of requests until now, by the name of the user.
+    """
 
     def __init__(self, specs: Iterable[UserSpec], totals: dict[str, int]) -> None:
-        """`totals`: the numbers of requests until now, by the name of the user."""
         self._users: dict[bytes, User] = {}  # keyed by the digest
         self._used: dict[bytes, User] = {}  # keyed by the key itself; at most one for each user
         for spec in specs:

@@ -1,4 +1,4 @@
-"""A place in a revision's queue that causes a start on behalf of clients that do not wait there.
+"""A queue entry that requests a start from zero on behalf of clients that do not wait in the queue.
 
 These are browsers that are shown a waiting page, and requests that another revision serves until the start is over.
 
@@ -41,7 +41,7 @@ class StartTicket(Waiter):
         return False  # it is released at once
 
     def refused(self, reason: Reason, detail: str) -> None:
-        self._over()  # the next request gets the reason
+        self._over()  # the next request of a client is rejected with the reason
 
     def expired(self, now_s: float) -> None:
         """Leave the queue, because no request has extended the wait."""

@@ -185,7 +185,7 @@ class Attempt(PodUser):
         exchange.client().send_head(head)
 
     def _edit_response(self, filters: FilterRun, head: ResponseHead) -> bool:
-        """Let the filters act on the head of the response; return False if the request has ended."""
+        """Apply the filters to the head of the response; return False if the request has ended."""
         try:
             filters.edit_response(head)
         except Exception as error:

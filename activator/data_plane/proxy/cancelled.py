@@ -35,12 +35,14 @@ def outlives_request(spec: RevisionSpec) -> bool:
 
 @final
 class CancelledRequest(PodUser):
-    """The pod user that replaces a cancelled request, and releases its lease when the pod has stopped."""
+    """The pod user that replaces a cancelled request, and releases its lease when the pod has stopped.
+
+    `latency_s` is passed to the policy when the lease is released; 0.0 means unknown.
+    """
 
     def __init__(
         self, head: RequestHead, throttler: RevisionThrottler, lease: Lease, latency_s: float, wheel: TimingWheel
     ) -> None:
-        """`latency_s` is passed to the policy when the lease is released; 0.0 means unknown."""
         super().__init__(head)
         self._throttler = throttler
         self._lease: Lease | None = lease

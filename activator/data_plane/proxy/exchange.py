@@ -91,7 +91,7 @@ class ProxiedExchange(Exchange):
         self.is_gathering: bool = False  # the throttler counts it as gathering
         self.gathered_max: int = 0  # bytes of the body for which the request has waited
         self.has_client_ended: bool = False  # its direction of a tunnel
-        self.is_handed_over: bool = False  # another exchange continues the request, and counts it
+        self.is_handed_over: bool = False  # another exchange serves the request and is counted in its place
         self.selection: Selection | None = None  # set while the body is scanned
         self._is_continuing: bool = False  # `_continue` is scheduled
 

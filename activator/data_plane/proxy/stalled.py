@@ -19,10 +19,9 @@ STALLED_MIN_S: Final = 5.0
 
 
 class StalledResponses:
-    """The stalled responses of one worker."""
+    """The stalled responses of one worker. `held` provides the bound; its own count is separate."""
 
     def __init__(self, held: HeldBudget) -> None:
-        """`held` provides the bound; its own count is separate."""
         self._held = held
         self._since_s: dict[Exchange, float] = {}  # insertion order: the longest stalled first
         self.bytes: int = 0

@@ -154,12 +154,14 @@ def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
 
 
 class Server:
-    """The server of one worker: it accepts on bound sockets until it drains; listeners may change while it serves."""
+    """The server of one worker: it accepts on bound sockets until it drains; listeners may change while it serves.
+
+    `start_task` is required for shared sockets.
+    """
 
     def __init__(
         self, registry: ConnectionRegistry, start_task: Callable[[str, Coroutine[Any, Any, Any]], Any] | None = None
     ) -> None:
-        """`start_task` is required for shared sockets."""
         self._registry = registry
         self._start_task = start_task
         self._servers: dict[ListeningSocket, asyncio.Server | TurnAccepting] = {}

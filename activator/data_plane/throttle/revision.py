@@ -209,11 +209,11 @@ class RevisionThrottler:
     # --- what requests show about pods (verdict.py) ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """Judge the pod by a request that failed there."""
+        """Update the health of the pod by a request that failed there."""
         self.verdicts.pod_failed(lease, reason)
 
     def trial_answered(self, lease: Lease) -> None:
-        """Judge a pod on trial by the response head that has arrived."""
+        """Update a pod on trial by the response head that has arrived."""
         if self.verdicts.trial_answered(lease):
             self.pump()
 
@@ -259,7 +259,7 @@ class RevisionThrottler:
             self._pumping = False
 
     def recover(self) -> None:
-        """Let new requests wait again; those that waited at the time of the failure are still rejected."""
+        """Queue new requests again; those that waited at the time of the failure are still rejected."""
         self.queue.take_over_failure("", 0.0)
         self.pump()
 

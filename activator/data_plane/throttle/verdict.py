@@ -1,4 +1,4 @@
-"""Passive health checks: what the end of a request shows about its pod. Only this module judges it.
+"""Passive health checks: the effect of the end of a request on its pod. No other module decides it.
 
 | event                                           | pod in service             | pod on trial                |
 |-------------------------------------------------|----------------------------|-----------------------------|
@@ -61,7 +61,7 @@ class PodVerdicts:
     # --- requests and their pods ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """Judge a request that failed at the pod, and report it if it concerns the pod."""
+        """Update the health of the pod by a request that failed there; report the failure if it concerns the pod."""
         tracker = lease.tracker
         if self.is_once and verdict_of(reason, False) != Verdict.NOTHING:
             self._events.taken(self._key, lease.identity, False, reason.value)
@@ -86,7 +86,7 @@ class PodVerdicts:
         self._events.refused(self._key, lease.identity, tracker.epoch, verdict == Verdict.DEAD, reason.value)
 
     def trial_answered(self, lease: Lease) -> bool:
-        """Judge a pod on trial by a response head; return True if it has passed, and may have a free slot now."""
+        """Update a pod on trial by a response head; return True if it has passed, and may have a free slot now."""
         if _is_in_service(lease) and lease.tracker.state == RECOVERING:
             self._trial_ended(lease, True)
             return True
@@ -133,7 +133,7 @@ class PodVerdicts:
         self.struck.clear()
 
     def move(self, table: TrackerTable) -> None:
-        """Judge the pods of another table, which replaces a corrupt one; strikes stay with their pods."""
+        """Use the pods of another table, which replaces a corrupt one; strikes stay with their pods."""
         struck: dict[PodTracker, int] = {}
         for old, generation in self.struck.items():
             new = table.find_identity(old.identity) if old.generation == generation else None

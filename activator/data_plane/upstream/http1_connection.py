@@ -130,7 +130,7 @@ class Http1PodConnection(PooledConnection):
     # --- the pool's side ---
 
     def serve(self, exchange: PodUser) -> PodStream:
-        """Carry `exchange`; the connection must be open and idle."""
+        """Serve `exchange` on this connection, which must be open and idle."""
         stream = self._stream
         assert stream is not None and self.exchange is None and not self.is_closed
         self.exchange = exchange

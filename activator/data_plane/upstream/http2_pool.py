@@ -170,7 +170,7 @@ class Http2Pool(PodPool):
                 connection.close()
 
     def _sweep_at(self, due_s: float) -> None:
-        """Have `_close_old` called at this time, unless that happens earlier."""
+        """Schedule `_close_old` for this time, unless it is scheduled earlier."""
         if due_s < self._sweep_due_s:
             self._sweep_due_s = due_s
             self._context.wheel.arm(self._sweep, due_s)

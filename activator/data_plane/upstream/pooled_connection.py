@@ -31,7 +31,7 @@ class PooledConnection(Connection):
     # --- implemented by subclasses ---
 
     def serve(self, exchange: PodUser) -> PodStream:
-        """Carry this exchange from now on; there must be room. The caller calls `connected` of the exchange."""
+        """Serve this exchange; the connection must have capacity. The caller calls `connected` of the exchange."""
         raise NotImplementedError
 
     def cut(self) -> None:

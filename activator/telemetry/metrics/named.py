@@ -1,4 +1,4 @@
-"""The choice of revisions that are shown by name; the others are aggregated, which bounds the number of series.
+"""Limits the number of series: a bounded number of revisions have their own labels, the others share `_other`.
 
 A revision is shown by its name from its first reading on, or permanently in `_other`: if it moved, the counters of
 `_other` would fall, which Prometheus reads as a restart and counts everything again. For the same reason the counts of

@@ -1,4 +1,4 @@
-"""The Services of mode transparent, whose requests come to the activator at times: their state and the decisions.
+"""The Services of mode transparent: whether the activator is in the path of each, and on which port.
 
 Rules
   1. Each Service has a port of its own at the activator. The port is stored in our slices of the Service, so every
@@ -124,7 +124,7 @@ class Fronts:
         self._routes: dict[str, str] = {}  # by Service: the revision that its port leads to
         self._services_of: dict[str, set[str]] = {}  # by revision: the Services whose ports lead to it
         self._slices: dict[str, dict[str, FrontSliceRead]] = {}  # ours, by Service and name
-        self._numbers: dict[str, int] = {}  # by Service: the port in our slices
+        self._ports: dict[str, int] = {}  # by Service: the port in our slices
         self._chosen: dict[str, int] = {}  # by Service: the port that is to be written to our slices
         self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the former port, and until when it is served
         self._labelled: set[str] = set()  # Services with our label, whose own slices have no pods
@@ -190,16 +190,16 @@ class Fronts:
     def _front_slices_changed(self, service: str) -> None:
         slices = self._slices.get(service, {})
         number = next((port.port for one in slices.values() for port in one.ports or () if port.port), None)
-        before = self._numbers.pop(service, None)
+        before = self._ports.pop(service, None)
         if number is not None:
-            self._numbers[service] = number
+            self._ports[service] = number
         if before is not None and before != number and before not in self._unbound:
             self._lingering[service] = (before, self._now() + ENTRY_LINGERS_S)
         self._listen_now()
         self._mark_users(service)
 
     def _listen_now(self) -> None:
-        wanted = frozenset(self._numbers.values()) | {number for number, _ in self._lingering.values()}
+        wanted = frozenset(self._ports.values()) | {number for number, _ in self._lingering.values()}
         wanted = frozenset(port for port in wanted if ENTRY_PORT_FIRST <= port <= ENTRY_PORT_LAST)
         if wanted != self._listened or not self._unbound.keys().isdisjoint(wanted):
             self._listened = wanted
@@ -222,7 +222,7 @@ class Fronts:
         over = [service for service, (_, until_s) in self._lingering.items() if until_s <= now_s]
         for service in over:
             del self._lingering[service]
-            if service not in self._numbers:
+            if service not in self._ports:
                 revision = self._routes.get(service)
                 self._set_route(service, None)
                 if revision is not None:
@@ -242,7 +242,7 @@ class Fronts:
         if not transparent:
             if front is not None:
                 del self._fronts[key]
-                if front.service not in self._numbers and front.service not in self._lingering:
+                if front.service not in self._ports and front.service not in self._lingering:
                     self._set_route(front.service, None)
         elif front is None or front.service != service:
             self._fronts[key] = _Front(service, created)
@@ -268,7 +268,7 @@ class Fronts:
         They should where the activator is out of the path and a port is still served.
         """
         services = self._services_of.get(key, set())
-        found = {self._numbers[service] for service in services if service in self._numbers}
+        found = {self._ports[service] for service in services if service in self._ports}
         found |= {self._lingering[service][0] for service in services if service in self._lingering}
         return tuple(sorted(found)), bool(found) and not self.is_in_path(key)
 
@@ -313,7 +313,7 @@ class Fronts:
             return FrontOutcome(None, None, refused(why.reason, why.message), True, True, NEVER)
         front.is_active = True
         self._set_route(front.service, key)
-        number = self._number(front.service, service.metadata.uid)
+        number = self._port_for(front.service, service.metadata.uid)
         wanted = front_slices(service, ports, number, self._replicas)
         seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self._slices_version())
         if not is_ours:
@@ -367,9 +367,9 @@ class Fronts:
 
     # --- ports ---
 
-    def _number(self, service: str, uid: str) -> int:
-        """Return the port of the Service at the activator, chosen if it has none."""
-        number = self._numbers.get(service)
+    def _port_for(self, service: str, uid: str) -> int:
+        """Return the activator port of the Service; choose one if it has none."""
+        number = self._ports.get(service)
         may_stay = number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and number not in self._unbound
         if number is not None and may_stay and self._keeps(service, number):
             self._chosen.pop(service, None)
@@ -380,7 +380,7 @@ class Fronts:
         if chosen is None and number is None and service in self._lingering:
             return self._lingering[service][0]  # our slice was deleted
         if chosen is None:
-            used = {*self._numbers.values(), *self._chosen.values(), *(one for one, _ in self._lingering.values())}
+            used = {*self._ports.values(), *self._chosen.values(), *(one for one, _ in self._lingering.values())}
             used |= self._unbound.keys()
             first = zlib.crc32(uid.encode()) % _ENTRIES
             free = (ENTRY_PORT_FIRST + (first + step) % _ENTRIES for step in range(_ENTRIES))
@@ -388,13 +388,13 @@ class Fronts:
         return chosen
 
     def _keeps(self, service: str, number: int) -> bool:
-        return service == min(one for one, used in self._numbers.items() if used == number)
+        return service == min(one for one, used in self._ports.items() if used == number)
 
     def _has_endpoints(self, service: str) -> bool:
         return any(one.endpoints for one in self._slices.get(service, {}).values())
 
     def _set_route(self, service: str, key: str | None) -> None:
-        """Let the port of the Service lead to this revision; None: to none."""
+        """Route the port of the Service to this revision; None removes the route."""
         before = self._routes.pop(service, None)
         if before is not None and before != key:
             self._services_of[before].discard(service)

@@ -135,7 +135,7 @@ class DeclaredRevision:
 
     @property
     def state(self) -> str:
-        """Return the state as of the last pass: "serving", "at_zero", "starting" or "not_ready"."""
+        """The state as of the last pass: "serving", "at_zero", "starting" or "not_ready"."""
         if self._desired_last is None:
             return "not_ready"
         ready = self._desired_last.conditions[0]

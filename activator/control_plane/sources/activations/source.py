@@ -220,7 +220,7 @@ class ActivationSource:
         return True
 
     def take_ended(self, key: str) -> bool:
-        """Return True, once, if the revision's object was removed since its last pass, even if another came later."""
+        """Return True once after the object of the revision was deleted, even if it has been created again."""
         if key not in self._ended:
             return False
         self._ended.discard(key)

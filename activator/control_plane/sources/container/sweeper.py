@@ -43,7 +43,7 @@ class Sweeper:
         self._known.add(identity)
 
     def forget(self, identity: str) -> None:
-        """Note that its unit has removed the container with this identity."""
+        """Expect this identity no longer: its unit has removed the container."""
         self._known.discard(identity)
 
     async def first_done(self, patience_s: float) -> None:

@@ -104,7 +104,7 @@ class RevisionBackends:
 
     @property
     def ready_pods(self) -> int:
-        """Return how many pods are ready for Kubernetes and not terminating."""
+        """The number of pods that are ready for Kubernetes and not terminating."""
         return len(self._pods.ready)
 
     def ready_addresses(self) -> Iterable[str]:

@@ -42,23 +42,23 @@ class Keeper(ABC):
 
     @abstractmethod
     def has_started(self, fleet: Fleet, process: LocalProcess) -> None:
-        """Note that the process runs."""
+        """Handle the start of a process."""
 
     @abstractmethod
     def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
-        """Note that the process is ready, for the first time or after a sleep."""
+        """Handle a process that is ready, for the first time or after a sleep."""
 
     @abstractmethod
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
-        """Note that the process has had its one request: it is no longer a pod and no longer one of the wanted ones."""
+        """Handle a process that has served its only request: it is no longer a pod and not part of the scale."""
 
     @abstractmethod
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
-        """Note that the process sleeps."""
+        """Handle a process that has fallen asleep."""
 
     @abstractmethod
     def failed_for_good(self, fleet: Fleet) -> None:
-        """Note that the failure that follows would repeat at the next start."""
+        """Record that the next failure is permanent: another start would fail in the same way."""
 
 
 class Lifetime:
@@ -169,7 +169,7 @@ class Lifetime:
             self._keeper.became_ready(fleet, process)
 
     async def _fall_asleep(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
-        """Let it finish its requests, then put it to sleep; return why that failed, or an empty string."""
+        """Drain the program and put it to sleep; return the cause of a failure, or an empty string."""
         process = self._process
         limit_s = max(self._drain_limit_s(), _DRAIN_REPORT_S)
         if not await _first_of(process.drained, exited, asked, limit_s):
@@ -195,7 +195,7 @@ class Lifetime:
         return self._process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
 
     async def _wind_down(self, exited: asyncio.Future[None]) -> None:
-        """Let it finish its requests, then end it."""
+        """Drain the program, then stop it."""
         process = self._process
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.carries:

@@ -24,7 +24,7 @@ PORT_STEP_LOOKS: Final = 10.0  # the least interval, as a multiple of the time t
 
 
 class StartTimer:
-    """The time since a start, without the pauses of this process, during which the program may have been paused too.
+    """The time since a start, excluding periods in which this process did not run (suspend, SIGSTOP).
 
     A pause is detected when a wait takes PAUSE_S longer than requested, as by the timing wheel (runtime/clock.py).
     """

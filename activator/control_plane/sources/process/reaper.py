@@ -47,7 +47,10 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
 
 
 def stat(name: str) -> list[bytes]:
-    """Return the fields as `stat_fields` in `runtime/process_stat.py` does, which this program does not import."""
+    """Return the fields of /proc/NAME/stat after the command name. Raises ProcessLookupError.
+
+    It duplicates `stat_fields` of `runtime/process_stat.py`, which the reaper does not import.
+    """
     for _ in range(3):
         with open(f"/proc/{name}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -11,7 +11,7 @@ from activator.control_plane.sources.process.unit import Unit
 
 
 def stops_by_signal(sleep: Sleep) -> bool:
-    """Return True if a signal stops its processes: they must be continued before they can react to another one."""
+    """Return True if a signal puts the program to sleep: SIGCONT must precede any other signal."""
     return bool(sleep.signal)
 
 

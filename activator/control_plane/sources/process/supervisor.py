@@ -52,13 +52,13 @@ class ProgramListener(Protocol):
     """The receiver of the supervisor's reports; it also answers `grace_of`."""
 
     def ready_changed(self, key: str, count: int) -> None:
-        """Note that `count` processes of the revision are ready."""
+        """Handle a change of the number of ready processes of the revision, which is `count`."""
 
     def programs_changed(self, key: str, group: str) -> None:
-        """Note that a process of the revision that counts in the group has changed its state."""
+        """Handle a new state of a process of the revision that counts in the group."""
 
     def released(self, key: str) -> None:
-        """Note that another program has stopped a process of the revision."""
+        """Handle a process of the revision that another program has stopped."""
 
     def grace_of(self, group: str) -> float | None:
         """Return for how many seconds the requests of a group's program may continue; None: the group sets no limit."""

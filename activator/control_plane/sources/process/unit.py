@@ -94,7 +94,7 @@ class Unit(ABC):
 
     @abstractmethod
     def disown(self) -> None:
-        """Give up the right to stop it, if it is borrowed."""
+        """Stop managing an existing container, which the activator then does not stop; no effect on other units."""
 
     def was_stopped(self) -> bool:
         """Return True if another program has stopped it properly, so that its end is not a failure."""

@@ -134,7 +134,7 @@ class PushIntake:
         self.validation_totals: dict[Ask, int] = {}
 
     async def take(self, report: Report, peer: str) -> Verdict:
-        """Judge and apply one report that came from the IP address `peer`."""
+        """Validate and apply one report that came from the IP address `peer`."""
         verdict = await self._judge(report, peer)
         self.verdict_totals[verdict] = self.verdict_totals.get(verdict, 0) + 1
         return verdict
