@@ -43,7 +43,7 @@ class World:
         now = time.monotonic
         self.data = DataPlane(Config(admin=""), now, self._receive, rng, self.tasks)
         supervision = Supervision(rng)
-        self.prober = Prober(self.tasks, self._submit, rng, now, self, supervision.panicked, TcpProber(now).ask)
+        self.prober = Prober(self.tasks, self._submit, rng, now, self, supervision.panicked, TcpProber(now).probe)
         self.worker = StateWorker(
             now,
             self._apply,

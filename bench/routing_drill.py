@@ -8,7 +8,7 @@ from __future__ import annotations
 from activator.codec.json_field import FieldScan
 from activator.codec.message import RequestHead
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.proxy.rules import NEEDS_MODEL, Question
+from activator.data_plane.proxy.rules import NEEDS_MODEL, RouteQuery
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 
@@ -34,13 +34,13 @@ class RoutingDrill:
             self.found = self._router.resolve(self._head)
             rules = self._router.rules_of(self._head.authority)
             assert rules is not None and self.found is None
-            question = Question(self._head)
-            question.read_path(rules)
-            if rules.decide(question) == NEEDS_MODEL:
-                question.model_known = question.has_model = True
-                question.model = self._model
-                rules.decide(question)
-            rule = question.target
+            query = RouteQuery(self._head)
+            query.read_path(rules)
+            if rules.decide(query) == NEEDS_MODEL:
+                query.model_known = query.has_model = True
+                query.model = self._model
+                rules.decide(query)
+            rule = query.target
             if rule is not None:
                 self.found = rule.pick(self._head, self._client)
 

@@ -18,7 +18,7 @@ from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
 
 PAGE_BYTES_MAX: Final = 256 * KIB
-# Bounds of intervals, so that pages, questions to programs, connection checks and comments do not become load.
+# Bounds of intervals, so that pages, queries to programs, connection checks and comments do not become load.
 REFRESH_MIN_S: Final = 0.5
 LOOKS_MIN_S: Final = 1.0
 COMMENTS_MIN_S: Final = 0.5

@@ -88,7 +88,7 @@ class ControlPlane:
         self.own_ports = OwnPorts()
         supervision = Supervision(rng)
         panicked = supervision.panicked
-        self.prober = Prober(tasks, self.submit, rng, now, self, panicked, TcpProber(now).ask)
+        self.prober = Prober(tasks, self.submit, rng, now, self, panicked, TcpProber(now).probe)
         self.worker = StateWorker(
             now, self._apply, self.prober.order, self._resubmit, supervision=supervision, before_batch=write_out
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.state.records import RevisionRecord

@@ -97,29 +97,29 @@ class Settle(Message, frozen=True, tag=True):
     settings: ClusterSettings
 
 
-class AskStatistics(Message, frozen=True, tag=True):
-    """Ask for `Statistics` of all revisions, or of those that had requests since the last answer."""
+class GetStatistics(Message, frozen=True, tag=True):
+    """Request `Statistics` of all revisions, or of those that had requests since the last answer."""
 
-    question: int
+    query: int
     everything: bool
 
 
-class AskSnapshot(Message, frozen=True, tag=True):
-    """Ask for the data of `/debug/revisions`."""
+class GetSnapshot(Message, frozen=True, tag=True):
+    """Request the data of `/debug/revisions`."""
 
-    question: int
-
-
-class AskTasks(Message, frozen=True, tag=True):
-    """Ask for the data of `/debug/tasks`."""
-
-    question: int
+    query: int
 
 
-class TakeProfile(Message, frozen=True, tag=True):
-    """Ask for the data of `/debug/profile`, after a profile of this length."""
+class GetTasks(Message, frozen=True, tag=True):
+    """Request the data of `/debug/tasks`."""
 
-    question: int
+    query: int
+
+
+class GetProfile(Message, frozen=True, tag=True):
+    """Request the data of `/debug/profile`, after a profile of this length."""
+
+    query: int
     seconds: float
 
 
@@ -139,10 +139,10 @@ ToWorker = (
     | Reconfigure
     | Settle
     | SetLogLevel
-    | AskStatistics
-    | AskSnapshot
-    | AskTasks
-    | TakeProfile
+    | GetStatistics
+    | GetSnapshot
+    | GetTasks
+    | GetProfile
     | End
 )
 
@@ -186,9 +186,9 @@ class WorkerCounts(msgspec.Struct, frozen=True):
 
 
 class Statistics(Message, frozen=True, tag=True):
-    """A part of an answer to `AskStatistics`. The last one has `complete` set, and the counts."""
+    """A part of an answer to `GetStatistics`. The last one has `complete` set, and the counts."""
 
-    question: int
+    query: int
     revisions: tuple[RevisionStatistics, ...]
     complete: bool
     counts: WorkerCounts = WorkerCounts()
@@ -201,16 +201,16 @@ class RequestsCounted(Message, frozen=True, tag=True):
 
 
 class Snapshot(Message, frozen=True, tag=True):
-    """The answer to `AskSnapshot`, by revision."""
+    """The answer to `GetSnapshot`, by revision."""
 
-    question: int
+    query: int
     revisions: dict[str, dict[str, Any]]
 
 
 class Answer(Message, frozen=True, tag=True):
-    """The answer of one worker to `AskTasks` or `TakeProfile`: plain data, or the problem."""
+    """The answer of one worker to `GetTasks` or `GetProfile`: plain data, or the problem."""
 
-    question: int
+    query: int
     data: Any
     problem: str = ""
 

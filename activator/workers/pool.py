@@ -38,11 +38,12 @@ from activator.workers.messages import (
     Alive,
     AllowGrants,
     Answer,
-    AskSnapshot,
-    AskStatistics,
-    AskTasks,
     Begun,
     FromWorker,
+    GetProfile,
+    GetSnapshot,
+    GetStatistics,
+    GetTasks,
     Link,
     Listening,
     LookAtCertificates,
@@ -53,14 +54,13 @@ from activator.workers.messages import (
     Settle,
     Snapshot,
     Statistics,
-    TakeProfile,
     ToWorker,
     Unlinked,
     Unserved,
     WorkerCounts,
     from_worker,
 )
-from activator.workers.questions import Questions
+from activator.workers.pending_queries import PendingQueries
 from activator.workers.snapshots import together
 from activator.workers.socket_assignment import SocketAssignment
 from activator.workers.sockets import SharedSockets, SocketChange
@@ -111,7 +111,7 @@ class WorkerPool(Workers, WorkerListener):
         self._fan_out = FanOut(self._send_to, receive, Lives())
         self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
         self._requests = WorkersRequests()
-        self._questions = Questions()
+        self._queries = PendingQueries()
         self._may_grant = True
         self._is_serving = False
 
@@ -229,12 +229,12 @@ class WorkerPool(Workers, WorkerListener):
     # --- figures ---
 
     async def gather_statistics(self) -> None:
-        await self._questions.ask_all(
-            self._lifecycle.taking_part(), lambda number: AskStatistics(number, everything=True), GATHER_S
+        await self._queries.query_all(
+            self._lifecycle.taking_part(), lambda number: GetStatistics(number, everything=True), GATHER_S
         )
 
     async def gather_snapshot(self) -> None:
-        await self._questions.ask_all(self._lifecycle.taking_part(), AskSnapshot, GATHER_S)
+        await self._queries.query_all(self._lifecycle.taking_part(), GetSnapshot, GATHER_S)
 
     def counts(self) -> WorkerCounts:
         return self._figures.counts()
@@ -253,18 +253,18 @@ class WorkerPool(Workers, WorkerListener):
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
         worker = self._at(place)
-        if not await self._questions.ask_all([worker], AskSnapshot, GATHER_S):
+        if not await self._queries.query_all([worker], GetSnapshot, GATHER_S):
             raise NoWorkerError(f"worker {place} does not answer")
         return worker.snapshot
 
     async def tasks_of(self, place: int) -> Any:
-        return await self._answer_of(place, AskTasks, GATHER_S)
+        return await self._answer_of(place, GetTasks, GATHER_S)
 
     async def profile_of(self, place: int, seconds: float) -> Any:
-        return await self._answer_of(place, lambda number: TakeProfile(number, seconds), seconds + PROFILE_SLACK_S)
+        return await self._answer_of(place, lambda number: GetProfile(number, seconds), seconds + PROFILE_SLACK_S)
 
     async def _answer_of(self, place: int, make: Callable[[int], ToWorker], limit_s: float) -> Any:
-        answer = await self._questions.ask(self._at(place), make, limit_s)
+        answer = await self._queries.query(self._at(place), make, limit_s)
         if answer is None:
             raise NoWorkerError(f"worker {place} does not answer")
         if answer.problem:
@@ -292,7 +292,7 @@ class WorkerPool(Workers, WorkerListener):
         }
 
     def _collect(self) -> None:
-        self._send_to_all(AskStatistics(0, everything=False))
+        self._send_to_all(GetStatistics(0, everything=False))
         self._requests.forget_others(self._figures.revision_keys())
 
     # --- events of the workers ---
@@ -324,7 +324,7 @@ class WorkerPool(Workers, WorkerListener):
             self._assignment.assign()
 
     def ended(self, worker: WorkerProcess) -> None:
-        self._questions.worker_ended(worker.number)
+        self._queries.worker_ended(worker.number)
         if worker.begun.is_set():
             self._members.publish(self._lifecycle.taking_part())
             self._fan_out.ended(worker.number)
@@ -352,14 +352,14 @@ class WorkerPool(Workers, WorkerListener):
             self._figures.reported(worker.number, message.revisions)
             if message.complete:
                 self._figures.counted(worker.number, message.counts)
-                self._questions.answered(message.question, worker.number)
+                self._queries.answered(message.query, worker.number)
         elif isinstance(message, RequestsCounted):
             self._requests.received(worker.number, message.series)
         elif isinstance(message, Answer):
-            self._questions.answered(message.question, worker.number, message)
+            self._queries.answered(message.query, worker.number, message)
         elif isinstance(message, Snapshot):
             worker.snapshot = message.revisions
-            self._questions.answered(message.question, worker.number)
+            self._queries.answered(message.query, worker.number)
         elif isinstance(message, RevisionEnded):
             self._figures.revision_ended(worker.number, message)
         else:

@@ -41,13 +41,14 @@ from activator.workers.messages import (
     Alive,
     AllowGrants,
     Answer,
-    AskSnapshot,
-    AskStatistics,
-    AskTasks,
     Begin,
     Begun,
     End,
     FromWorker,
+    GetProfile,
+    GetSnapshot,
+    GetStatistics,
+    GetTasks,
     Link,
     Listen,
     Listening,
@@ -59,7 +60,6 @@ from activator.workers.messages import (
     Settle,
     Snapshot,
     Statistics,
-    TakeProfile,
     ToWorker,
     Unlinked,
     Unserved,
@@ -185,14 +185,14 @@ class Worker:
             self._answer(message, serving)
 
     def _answer(self, message: ToWorker, serving: Serving) -> None:
-        """Answer a question of the parent."""
-        if isinstance(message, AskStatistics):
+        """Answer a query of the parent."""
+        if isinstance(message, GetStatistics):
             self._tasks.start("statistics", serving.report(message))
-        elif isinstance(message, AskSnapshot):
-            self.send(Snapshot(message.question, serving.data.snapshot()))
-        elif isinstance(message, AskTasks):
-            self.send(Answer(message.question, describe_tasks()))
-        elif isinstance(message, TakeProfile):
+        elif isinstance(message, GetSnapshot):
+            self.send(Snapshot(message.query, serving.data.snapshot()))
+        elif isinstance(message, GetTasks):
+            self.send(Answer(message.query, describe_tasks()))
+        elif isinstance(message, GetProfile):
             self._tasks.start("profile", self._profile(message))
 
     def _begin(self, message: Begin) -> None:
@@ -211,11 +211,11 @@ class Worker:
         serving.telemetry.close()
         self._leave(EXIT_ENDED)
 
-    async def _profile(self, message: TakeProfile) -> None:
+    async def _profile(self, message: GetProfile) -> None:
         try:
-            answer = Answer(message.question, await asyncio.to_thread(self._profiler.take, message.seconds))
+            answer = Answer(message.query, await asyncio.to_thread(self._profiler.take, message.seconds))
         except ProfilerBusyError:
-            answer = Answer(message.question, None, "a profile is being taken already")
+            answer = Answer(message.query, None, "a profile is being taken already")
         self.send(answer)
 
     def _leave(self, code: int) -> None:
@@ -322,13 +322,13 @@ class Serving:
 
     # --- figures ---
 
-    async def report(self, question: AskStatistics) -> None:
+    async def report(self, query: GetStatistics) -> None:
         """Send the statistics in parts, and yield to the loop between them."""
         part: list[RevisionStatistics] = []
-        for one in self._revisions(question.everything):
+        for one in self._revisions(query.everything):
             part.append(one)
             if len(part) == STATISTICS_AT_ONCE:
-                self._worker.send(Statistics(question.question, tuple(part), complete=False))
+                self._worker.send(Statistics(query.query, tuple(part), complete=False))
                 part = []
                 await pause(0.0)
         if self._counter is not None:
@@ -341,7 +341,7 @@ class Serving:
             resident_bytes(),
             *self._member.ownership(),
         )
-        self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
+        self._worker.send(Statistics(query.query, tuple(part), complete=True, counts=counts))
 
     def _make_counter(self) -> RequestCounter:
         self._counter = RequestCounter(self.data.proxy, self.data.failed)

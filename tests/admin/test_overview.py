@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.admin.overview import ROWS_IN_A_SLICE, STATES, row, slices, totals
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.snapshot import Known
 from activator.control_plane.state.records import RevisionRecord
 from activator.data_plane import statistics

@@ -12,7 +12,7 @@ from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
 from activator.config.specs import ConnectionSpec
 from activator.control_plane import snapshot as control_snapshot
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.data_plane import snapshot as data_snapshot
 from activator.messages import (
     DataPlaneStatistics,

@@ -12,7 +12,7 @@ import pytest
 import activator
 from activator.config.specs import BalancingSpec, KnativeSpec, QueueSpec
 from activator.control_plane.groups.policy import Eviction, Wait, WaitsFor
-from activator.control_plane.probes.probe import Ask
+from activator.control_plane.probes.probe import ProbeOutcome
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.scaling.explanation import ScalingReason
 from activator.control_plane.sources.push.intake import Verdict
@@ -114,8 +114,8 @@ def a_program() -> Program:
             illegal_totals={(EMPTY, SEEN, READY): 23},
             parked=dict.fromkeys(range(24)),
         ),
-        prober=Of(asked_totals={Ask.ANSWERED: 25, Ask.REFUSED: 26, Ask.SILENT: 27}),
-        intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={Ask.SILENT: 35}),
+        prober=Of(outcome_totals={ProbeOutcome.ANSWERED: 25, ProbeOutcome.REFUSED: 26, ProbeOutcome.SILENT: 27}),
+        intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={ProbeOutcome.SILENT: 35}),
     )
     return Program(
         parts.data,

@@ -38,7 +38,7 @@ def test_the_end_of_a_former_link_is_not_the_end_of_the_next() -> None:
 
 
 class Heard(PartReceiver):
-    """What came of a question."""
+    """What came of a query."""
 
     def __init__(self) -> None:
         self.parts: list[AnswerPart] = []

@@ -85,7 +85,7 @@ class Busy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "last_activity",
         ),
     ] = ""
-    interval: Annotated[Duration, doc("The time between two questions, at least 1 s.", "30s")] = Duration(10.0)
+    interval: Annotated[Duration, doc("The time between two queries, at least 1 s.", "30s")] = Duration(10.0)
 
 
 class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,1 +1,1 @@
-"""Probes of pods: one question (`probe`), the schedule of questions (`prober`), the port before it (`tcp_probe`)."""
+"""Probes of pods: one probe (`probe`), the schedule of probes (`prober`), the port before it (`tcp_probe`)."""

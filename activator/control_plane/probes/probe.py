@@ -56,7 +56,7 @@ _READ_BYTES: Final = 16 * 1024
 _QUEUE_ANSWER: Final = b"queue"  # the answer of queue-proxy when the program behind it is ready
 
 
-class Ask(Enum):
+class ProbeOutcome(Enum):
     """The outcome of one probe."""
 
     ANSWERED = "answered"
@@ -64,8 +64,8 @@ class Ask(Enum):
     SILENT = "silent"  # no answer within the timeout
 
 
-class Question(msgspec.Struct, frozen=True):
-    """The pod to ask, and the kind of question."""
+class ProbeRequest(msgspec.Struct, frozen=True):
+    """The pod to probe, and how."""
 
     address: str  # canonical ip:port, or unix:/path
     probe: ProbeSpec = ProbeSpec()
@@ -73,79 +73,81 @@ class Question(msgspec.Struct, frozen=True):
     identity: str = ""  # the identity that it should report, if the probe requires one
     revision: str = ""  # namespace/name
     expedited: bool = False  # requests wait for it
-    causes: list[str] = []  # why it did not answer, the newest last; `ask` appends to it
+    causes: list[str] = []  # why it did not answer, the newest last; `probe_once` appends to it
 
 
-async def ask(question: Question, timeout_s: float) -> Ask:
-    """Ask the pod once."""
+async def probe_once(request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
+    """Probe the pod once."""
     writer: asyncio.StreamWriter | None = None
     where = "connecting"
-    host, port = split_address(question.address)
+    host, port = split_address(request.address)
     try:
         async with asyncio.timeout(timeout_s):
-            if question.probe.kind == PROBE_TCP:
-                known = _known_to_kernel(question, host, port)
+            if request.probe.kind == PROBE_TCP:
+                known = _known_to_kernel(request, host, port)
                 if known is not None:
                     return known
-                _, writer = await open_stream(question.address)
-                return Ask.ANSWERED
-            http2 = question.probe.kind == PROBE_GRPC or question.probe.http2
-            context = _context(question.tls, http2)
-            name = _server_name(question.tls, host)
-            reader, writer = await open_stream(question.address, context, name)
+                _, writer = await open_stream(request.address)
+                return ProbeOutcome.ANSWERED
+            http2 = request.probe.kind == PROBE_GRPC or request.probe.http2
+            context = _context(request.tls, http2)
+            name = _server_name(request.tls, host)
+            reader, writer = await open_stream(request.address, context, name)
             where = "answering the probe"
-            if question.probe.proxy_protocol:
-                writer.write(header(question.probe.proxy_protocol, None))
+            if request.probe.proxy_protocol:
+                writer.write(header(request.probe.proxy_protocol, None))
             if http2:
-                return await _ask_over_http2(reader, writer, question)
-            writer.write(request_bytes(probe_head(question.probe, question.address)))
-            return await _read(reader, question)
+                return await _probe_over_http2(reader, writer, request)
+            writer.write(request_bytes(probe_head(request.probe, request.address)))
+            return await _read(reader, request)
     except TimeoutError as error:
         # The kernel's own timeout is an answer of the network, and has an errno; ours has none.
         if error.errno is None:
-            question.causes.append(f"{where} took longer than {timeout_s:g} s")
-            return Ask.SILENT
-        question.causes.append(_words_of(error))
-        return Ask.REFUSED
+            request.causes.append(f"{where} took longer than {timeout_s:g} s")
+            return ProbeOutcome.SILENT
+        request.causes.append(_words_of(error))
+        return ProbeOutcome.REFUSED
     except OSError as error:
-        question.causes.append(_words_of(error) + _listens_elsewhere(host, port))
-        return Ask.REFUSED
+        request.causes.append(_words_of(error) + _listens_elsewhere(host, port))
+        return ProbeOutcome.REFUSED
     finally:
         if writer is not None:
             writer.transport.abort()  # the rest of the answer is not needed
 
 
-async def _ask_over_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: Question) -> Ask:
-    probe = question.probe
-    secure = question.tls is not None
+async def _probe_over_http2(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: ProbeRequest
+) -> ProbeOutcome:
+    probe = request.probe
+    secure = request.tls is not None
     if probe.kind == PROBE_GRPC:
-        head, message = check_request(question.address, probe.service)
+        head, message = check_request(request.address, probe.service)
         problem = problem_with(await exchange(reader, writer, head, message, secure, PROBE_ANSWER_BYTES_MAX))
     else:
-        head = probe_head(probe, question.address, keep_alive=True)
+        head = probe_head(probe, request.address, keep_alive=True)
         answer = await exchange(reader, writer, head, b"", secure, PROBE_ANSWER_BYTES_MAX)
         found = _Answer()
         found.head = answer.head
         problem = ""
-        if not _is_good(found, question):
+        if not _is_good(found, request):
             status = "nothing" if answer.head is None else str(answer.head.status)
             problem = answer.problem or f"it answered the probe with {status}"
     if problem:
-        question.causes.append(problem)
-    return Ask.REFUSED if problem else Ask.ANSWERED
+        request.causes.append(problem)
+    return ProbeOutcome.REFUSED if problem else ProbeOutcome.ANSWERED
 
 
-def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
+def _known_to_kernel(request: ProbeRequest, host: str, port: int) -> ProbeOutcome | None:
     """Return the result without a connection, as the program may accept only one; None: a connection is needed."""
     found = _listening(host, port)
     if found is Listening.YES:
-        return Ask.ANSWERED
+        return ProbeOutcome.ANSWERED
     if found is Listening.FULL:
-        question.causes.append("it takes no more connections for now")
-        return Ask.REFUSED
-    if found is Listening.NO and not _may_try(question.address):
-        question.causes.append("connection refused" + _listens_elsewhere(host, port))
-        return Ask.REFUSED
+        request.causes.append("it takes no more connections for now")
+        return ProbeOutcome.REFUSED
+    if found is Listening.NO and not _may_try(request.address):
+        request.causes.append("connection refused" + _listens_elsewhere(host, port))
+        return ProbeOutcome.REFUSED
     return None
 
 
@@ -159,7 +161,7 @@ def _listening(host: str, port: int) -> Listening | None:
 def _may_try(address: str) -> bool:
     """Return True if it is time to connect although the kernel shows no listener (a packet filter may redirect it).
 
-    Not with each question: a program that begins to listen between the two would lose a connection.
+    Not with each probe: a program that begins to listen between the two would lose a connection.
     """
     now_s = asyncio.get_running_loop().time()
     if now_s - _tried_s.get(address, -PROBE_TRY_S) < PROBE_TRY_S:
@@ -198,24 +200,24 @@ class _Answer(ResponseSink):
         self.complete = True
 
 
-async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
+async def _read(reader: asyncio.StreamReader, request: ProbeRequest) -> ProbeOutcome:
     answer = _Answer()
-    parser: ResponseParser = LenientResponseParser(answer) if question.probe.lenient else ResponseParser(answer)
+    parser: ResponseParser = LenientResponseParser(answer) if request.probe.lenient else ResponseParser(answer)
     parser.expect(False)
-    is_queue = question.probe.kind == PROBE_QUEUE_PROXY
+    is_queue = request.probe.kind == PROBE_QUEUE_PROXY
     while answer.head is None or (is_queue and not answer.complete and len(answer.body) < PROBE_ANSWER_BYTES_MAX):
         data = await reader.read(_READ_BYTES)
         error = parser.feed(data) if data else parser.feed_eof()
         if error is not None:
-            question.causes.append(error.detail or "it closed the connection")
-            return Ask.REFUSED
+            request.causes.append(error.detail or "it closed the connection")
+            return ProbeOutcome.REFUSED
         if not data:
             break
-    if _is_good(answer, question):
-        return Ask.ANSWERED
+    if _is_good(answer, request):
+        return ProbeOutcome.ANSWERED
     status = "nothing" if answer.head is None else str(answer.head.status)
-    question.causes.append(f"it answered the probe with {status}")
-    return Ask.REFUSED
+    request.causes.append(f"it answered the probe with {status}")
+    return ProbeOutcome.REFUSED
 
 
 def _words_of(error: OSError) -> str:
@@ -227,12 +229,12 @@ def _words_of(error: OSError) -> str:
     return str(error) or type(error).__name__
 
 
-def _is_good(answer: _Answer, question: Question) -> bool:
-    probe = question.probe
+def _is_good(answer: _Answer, request: ProbeRequest) -> bool:
+    probe = request.probe
     head = answer.head
     if head is None:
         return False
-    if probe.identity_header and not names(head, probe.identity_header, question.identity):
+    if probe.identity_header and not names(head, probe.identity_header, request.identity):
         return False
     if probe.kind == PROBE_QUEUE_PROXY:
         return head.status == 200 and answer.body == _QUEUE_ANSWER

@@ -5,9 +5,9 @@ Rules
      answered within PROBE_MOMENT_S gives its place to the others. Expedited pods have places of their own:
      thousands of silent pods, as in a large failure, do not delay any request.
   2. A pod that does not answer is probed with a growing backoff. While requests wait, a bounded number of pods is
-     expedited: probed every few milliseconds, and with a second question if one hangs, because a proxy before the
-     program (Knative's queue-proxy) may hold a question that it would answer now.
-  3. The timeout of a question follows the duration of the last answers.
+     expedited: probed every few milliseconds, and with a second probe if one hangs, because a proxy before the
+     program (Knative's queue-proxy) may hold a probe that it would answer now.
+  3. The timeout of a probe follows the duration of the last answers.
   4. An order is valid until another one replaces it. `Probed` is submitted repeatedly, and the pod is probed again,
      until the state worker has received it and ends the order; an internal error does not end one. So no pod waits
      without end for an answer, an order or a message that was lost.
@@ -22,16 +22,16 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, Protocol
 
-from activator.control_plane.probes.asked_pod import (
+from activator.control_plane.probes.probe import PROBES_EXPEDITED_MAX, ProbeOutcome, ProbeRequest, probe_once
+from activator.control_plane.probes.probed_pod import (
     PROBE_EXPEDITE_S,
     AdaptiveTimeout,
-    AskedPod,
-    Asker,
     Failing,
     Place,
+    ProbeContext,
+    ProbedPod,
     Wait,
 )
-from activator.control_plane.probes.probe import PROBES_EXPEDITED_MAX, Ask, Question, ask
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.clock import NEVER, Later, Now
 from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
@@ -44,7 +44,7 @@ PROBE_REPEAT_S: Final = 5.0  # a pod that has answered is probed again if its or
 
 log = logging.getLogger("activator.probing")
 
-AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
+ProbePod = Callable[[ProbeRequest, float], Coroutine[None, None, ProbeOutcome]]
 Panicked = Callable[[str, object, object, float], float]
 
 
@@ -76,10 +76,10 @@ class ExpeditedProbing:
         return now_s - self._last_s <= PROBE_EXPEDITE_S
 
 
-class Prober(Asker):
+class Prober(ProbeContext):
     """The prober: it probes the pods of its orders until they answer, and submits `Probed` until the order ends.
 
-    `panicked` counts a bug in the work for a revision and returns how long to wait, in seconds; `ask_pod` sends one
+    `panicked` counts a bug in the work for a revision and returns how long to wait, in seconds; `probe_pod` sends one
     probe; `wait` waits for an event or a timeout; `later` is the loop's `call_later`.
     """
 
@@ -91,23 +91,23 @@ class Prober(Asker):
         now: Now,
         listener: ProbeListener,
         panicked: Panicked,
-        ask_pod: AskPod = ask,
+        probe_pod: ProbePod = probe_once,
         wait: Wait = wait_for,
         later: Later = call_later,
     ) -> None:
         super().__init__(now, wait, rng)
         self._tasks = tasks
         self._submit = submit
-        self.ask_pod = ask_pod
+        self.probe_pod = probe_pod
         self._later = later
         self._listener = listener
         self._panicked = panicked
         self._places = {expedited: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for expedited in (False, True)}
-        self._asked: dict[str, OrderedDict[str, AskedPod]] = {}  # by revision and identity
+        self._probed: dict[str, OrderedDict[str, ProbedPod]] = {}  # by revision and identity
         self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be repeated
         self._timeouts: dict[str, AdaptiveTimeout] = {}
         self._expedited: dict[str, ExpeditedProbing] = {}
-        self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
+        self.outcome_totals: dict[ProbeOutcome, int] = dict.fromkeys(ProbeOutcome, 0)
         self.errors_total: int = 0
 
     def order(self, orders: list[ProbeOrder]) -> None:
@@ -115,7 +115,7 @@ class Prober(Asker):
         for order in orders:
             if isinstance(order, SetProbes):
                 wanted = {pod.identity for pod in order.pods}
-                for identity in list(self._asked_of(order.key)):
+                for identity in list(self._probed_of(order.key)):
                     if identity not in wanted:
                         self._execute(StopProbe(order.key, identity))
                 for pod in order.pods:
@@ -137,21 +137,21 @@ class Prober(Asker):
                 self._expedited.clear()
             expedited = self._expedited[key] = ExpeditedProbing()
         expedited.waits(now_s)
-        asked = self._asked.get(key)
-        if asked:
-            for identity in list(asked)[:PROBES_EXPEDITED_MAX]:
-                asked.move_to_end(identity)
-                asked[identity].expedite(now_s, expedited.since_s)
+        probed = self._probed.get(key)
+        if probed:
+            for identity in list(probed)[:PROBES_EXPEDITED_MAX]:
+                probed.move_to_end(identity)
+                probed[identity].expedite(now_s, expedited.since_s)
 
     def failing(self, key: str) -> dict[str, Failing]:
         """Return the probed pods of a revision that have not answered yet, by identity."""
-        asked = self._asked_of(key)
-        return {identity: pod.failing for identity, pod in asked.items() if pod.failing is not None}
+        probed = self._probed_of(key)
+        return {identity: pod.failing for identity, pod in probed.items() if pod.failing is not None}
 
     # --- orders ---
 
-    def _asked_of(self, key: str) -> OrderedDict[str, AskedPod]:
-        return self._asked.get(key) or OrderedDict()
+    def _probed_of(self, key: str) -> OrderedDict[str, ProbedPod]:
+        return self._probed.get(key) or OrderedDict()
 
     def _execute(self, order: StartProbe | StopProbe) -> None:
         name = (order.key, order.identity)
@@ -177,12 +177,12 @@ class Prober(Asker):
             self._execute(order)
 
     def _start(self, order: StartProbe) -> None:
-        former = self._asked_of(order.key).get(order.identity)
-        if former is not None and former.order == order and former.is_asking():
+        former = self._probed_of(order.key).get(order.identity)
+        if former is not None and former.order == order and former.is_probing():
             return
         self._stop(order.key, order.identity)
-        pod = AskedPod(self, order)
-        self._asked.setdefault(order.key, OrderedDict())[order.identity] = pod
+        pod = ProbedPod(self, order)
+        self._probed.setdefault(order.key, OrderedDict())[order.identity] = pod
         expedited = self._expedited.get(order.key)
         if expedited is not None and expedited.is_on(self.now()):  # requests already wait for a new pod
             pod.expedite(self.now(), expedited.since_s)
@@ -190,22 +190,22 @@ class Prober(Asker):
         pod.task.add_done_callback(partial(self._ended, pod))
 
     def _stop(self, key: str, identity: str) -> None:
-        asked = self._asked_of(key)
-        pod = asked.get(identity)
+        probed = self._probed_of(key)
+        pod = probed.get(identity)
         if pod is not None:
             pod.rest()
             if pod.task is not None:
                 pod.task.cancel()
-            del asked[identity]
-        if not asked:
-            self._asked.pop(key, None)
+            del probed[identity]
+        if not probed:
+            self._probed.pop(key, None)
             self._timeouts.pop(key, None)
 
-    async def _probe_until_stopped(self, pod: AskedPod) -> None:
+    async def _probe_until_stopped(self, pod: ProbedPod) -> None:
         order = pod.order
         try:
             while True:
-                await pod.ask_until_it_answers()
+                await pod.probe_until_it_answers()
                 pod.rest()
                 self._submit(Probed(order.key, order.identity, order.address))
                 self._listener.pod_answered(order.key)
@@ -216,44 +216,44 @@ class Prober(Asker):
         finally:
             pod.rest()
 
-    def _ended(self, pod: AskedPod, task: asyncio.Task[None]) -> None:
+    def _ended(self, pod: ProbedPod, task: asyncio.Task[None]) -> None:
         """Restart a probe that has failed after a backoff; one whose order has ended was cancelled."""
         order = pod.order
-        if task.cancelled() or self._asked_of(order.key).get(order.identity) is not pod:
+        if task.cancelled() or self._probed_of(order.key).get(order.identity) is not pod:
             return
         if (order.key, order.identity) not in self._failed:  # otherwise the failure is noted, or there is a newer order
             self._failed_at(order, task.exception())
 
     # --- for the probed pods ---
 
-    def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
-        return self._tasks.start("question", self._ask_once(pod))
+    def start_probe(self, pod: ProbedPod) -> asyncio.Task[None]:
+        return self._tasks.start("probe_once", self._probe_once(pod))
 
-    async def _ask_once(self, pod: AskedPod) -> None:
+    async def _probe_once(self, pod: ProbedPod) -> None:
         order = pod.order
-        found, cause = Ask.REFUSED, ""
+        found, cause = ProbeOutcome.REFUSED, ""
         try:
-            found, cause = await self._ask_in_its_place(pod)
+            found, cause = await self._probe_in_its_place(pod)
         except Exception:  # a bug: the pod is probed again
             self.errors_total += 1
             log.exception("could not probe the pod %s of %s", order.identity, order.key)
-        self.asked_totals[found] += 1
-        pod.answered_with(found, asyncio.current_task(), cause)
-        if found is not Ask.ANSWERED:
+        self.outcome_totals[found] += 1
+        pod.on_probe_result(found, asyncio.current_task(), cause)
+        if found is not ProbeOutcome.ANSWERED:
             self._listener.pod_failed(order.key)
 
-    async def _ask_in_its_place(self, pod: AskedPod) -> tuple[Ask, str]:
+    async def _probe_in_its_place(self, pod: ProbedPod) -> tuple[ProbeOutcome, str]:
         order = pod.order
         adaptive = self._timeouts.setdefault(order.key, AdaptiveTimeout())
-        question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.expedited)
-        places = self._places[question.expedited]
+        request = ProbeRequest(order.address, order.probe, order.tls, order.identity, order.key, pod.expedited)
+        places = self._places[request.expedited]
         await places.acquire()
         place = Place(places, self._later)
         try:
             begun_s = self.now()
-            found = await self.ask_pod(question, adaptive.timeout_s(pod.silences))
+            found = await self.probe_pod(request, adaptive.timeout_s(pod.consecutive_timeouts))
         finally:
             place.give_back()
-        if found is Ask.ANSWERED:
+        if found is ProbeOutcome.ANSWERED:
             adaptive.answered(self.now() - begun_s)
-        return found, question.causes[-1] if question.causes else ""
+        return found, request.causes[-1] if request.causes else ""

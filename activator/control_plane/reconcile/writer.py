@@ -88,7 +88,7 @@ class Writer:
     async def patch(self, component: Component, path: str, body: Json) -> bytes:
         """Send a merge patch, for an object that does not support server-side apply.
 
-        It overwrites fields whoever manages them.
+        It overwrites the fields of other managers.
         """
         return await self.counted(component, self.api.merge_patch(path, body, MANAGERS[component]))
 

@@ -17,8 +17,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Final
 
-from activator.control_plane.probes.asked_pod import Wait
-from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.probes.probe import ProbeOutcome, ProbeRequest, probe_once
+from activator.control_plane.probes.probed_pod import Wait
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import Change, Effect, PodFailedChecks, RebuildRevision, SetRevision
@@ -46,7 +46,7 @@ class _Round:
 
 
 class HealthChecks:
-    """The health checks of all revisions; `ask_pod` probes one pod once, `wait` sleeps."""
+    """The health checks of all revisions; `probe_pod` probes one pod once, `wait` sleeps."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class HealthChecks:
         submit: Callable[[Change], None],
         model: Model,
         now: Now,
-        ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
+        probe_pod: Callable[[ProbeRequest, float], Coroutine[None, None, ProbeOutcome]] = probe_once,
         wait: Wait = wait_for,
     ) -> None:
         self._tasks = tasks
         self._submit = submit
         self._model = model
         self._now = now
-        self._ask_pod = ask_pod
+        self._probe_pod = probe_pod
         self._wait = wait
         self._rounds: dict[str, _Round] = {}
         self._due: Schedule[str] = Schedule()
@@ -122,23 +122,23 @@ class HealthChecks:
         spec = revision.spec
         checks = spec.probing.checks
         assert checks is not None
-        question = Question(pod.address, spec.probing.probe, spec.connection.tls, pod.identity, spec.key, causes=[])
-        found = Ask.REFUSED
+        request = ProbeRequest(pod.address, spec.probing.probe, spec.connection.tls, pod.identity, spec.key, causes=[])
+        found = ProbeOutcome.REFUSED
         try:
-            found = await self._ask_pod(question, min(checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
+            found = await self._probe_pod(request, min(checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
         except asyncio.CancelledError:
             raise
         except Exception:  # a bug is no evidence against the pod
             log.exception("could not check the pod %s of %s", pod.identity, spec.key)
-            found = Ask.ANSWERED
+            found = ProbeOutcome.ANSWERED
         finally:
             self.under_way -= 1
             self._wake.set()
             current.asking.discard(pod.identity)
-        self._judge(spec.key, pod, current, found, question.causes[-1] if question.causes else "it does not answer")
+        self._judge(spec.key, pod, current, found, request.causes[-1] if request.causes else "it does not answer")
 
-    def _judge(self, key: str, pod: PodRecord, current: _Round, found: Ask, cause: str) -> None:
-        if found is Ask.ANSWERED:
+    def _judge(self, key: str, pod: PodRecord, current: _Round, found: ProbeOutcome, cause: str) -> None:
+        if found is ProbeOutcome.ANSWERED:
             current.failures.pop(pod.identity, None)
             return
         self.failed_total += 1

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 
 LOG_AFTER_S: Final = 1.0  # a restart is too short to be logged
 LOG_INTERVAL_S: Final = 10.0  # between two lines about one revision

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.sources.pod_cause_log import PodCauseLog
 from activator.control_plane.state.model import Model

@@ -38,7 +38,7 @@ _UNDECIDED: Final = "the path could be read in two ways (an encoded slash, a bac
 
 
 @final
-class Question:
+class RouteQuery:
     """The inputs and the state of the rule search of one request."""
 
     def __init__(self, head: RequestHead) -> None:
@@ -191,31 +191,31 @@ class _Node:
         else:
             self._methods.add(match.methods, place)
 
-    def search(self, question: Question) -> None:
+    def search(self, query: RouteQuery) -> None:
         """Lower `best` and `open` of the query to the positions that are found here."""
-        if self.least >= question.best:
+        if self.least >= query.best:
             return
-        place = self._methods.find(question.method)
-        if place < question.best:
-            question.best = place
+        place = self._methods.find(query.method)
+        if place < query.best:
+            query.best = place
         models = self._models
         if models is not None:
-            if not question.model_known:
-                place = models.any_of_them.find(question.method)
-                if place < question.open:
-                    question.open = place
-            elif question.has_model:
-                place = models.find(question.model, question.method)
-                if place < question.best:
-                    question.best = place
-            elif models.any_of_them.find(question.method) != _NONE:
-                question.lacks_model = True
+            if not query.model_known:
+                place = models.any_of_them.find(query.method)
+                if place < query.open:
+                    query.open = place
+            elif query.has_model:
+                place = models.find(query.model, query.method)
+                if place < query.best:
+                    query.best = place
+            elif models.any_of_them.find(query.method) != _NONE:
+                query.lacks_model = True
         for name, values in self._headers.items():
-            value = question.field(name)
+            value = query.field(name)
             if value is not None:
                 node = values.get(value)
                 if node is not None:
-                    node.search(question)
+                    node.search(query)
 
 
 @final
@@ -245,22 +245,22 @@ class HostRules:
         self._lists: dict[tuple[User, ...], dict[bytes, bytes]] = {}
         self._allowed: dict[tuple[User, ...], bool] = {}  # True if they may use any revision
 
-    def decide(self, question: Question) -> i64:
+    def decide(self, query: RouteQuery) -> i64:
         """Return MATCHED with `target` set, NEEDS_MODEL, or UNMATCHED."""
         level: HostRules | None = self
         while level is not None:
-            question.best = question.open = _NONE
-            level._search(question)
-            if question.open < question.best:
+            query.best = query.open = _NONE
+            level._search(query)
+            if query.open < query.best:
                 return NEEDS_MODEL
-            if question.best != _NONE:
-                question.target = level._rules[question.best]
+            if query.best != _NONE:
+                query.target = level._rules[query.best]
                 return MATCHED
             level = level._parent
         level = self
         while level is not None:
             if level._default is not None:
-                question.target = level._default
+                query.target = level._default
                 return MATCHED
             level = level._parent
         return UNMATCHED
@@ -297,12 +297,12 @@ class HostRules:
 
     # --- within ---
 
-    def _search(self, question: Question) -> None:
-        if question.level is not self:
-            question.level = self
-            question.nodes = self._nodes_of(question.path)
-        for node in question.nodes:
-            node.search(question)
+    def _search(self, query: RouteQuery) -> None:
+        if query.level is not self:
+            query.level = self
+            query.nodes = self._nodes_of(query.path)
+        for node in query.nodes:
+            node.search(query)
 
     def _nodes_of(self, path: bytes) -> list[_Node]:
         """Return the nodes of all prefixes of this path that end at a slash or at its end."""

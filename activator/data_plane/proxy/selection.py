@@ -18,7 +18,7 @@ from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.request_body import RequestBody
-from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
+from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, RouteQuery
 from activator.data_plane.refusals import json_head
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -49,8 +49,8 @@ class Selection:
         self._rules = rules
         self._head = head
         self._edits = edits
-        self._question = Question(head)
-        self._question.read_path(rules)
+        self._query = RouteQuery(head)
+        self._query.read_path(rules)
         self._scan: FieldScan | None = None
         self.reason: Reason = Reason.NO_ROUTE
         self.detail: str = ""
@@ -59,18 +59,18 @@ class Selection:
         """Return the list of models that the request may use, if it asks for it."""
         if self._head.method not in _READS:
             return None
-        body = self._rules.lists(access).get(self._question.path)
+        body = self._rules.lists(access).get(self._query.path)
         return None if body is None else (json_head(len(body)), body)
 
     def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
         """Search with the part of the request that has arrived; return True if more of its body is needed."""
-        question = self._question
-        if question.refusal:
+        query = self._query
+        if query.refusal:
             return False
         head = self._head
         if body is None or is_request_streamed(head) or not _is_identity(head):
-            question.model_known = True
-        if self._rules.decide(question) != NEEDS_MODEL:
+            query.model_known = True
+        if self._rules.decide(query) != NEEDS_MODEL:
             return False
         self._scan = FieldScan(FIELD, self._bytes_max)
         if body is not None:
@@ -98,22 +98,22 @@ class Selection:
     def renew(self, rules: HostRules) -> None:
         """Replace the rules, which may have changed while the body arrived."""
         self._rules = rules
-        self._question.read_path(rules)
+        self._query.read_path(rules)
 
     def revision(self, client: ClientStream) -> RevisionThrottler | None:
         """Return the revision; if there is none, return None and set `reason` and `detail`."""
-        question = self._question
-        if question.refusal:
+        query = self._query
+        if query.refusal:
             self.reason = Reason.BAD_REQUEST
-            self.detail = question.refusal
+            self.detail = query.refusal
             return None
         scan = self._scan
         if scan is not None:
-            question.model_known = True
-            question.has_model = scan.state == FOUND
-            question.model = scan.value
-            self._rules.decide(question)
-        rule = question.target
+            query.model_known = True
+            query.has_model = scan.state == FOUND
+            query.model = scan.value
+            self._rules.decide(query)
+        rule = query.target
         if rule is None:
             self._refuse(scan)
             return None
@@ -141,30 +141,30 @@ class Selection:
     # --- within ---
 
     def _refuse(self, scan: FieldScan | None) -> None:
-        question = self._question
+        query = self._query
         if scan is not None and scan.state == FOUND:
             self.detail = f', model "{_shown(scan.value)}"'
-        elif question.lacks_model and self._head.has_body:
+        elif query.lacks_model and self._head.has_body:
             self.reason = Reason.BAD_REQUEST
             where = f"the first {self._bytes_max} bytes of the body" if _is_beyond(scan) else "the body"
             self.detail = f"the revision is chosen by `{FIELD}`, and {where} has no such text in its outermost object"
             return
-        path = _shown(question.path.decode("latin-1"))
+        path = _shown(query.path.decode("latin-1"))
         self.detail = f"{self._head.authority.decode('latin-1')}{path}{self.detail}"
 
     def _address(self, throttler: RevisionThrottler) -> None:
         """Set the path that the pod receives."""
-        question = self._question
+        query = self._query
         head = self._head
         match = throttler.routing.match
         target = head.target
-        path = question.sent
+        path = query.sent
         is_changed = path != b""
         mark = target.find(b"?")
         if not is_changed:
             path = target if mark < 0 else target[:mark]
         prefix = match.path.encode("latin-1")
-        if match.strip_path and prefix and (question.path == prefix or question.path.startswith(prefix + b"/")):
+        if match.strip_path and prefix and (query.path == prefix or query.path.startswith(prefix + b"/")):
             path = without_segments(path, prefix.count(b"/"))
             before = head.headers.get(b"x-forwarded-prefix") or b""  # set by a trusted proxy that has stripped a prefix
             self._edits.set(b"X-Forwarded-Prefix", before.rstrip(b"/") + prefix)

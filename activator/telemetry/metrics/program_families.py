@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import activator
 from activator.codec.http2.frames import CODE_NAMES
-from activator.control_plane.probes.probe import Ask
+from activator.control_plane.probes.probe import ProbeOutcome
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.sources.push.intake import PushIntake, Verdict
 from activator.control_plane.state.lifecycle import EVENTS
@@ -307,7 +307,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "Pods that were probed after they had reported ready, by outcome.",
         _report_validations,
         ("outcome",),
-        (tuple(found.value for found in Ask),),
+        (tuple(found.value for found in ProbeOutcome),),
         why="`activator_pod_ready_validations_total` covers pods with a slot; these have none yet.",
     ),
     Family(
@@ -323,9 +323,9 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_pod_ready_validations",
         Kind.COUNTER,
         "Probes of pods before their first request or after they were taken out of service, by outcome.",
-        lambda program: [((outcome.value,), float(count)) for outcome, count in program.prober.asked_totals.items()],
+        lambda program: [((outcome.value,), float(count)) for outcome, count in program.prober.outcome_totals.items()],
         ("outcome",),
-        (tuple(outcome.value for outcome in Ask),),
+        (tuple(outcome.value for outcome in ProbeOutcome),),
         why="`rest_client_requests_total` counts calls of the API; these are sent to pods.",
     ),
     Family(

@@ -15,8 +15,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from activator.control_plane.probes import asked_pod, prober
-from activator.control_plane.probes.probe import Ask
+from activator.control_plane.probes import probed_pod, prober
+from activator.control_plane.probes.probe import ProbeOutcome
 from activator.messages import SetProbes, StartProbe, StopProbe
 from tests.control_plane.probes.test_prober import Probing, turns
 from tests.control_plane.state.state_fakes import KEY
@@ -25,7 +25,7 @@ from tests.shuffled_loop import run_shuffled
 RECOVERY_S = (
     40.0  # three of the longest pauses: until an answer is waited for no more, said again, or a pod asked again
 )
-FILES = {asked_pod.__file__, prober.__file__}
+FILES = {probed_pod.__file__, prober.__file__}
 OTHER = "ns/other"
 
 
@@ -59,7 +59,12 @@ class Story:
     def __init__(self) -> None:
         self.probing = Probing()
         self.probing.panicked = lambda key, what, error, now_s: 0.5
-        self.probing.found = {"0": Ask.ANSWERED, "1": Ask.REFUSED, "3": Ask.ANSWERED, "moved": Ask.ANSWERED}
+        self.probing.found = {
+            "0": ProbeOutcome.ANSWERED,
+            "1": ProbeOutcome.REFUSED,
+            "3": ProbeOutcome.ANSWERED,
+            "moved": ProbeOutcome.ANSWERED,
+        }
         self.probing.hangs = {"3"}
         self.failed = self.probing.failed
 
@@ -94,7 +99,7 @@ class Story:
         self.probing.let_go.set()
         self.expedite(KEY)
         await self.pass_time(0.3)
-        self.probing.found["1"] = Ask.ANSWERED
+        self.probing.found["1"] = ProbeOutcome.ANSWERED
 
 
 async def tell(at: int) -> tuple[Story, Injector]:
@@ -115,7 +120,7 @@ def check(story: Story) -> None:
     expected = {(KEY, "p0", "0"), (KEY, "p1", "moved"), (KEY, "p3", "3"), (OTHER, "q1", "1")}
     assert expected <= found, f"never found: {expected - found}"
     assert found <= {*expected, (OTHER, "q0", "0")}, f"found, and not wanted: {found - expected}"
-    assert probing.prober._asked == {}, f"asked for ever: {probing.prober._asked}"
+    assert probing.prober._probed == {}, f"asked for ever: {probing.prober._probed}"
     assert probing.prober._failed == {}, "orders were left over"
     assert probing.at_once == 0, "somebody is still asked"
     assert probing.prober.expedited == 0, "somebody is still expedited"

@@ -17,7 +17,7 @@ from activator.config.model.revision import Revision
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.grpc_health import check_request, problem_with
 from activator.control_plane.probes.http2_exchange import NOT_HTTP2, Http2Answer
-from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.probes.probe import ProbeOutcome, ProbeRequest, probe_once
 from activator.runtime.local_listeners import Listening, listening
 from bench.processes import find_program
 from tests.control_plane.probes.test_probe import Pod
@@ -51,21 +51,21 @@ def health_server() -> Iterator[str]:
     server.stop(None)
 
 
-def asked(address: str, probe: ProbeSpec) -> tuple[Ask, list[str]]:
-    question = Question(address, probe)
-    return asyncio.run(ask(question, LONG_S)), question.causes
+def asked(address: str, probe: ProbeSpec) -> tuple[ProbeOutcome, list[str]]:
+    request = ProbeRequest(address, probe)
+    return asyncio.run(probe_once(request, LONG_S)), request.causes
 
 
 @pytest.mark.parametrize("service", ["", "ready"])
 def test_a_service_that_serves(health_server: str, service: str) -> None:
-    assert asked(health_server, ProbeSpec("grpc", service=service)) == (Ask.ANSWERED, [])
+    assert asked(health_server, ProbeSpec("grpc", service=service)) == (ProbeOutcome.ANSWERED, [])
 
 
 @pytest.mark.parametrize(
     ("service", "cause"), [("busy", "it is NOT_SERVING"), ("unknown", "grpc-status 5: no such service")]
 )
 def test_a_service_that_does_not(health_server: str, service: str, cause: str) -> None:
-    assert asked(health_server, ProbeSpec("grpc", service=service)) == (Ask.REFUSED, [cause])
+    assert asked(health_server, ProbeSpec("grpc", service=service)) == (ProbeOutcome.REFUSED, [cause])
 
 
 def test_a_server_without_the_health_service() -> None:
@@ -74,17 +74,17 @@ def test_a_server_without_the_health_service() -> None:
     server.start()
     found, causes = asked(f"127.0.0.1:{port}", ProbeSpec("grpc"))
     server.stop(None)
-    assert found is Ask.REFUSED
+    assert found is ProbeOutcome.REFUSED
     assert causes[0].startswith("grpc-status 12 (it has no health service)")
 
 
 def test_a_pod_that_speaks_http_1_1() -> None:
-    async def main() -> tuple[Ask, list[str]]:
+    async def main() -> tuple[ProbeOutcome, list[str]]:
         async with Pod(lambda head: b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n") as pod:
-            question = Question(pod.address, ProbeSpec("grpc"))
-            return await ask(question, LONG_S), question.causes
+            request = ProbeRequest(pod.address, ProbeSpec("grpc"))
+            return await probe_once(request, LONG_S), request.causes
 
-    assert asyncio.run(main()) == (Ask.REFUSED, [NOT_HTTP2])
+    assert asyncio.run(main()) == (ProbeOutcome.REFUSED, [NOT_HTTP2])
 
 
 @pytest.mark.skipif(NGHTTPD is None, reason="nghttpd is not installed")
@@ -101,9 +101,9 @@ def test_a_path_of_a_pod_that_speaks_http_2_only(tmp_path: Path) -> None:
         try:
             while listening("127.0.0.1", port) is not Listening.YES:
                 assert server.poll() is None
-            assert asked(f"127.0.0.1:{port}", ProbeSpec("http", "/ready", http2=True)) == (Ask.ANSWERED, [])
+            assert asked(f"127.0.0.1:{port}", ProbeSpec("http", "/ready", http2=True)) == (ProbeOutcome.ANSWERED, [])
             found = asked(f"127.0.0.1:{port}", ProbeSpec("http", "/other", http2=True))
-            assert found == (Ask.REFUSED, ["it answered the probe with 404"])
+            assert found == (ProbeOutcome.REFUSED, ["it answered the probe with 404"])
         finally:
             server.terminate()
 

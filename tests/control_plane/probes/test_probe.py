@@ -13,7 +13,7 @@ import pytest
 
 from activator.config.model.pods import PodTls
 from activator.config.specs import ProbeSpec
-from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.probes.probe import ProbeOutcome, ProbeRequest, probe_once
 
 LONG_S = 30.0  # never waited for
 
@@ -95,11 +95,11 @@ def run(scenario: Callable[[], Coroutine[None, None, None]]) -> None:
 def test_a_port_that_accepts_is_an_answer_and_a_closed_one_is_known_at_once() -> None:
     async def scenario() -> None:
         async with Pod(saying(b"")) as pod:
-            assert await ask(Question(pod.address), LONG_S) is Ask.ANSWERED
-            assert await ask(Question(pod.address), LONG_S) is Ask.ANSWERED
+            assert await probe_once(ProbeRequest(pod.address), LONG_S) is ProbeOutcome.ANSWERED
+            assert await probe_once(ProbeRequest(pod.address), LONG_S) is ProbeOutcome.ANSWERED
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # bound and not listening
-            assert await ask(Question(f"127.0.0.1:{taken.getsockname()[1]}"), LONG_S) is Ask.REFUSED
+            assert await probe_once(ProbeRequest(f"127.0.0.1:{taken.getsockname()[1]}"), LONG_S) is ProbeOutcome.REFUSED
 
     run(scenario)
 
@@ -107,24 +107,27 @@ def test_a_port_that_accepts_is_an_answer_and_a_closed_one_is_known_at_once() ->
 @pytest.mark.parametrize(
     ("answer", "found"),
     [
-        (response(200, b""), Ask.ANSWERED),
-        (response(302, b"", b"Location: /\r\n"), Ask.ANSWERED),
-        (b"HTTP/1.1 103 Early Hints\r\n\r\n" + response(204, b"").replace(b"Content-Length: 0\r\n", b""), Ask.ANSWERED),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", Ask.ANSWERED),  # nobody waits for the body
-        (response(404, b""), Ask.REFUSED),
-        (response(503, b""), Ask.REFUSED),
-        (b"SSH-2.0-x\r\n", Ask.REFUSED),
+        (response(200, b""), ProbeOutcome.ANSWERED),
+        (response(302, b"", b"Location: /\r\n"), ProbeOutcome.ANSWERED),
+        (
+            b"HTTP/1.1 103 Early Hints\r\n\r\n" + response(204, b"").replace(b"Content-Length: 0\r\n", b""),
+            ProbeOutcome.ANSWERED,
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n", ProbeOutcome.ANSWERED),  # nobody waits for the body
+        (response(404, b""), ProbeOutcome.REFUSED),
+        (response(503, b""), ProbeOutcome.REFUSED),
+        (b"SSH-2.0-x\r\n", ProbeOutcome.REFUSED),
     ],
 )
-def test_a_path_that_is_asked_for(answer: bytes, found: Ask) -> None:
+def test_a_path_that_is_asked_for(answer: bytes, found: ProbeOutcome) -> None:
     async def scenario() -> None:
         async with Pod(saying(answer)) as pod:
             probe = ProbeSpec("http", "/up?a=b", "pod.test", (("X-Key", "secret"),))
-            assert await ask(Question(pod.address, probe), LONG_S) is found
+            assert await probe_once(ProbeRequest(pod.address, probe), LONG_S) is found
             (head,) = pod.heads
             assert head.startswith(b"GET /up?a=b HTTP/1.1\r\nHost: pod.test\r\n")
             assert b"\r\nX-Key: secret\r\n" in head
-            assert await ask(Question(pod.address, ProbeSpec("http", "/")), LONG_S) is found
+            assert await probe_once(ProbeRequest(pod.address, ProbeSpec("http", "/")), LONG_S) is found
             assert pod.heads[1].startswith(b"GET / HTTP/1.1\r\nHost: %b\r\n" % pod.address.encode())
 
     run(scenario)
@@ -134,34 +137,37 @@ def test_a_pod_that_closes_has_answered_nothing_and_one_that_says_nothing_is_sil
     async def scenario() -> None:
         async with Pod(lambda head: None) as pod:
             for kind in ("http", "queue-proxy"):
-                assert await ask(Question(pod.address, ProbeSpec(kind)), 0.05) is Ask.SILENT
+                assert await probe_once(ProbeRequest(pod.address, ProbeSpec(kind)), 0.05) is ProbeOutcome.SILENT
         for half in (b"HTTP/1.1 200 OK\r\nContent-", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nque"):
             pod = Pod(saying(half))
             async with pod:
-                asking = asyncio.ensure_future(ask(Question(pod.address, ProbeSpec("queue-proxy")), LONG_S))
+                asking = asyncio.ensure_future(probe_once(ProbeRequest(pod.address, ProbeSpec("queue-proxy")), LONG_S))
                 await pod.asked.wait()
                 await asyncio.sleep(0)
                 pod.hang_up()
-                assert await asking is Ask.REFUSED
+                assert await asking is ProbeOutcome.REFUSED
 
     run(scenario)
 
 
 def test_queue_proxy_knows_the_probe_and_is_believed_when_it_says_queue() -> None:
     async def scenario() -> None:
-        question = ProbeSpec("queue-proxy")
+        request = ProbeSpec("queue-proxy")
         for answering, found in (
-            (queue_proxy(ready=True), Ask.ANSWERED),
-            (queue_proxy(ready=False), Ask.REFUSED),
-            (queue_proxy(ready=True, draining=True), Ask.REFUSED),
-            (saying(response(200, b"queued")), Ask.REFUSED),
-            (saying(response(200, b"")), Ask.REFUSED),
-            (saying(response(201, b"queue")), Ask.REFUSED),
-            (saying(response(200, b"queue" * 1000)), Ask.REFUSED),
-            (saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nqueue\r\n0\r\n\r\n"), Ask.ANSWERED),
+            (queue_proxy(ready=True), ProbeOutcome.ANSWERED),
+            (queue_proxy(ready=False), ProbeOutcome.REFUSED),
+            (queue_proxy(ready=True, draining=True), ProbeOutcome.REFUSED),
+            (saying(response(200, b"queued")), ProbeOutcome.REFUSED),
+            (saying(response(200, b"")), ProbeOutcome.REFUSED),
+            (saying(response(201, b"queue")), ProbeOutcome.REFUSED),
+            (saying(response(200, b"queue" * 1000)), ProbeOutcome.REFUSED),
+            (
+                saying(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nqueue\r\n0\r\n\r\n"),
+                ProbeOutcome.ANSWERED,
+            ),
         ):
             async with Pod(answering) as pod:
-                assert await ask(Question(pod.address, question), LONG_S) is found
+                assert await probe_once(ProbeRequest(pod.address, request), LONG_S) is found
                 (head,) = pod.heads
                 assert b"\r\nHost: %b\r\n" % pod.address.encode() in head
 
@@ -172,12 +178,12 @@ def test_an_answer_in_pieces_is_waited_for() -> None:
     async def scenario() -> None:
         pod = Pod(saying(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nqu"))
         async with pod:
-            asking = asyncio.ensure_future(ask(Question(pod.address, ProbeSpec("queue-proxy")), LONG_S))
+            asking = asyncio.ensure_future(probe_once(ProbeRequest(pod.address, ProbeSpec("queue-proxy")), LONG_S))
             await pod.asked.wait()
             await asyncio.sleep(0.005)
             assert not asking.done()
             pod.writers[0].write(b"eue")
-            assert await asking is Ask.ANSWERED
+            assert await asking is ProbeOutcome.ANSWERED
 
     run(scenario)
 
@@ -186,10 +192,10 @@ def test_a_pod_that_says_it_is_another_has_not_answered() -> None:
     async def scenario() -> None:
         probe = ProbeSpec("http", "/", identity_header="X-Pod")
         async with Pod(saying(response(200, b"", b"x-pod: uid-1\r\n"))) as pod:
-            assert await ask(Question(pod.address, probe, None, "uid-1"), LONG_S) is Ask.ANSWERED
-            assert await ask(Question(pod.address, probe, None, "uid-2"), LONG_S) is Ask.REFUSED
+            assert await probe_once(ProbeRequest(pod.address, probe, None, "uid-1"), LONG_S) is ProbeOutcome.ANSWERED
+            assert await probe_once(ProbeRequest(pod.address, probe, None, "uid-2"), LONG_S) is ProbeOutcome.REFUSED
         async with Pod(saying(response(200, b""))) as pod:
-            assert await ask(Question(pod.address, probe, None, "uid-1"), LONG_S) is Ask.REFUSED
+            assert await probe_once(ProbeRequest(pod.address, probe, None, "uid-1"), LONG_S) is ProbeOutcome.REFUSED
 
     run(scenario)
 
@@ -198,7 +204,7 @@ def test_files_that_have_gone_are_no_answer(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Pod(saying(response(200, b""))) as pod:
             tls = PodTls(ca=str(tmp_path / "gone.pem"))
-            assert await ask(Question(pod.address, ProbeSpec("http"), tls), LONG_S) is Ask.REFUSED
+            assert await probe_once(ProbeRequest(pod.address, ProbeSpec("http"), tls), LONG_S) is ProbeOutcome.REFUSED
 
     run(scenario)
 
@@ -218,9 +224,9 @@ def test_the_cause_of_a_failed_handshake_is_that_of_tls() -> None:
 
         async with await asyncio.start_server(talks_in_the_clear, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
-            question = Question(f"{host}:{port}", ProbeSpec("http"), PodTls())
-            assert await ask(question, LONG_S) is Ask.REFUSED
-            (cause,) = question.causes
+            request = ProbeRequest(f"{host}:{port}", ProbeSpec("http"), PodTls())
+            assert await probe_once(request, LONG_S) is ProbeOutcome.REFUSED
+            (cause,) = request.causes
             assert cause.startswith("TLS: ") and "not permitted" not in cause
             await ended.wait()
 

@@ -11,7 +11,15 @@ from collections.abc import Callable, Coroutine
 import pytest
 
 from activator.config.specs import ProbeSpec
-from activator.control_plane.probes.asked_pod import (
+from activator.control_plane.probes.probe import (
+    PROBE_EXPEDITED_LONG_S,
+    PROBE_EXPEDITED_LONG_STEP_S,
+    PROBE_TIMEOUT_S,
+    PROBES_EXPEDITED_MAX,
+    ProbeOutcome,
+    ProbeRequest,
+)
+from activator.control_plane.probes.probed_pod import (
     PROBE_BACKOFF_MAX_S,
     PROBE_EXPEDITE_S,
     PROBE_EXPEDITED_STEP_MAX_S,
@@ -22,14 +30,6 @@ from activator.control_plane.probes.asked_pod import (
     PROBE_TIMEOUT_MIN_S,
     PROBE_TIMEOUT_RTTS,
     AdaptiveTimeout,
-)
-from activator.control_plane.probes.probe import (
-    PROBE_EXPEDITED_LONG_S,
-    PROBE_EXPEDITED_LONG_STEP_S,
-    PROBE_TIMEOUT_S,
-    PROBES_EXPEDITED_MAX,
-    Ask,
-    Question,
 )
 from activator.control_plane.probes.prober import PROBE_REPEAT_S, PROBES_AT_ONCE_MAX, Panicked, Prober
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
@@ -52,10 +52,10 @@ class Probing:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.found: dict[str, Ask] = {}
+        self.found: dict[str, ProbeOutcome] = {}
         self.hangs: set[str] = set()  # whose answers do not come
         self.let_go = asyncio.Event()  # … until this
-        self.questions: list[Question] = []
+        self.requests: list[ProbeRequest] = []
         self.asked_s: list[float] = []
         self.timeouts: list[float] = []
         self.at_once = 0
@@ -75,7 +75,7 @@ class Probing:
             self.clock.now,
             self,
             self._count_panic,
-            self._ask,
+            self._probe,
             self._wait,
             self.clock.call_later,
         )
@@ -89,8 +89,8 @@ class Probing:
     def pod_answered(self, key: str) -> None:
         pass
 
-    async def _ask(self, question: Question, timeout_s: float) -> Ask:
-        self.questions.append(question)
+    async def _probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
+        self.requests.append(request)
         self.asked_s.append(self.clock.now())
         self.timeouts.append(timeout_s)
         self.at_once += 1
@@ -100,9 +100,9 @@ class Probing:
             if self.broken:
                 self.broken = False
                 raise ValueError("a defect")
-            if question.address in self.hangs:
+            if request.address in self.hangs:
                 await self.let_go.wait()
-            return self.found.get(question.address, Ask.SILENT)
+            return self.found.get(request.address, ProbeOutcome.SILENT)
         finally:
             self.at_once -= 1
 
@@ -126,14 +126,14 @@ class Probing:
 
     async def pass_time(self, seconds: float, expedited: bool = False) -> int:
         """In steps of a millisecond or, unexpedited, five, with everything that falls due; how many were asked."""
-        before = len(self.questions)
+        before = len(self.requests)
         step_ms = 1 if expedited else 5
         for step in range(round(seconds * 1000) // step_ms):
             if expedited and step % 100 == 0:
                 self.prober.expedite(KEY)
             self.clock.pass_time(step_ms / 1000.0)
             await turns(6)
-        return len(self.questions) - before
+        return len(self.requests) - before
 
     def proven(self) -> set[str]:
         return {change.identity for change in self.told if isinstance(change, Probed)}
@@ -155,36 +155,36 @@ def run(scenario: Callable[[Probing], Coroutine[None, None, None]]) -> None:
 
 def test_who_does_not_answer_is_asked_less_and_less() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found["0"] = Ask.REFUSED
+        probing.found["0"] = ProbeOutcome.REFUSED
         probing.start(1)
         await probing.pass_time(60.0)
         gaps = [after - before for before, after in zip(probing.asked_s, probing.asked_s[1:])]
         assert gaps[0] < 0.08
         assert PROBE_BACKOFF_MAX_S / 2 <= min(gaps[-3:]) <= max(gaps[-3:]) <= PROBE_BACKOFF_MAX_S * 1.5 + 0.01
         assert len(gaps) < 25
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         await probing.pass_time(8.0)
         assert probing.proven() == {"p0"}
 
     run(scenario)
 
 
-def test_when_requests_wait_the_next_question_comes_at_once_and_then_every_few_milliseconds() -> None:
+def test_when_requests_wait_the_next_probe_comes_at_once_and_then_every_few_milliseconds() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found["0"] = Ask.REFUSED
+        probing.found["0"] = ProbeOutcome.REFUSED
         probing.start(1)
         await probing.pass_time(20.0)
-        before = len(probing.questions)
+        before = len(probing.requests)
         probing.prober.expedite("ns/other")
         await turns()
-        assert len(probing.questions) == before
+        assert len(probing.requests) == before
         probing.prober.expedite(KEY)
         await turns()
-        assert len(probing.questions) == before + 1, "at once"
+        assert len(probing.requests) == before + 1, "at once"
         for _ in range(50):
             probing.prober.expedite(KEY)  # as for each request that comes to wait
         await turns()
-        assert len(probing.questions) == before + 1
+        assert len(probing.requests) == before + 1
         await probing.pass_time(5.0, expedited=True)
         gaps = [after - before for before, after in zip(probing.asked_s[before:], probing.asked_s[before + 1 :])]
         assert gaps[0] <= PROBE_EXPEDITED_STEP_MIN_S + 0.002
@@ -194,8 +194,8 @@ def test_when_requests_wait_the_next_question_comes_at_once_and_then_every_few_m
     run(scenario)
 
 
-def test_a_question_that_hangs_is_asked_once_more_beside() -> None:
-    """Knative's queue-proxy lets a question hang that it would answer now, were it asked anew."""
+def test_a_probe_that_hangs_is_asked_once_more_beside() -> None:
+    """Knative's queue-proxy lets a request hang that it would answer now, were it asked anew."""
 
     async def scenario(probing: Probing) -> None:
         probing.hangs = {"0"}
@@ -206,7 +206,7 @@ def test_a_question_that_hangs_is_asked_once_more_beside() -> None:
         assert (asked, probing.at_once) == (1, 2)
         assert await probing.pass_time(1.0, expedited=True) == 0, "two and no more"
         probing.hangs.clear()
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         probing.let_go.set()
         await turns()
         assert (probing.proven(), len(probing.told)) == ({"p0"}, 1)
@@ -215,16 +215,16 @@ def test_a_question_that_hangs_is_asked_once_more_beside() -> None:
     run(scenario)
 
 
-def test_beside_a_question_that_hangs_the_second_is_repeated() -> None:
+def test_beside_a_probe_that_hangs_the_second_is_repeated() -> None:
     async def scenario(probing: Probing) -> None:
         probing.hangs = {"0"}
-        probing.found["0"] = Ask.REFUSED
+        probing.found["0"] = ProbeOutcome.REFUSED
         probing.start(1)
         await turns()
         probing.hangs.clear()
         assert await probing.pass_time(0.5, expedited=True) > 20
         assert probing.at_once == 1
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         await probing.pass_time(PROBE_EXPEDITED_STEP_MAX_S + 0.002, expedited=True)
         assert probing.proven() == {"p0"}
 
@@ -233,20 +233,20 @@ def test_beside_a_question_that_hangs_the_second_is_repeated() -> None:
 
 def test_many_who_are_expedited_are_asked_as_often_together_as_few() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found = {str(number): Ask.REFUSED for number in range(40)}
+        probing.found = {str(number): ProbeOutcome.REFUSED for number in range(40)}
         probing.start(40)
         await probing.pass_time(2.0, expedited=True)
         per_second = await probing.pass_time(1.0, expedited=True)
         most = PROBES_EXPEDITED_MAX / PROBE_EXPEDITED_STEP_MAX_S
         assert per_second <= 1.5 * most
-        assert {question.address for question in probing.questions[-per_second:]} == set(probing.found), "in turns"
+        assert {request.address for request in probing.requests[-per_second:]} == set(probing.found), "in turns"
 
     run(scenario)
 
 
 def test_who_has_been_expedited_for_long_is_asked_more_slowly() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found["0"] = Ask.REFUSED
+        probing.found["0"] = ProbeOutcome.REFUSED
         probing.start(1)
         probing.prober.expedite(KEY)
         for _ in range(round(PROBE_EXPEDITED_LONG_S / (PROBE_EXPEDITE_S / 2)) + 1):
@@ -260,13 +260,13 @@ def test_who_has_been_expedited_for_long_is_asked_more_slowly() -> None:
 
 def test_one_silent_pod_delays_no_other_and_a_defect_ends_no_probe() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found["1"] = Ask.ANSWERED
+        probing.found["1"] = ProbeOutcome.ANSWERED
         probing.broken = True
         probing.start(2)
         await probing.pass_time(0.5)
         assert probing.proven() == {"p1"}
         assert probing.prober.errors_total == 1
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         await probing.pass_time(0.1, expedited=True)
         assert probing.proven() == {"p0", "p1"}
 
@@ -280,7 +280,7 @@ def test_thousands_that_are_silent_keep_nobody_waiting_whose_requests_wait() -> 
         probing.prober.order([StartProbe("ns/broken", one, one) for one in silent])
         await turns()
         assert probing.at_once == PROBES_AT_ONCE_MAX
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         probing.prober.expedite(KEY)
         probing.start(1)
         await turns()
@@ -293,11 +293,11 @@ def test_a_thousand_pods_are_not_asked_at_once() -> None:
     async def scenario(probing: Probing) -> None:
         probing.start(1000)
         await turns(120)
-        assert len(probing.questions) == 1000
+        assert len(probing.requests) == 1000
         assert probing.most_at_once == PROBES_AT_ONCE_MAX
         probing.prober.order([StopProbe(KEY, f"p{number}") for number in range(1000)])
         await turns(5)
-        assert probing.prober._asked == {}
+        assert probing.prober._probed == {}
 
     run(scenario)
 
@@ -308,7 +308,7 @@ def test_those_who_hang_keep_nobody_from_being_asked() -> None:
         probing.start(PROBES_AT_ONCE_MAX)
         await turns(40)
         assert probing.at_once == PROBES_AT_ONCE_MAX
-        probing.found["x"] = Ask.ANSWERED
+        probing.found["x"] = ProbeOutcome.ANSWERED
         probing.prober.order([StartProbe(KEY, "late", "x")])
         probing.clock.pass_time(PROBE_MOMENT_S - 0.001)
         await turns(40)
@@ -326,15 +326,15 @@ def test_each_revision_says_how_its_pods_are_asked() -> None:
         probe = ProbeSpec("queue-proxy")
         probing.prober.order([StartProbe(KEY, "p0", "0", probe)])
         await turns()
-        assert probing.questions == [Question("0", probe, None, "p0", KEY)]
+        assert probing.requests == [ProbeRequest("0", probe, None, "p0", KEY)]
         probing.prober.order([StartProbe(KEY, "p0", "0", ProbeSpec("http", "/up"))])
         await turns()
-        assert [question.probe.path for question in probing.questions] == ["", "/up"]
+        assert [request.probe.path for request in probing.requests] == ["", "/up"]
 
     run(scenario)
 
 
-def test_the_timeout_of_a_question_follows_the_distance() -> None:
+def test_the_timeout_of_a_probe_follows_the_distance() -> None:
     patience = AdaptiveTimeout()
     assert patience.timeout_s(0) == PROBE_TIMEOUT_S
     assert [patience.timeout_s(n) for n in range(1, 6)] == [2.0, 4.0, 8.0, PROBE_TIMEOUT_MAX_S, PROBE_TIMEOUT_MAX_S]
@@ -347,7 +347,7 @@ def test_the_timeout_of_a_question_follows_the_distance() -> None:
 
 def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_them() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.hangs, probing.found["0"] = {"0"}, Ask.ANSWERED
+        probing.hangs, probing.found["0"] = {"0"}, ProbeOutcome.ANSWERED
         probing.heeds = False
         probing.start(1)
         await turns()
@@ -357,7 +357,7 @@ def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_
         assert probing.proven() == {"p0"}
         probing.prober.order([StartProbe(KEY, "p1", "1"), StartProbe("ns/other", "p2", "2")])
         await turns()
-        given = {question.identity: timeout_s for question, timeout_s in zip(probing.questions, probing.timeouts)}
+        given = {request.identity: timeout_s for request, timeout_s in zip(probing.requests, probing.timeouts)}
         expected = {"p0": PROBE_TIMEOUT_S, "p1": 0.2 * PROBE_TIMEOUT_RTTS, "p2": PROBE_TIMEOUT_S}
         assert given == pytest.approx(expected), "each revision has its own"
         probing.prober.order([StopProbe(KEY, "p0"), StopProbe(KEY, "p1")])
@@ -372,33 +372,33 @@ def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_
 def test_of_who_is_not_asked_any_more_nothing_is_heard() -> None:
     async def scenario(probing: Probing) -> None:
         probing.hangs = {"0"}
-        probing.found = {"0": Ask.ANSWERED, "1": Ask.SILENT, "elsewhere": Ask.ANSWERED}
+        probing.found = {"0": ProbeOutcome.ANSWERED, "1": ProbeOutcome.SILENT, "elsewhere": ProbeOutcome.ANSWERED}
         probing.start(2)
         await turns()
         assert probing.at_once == 1
         probing.prober.order([StopProbe(KEY, "p1"), StartProbe(KEY, "p0", "elsewhere")])
         await turns()
-        assert probing.at_once == 0, "the question at its former address is let go"
-        asked = len(probing.questions)
+        assert probing.at_once == 0, "the request at its former address is let go"
+        asked = len(probing.requests)
         probing.let_go.set()
         await probing.pass_time(20.0)
         assert probing.told == [Probed(KEY, "p0", "elsewhere")]
-        assert len(probing.questions) == asked
+        assert len(probing.requests) == asked
 
     run(scenario)
 
 
 def test_so_many_are_expedited_in_turns() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found = {str(number): Ask.REFUSED for number in range(3 * PROBES_EXPEDITED_MAX)}
+        probing.found = {str(number): ProbeOutcome.REFUSED for number in range(3 * PROBES_EXPEDITED_MAX)}
         probing.start(3 * PROBES_EXPEDITED_MAX)
         await turns(80)
         for turn in range(1, 4):
-            before = len(probing.questions)
+            before = len(probing.requests)
             probing.prober.expedite(KEY)
             assert probing.prober.expedited == turn * PROBES_EXPEDITED_MAX
             await turns(80)
-            asked = {question.identity for question in probing.questions[before:]}
+            asked = {request.identity for request in probing.requests[before:]}
             first = (turn - 1) * PROBES_EXPEDITED_MAX
             assert asked == {f"p{number}" for number in range(first, first + PROBES_EXPEDITED_MAX)}
         await probing.pass_time(PROBE_EXPEDITE_S + 0.1)
@@ -409,19 +409,19 @@ def test_so_many_are_expedited_in_turns() -> None:
 
 def test_an_answer_that_nobody_has_heard_is_said_again() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found = {"0": Ask.ANSWERED}
+        probing.found = {"0": ProbeOutcome.ANSWERED}
         probing.heeds = False
         probing.start(1)
         await probing.pass_time(PROBE_REPEAT_S - 0.1)
-        assert (len(probing.told), len(probing.questions)) == (1, 1), "not at once"
-        probing.found["0"] = Ask.REFUSED
+        assert (len(probing.told), len(probing.requests)) == (1, 1), "not at once"
+        probing.found["0"] = ProbeOutcome.REFUSED
         await probing.pass_time(0.2)
-        assert len(probing.told) == 1 < len(probing.questions), "it is asked again: it may be gone meanwhile"
+        assert len(probing.told) == 1 < len(probing.requests), "it is asked again: it may be gone meanwhile"
         assert probing.prober.failing(KEY).keys() == {"p0"}
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         probing.heeds = True
         await probing.pass_time(1.0)
-        assert (len(probing.told), probing.prober._asked) == (2, {})
+        assert (len(probing.told), probing.prober._probed) == (2, {})
         await probing.pass_time(20.0)
         assert len(probing.told) == 2
 
@@ -430,7 +430,7 @@ def test_an_answer_that_nobody_has_heard_is_said_again() -> None:
 
 def test_an_answer_that_cannot_be_said_is_said_later() -> None:
     async def scenario(probing: Probing) -> None:
-        probing.found = {"0": Ask.ANSWERED}
+        probing.found = {"0": ProbeOutcome.ANSWERED}
         probing.deaf = 2
         backoffs: list[tuple[str, str]] = []
 
@@ -441,7 +441,7 @@ def test_an_answer_that_cannot_be_said_is_said_later() -> None:
         probing.panicked = panicked
         probing.start(1)
         await probing.pass_time(2.0)
-        assert probing.proven() == {"p0"} and probing.prober._asked == {}
+        assert probing.proven() == {"p0"} and probing.prober._probed == {}
         assert backoffs == [(KEY, "RuntimeError('nobody takes it')")] * 2
 
     run(scenario)
@@ -461,14 +461,14 @@ def test_an_order_that_fails_is_carried_out_later_and_the_others_at_once() -> No
 
         started, probing.tasks.start = probing.tasks.start, start  # type: ignore[method-assign]
         probing.panicked = lambda key, what, error, now_s: 0.5
-        probing.found = {str(number): Ask.ANSWERED for number in range(4)}
+        probing.found = {str(number): ProbeOutcome.ANSWERED for number in range(4)}
         probing.start(4)
         await turns()
         assert probing.proven() == {"p0", "p3"}
         probing.prober.order([StopProbe(KEY, "p2")])
         await probing.pass_time(2.0)
         assert probing.proven() == {"p0", "p1", "p3"}, "p2 is not wanted any more"
-        assert (probing.prober._asked, failures) == ({}, {"p1": 0, "p2": 0})
+        assert (probing.prober._probed, failures) == ({}, {"p1": 0, "p2": 0})
 
     run(scenario)
 
@@ -479,17 +479,17 @@ def test_exactly_these_pods_of_a_revision_are_asked_and_those_that_are_asked_go_
         other = StartProbe("ns/other", "p0", "0")
         probing.prober.order([other])
         await turns()
-        assert len(probing.questions) == 4
+        assert len(probing.requests) == 4
         orders = (StartProbe(KEY, "p1", "1"), StartProbe(KEY, "p2", "elsewhere"), StartProbe(KEY, "p3", "3"))
         probing.prober.order([SetProbes(KEY, orders)])
         await turns()
-        asked = probing.prober._asked
+        asked = probing.prober._probed
         assert {name: pod.order.address for name, pod in asked[KEY].items()} == {
             "p1": "1",
             "p2": "elsewhere",
             "p3": "3",
         }
-        assert {question.address for question in probing.questions[4:]} == {"elsewhere", "3"}
+        assert {request.address for request in probing.requests[4:]} == {"elsewhere", "3"}
         probing.prober.order([SetProbes(KEY, ())])
         assert asked.keys() == {"ns/other"}
 

@@ -18,8 +18,8 @@ from activator.control_plane.probes.probe import (
     PROBE_EXPEDITED_LONG_S,
     PROBE_EXPEDITED_LONG_STEP_S,
     PROBES_EXPEDITED_MAX,
-    Ask,
-    Question,
+    ProbeOutcome,
+    ProbeRequest,
 )
 from activator.control_plane.probes.tcp_probe import (
     TCP_PROBE_PROOF_S,
@@ -34,7 +34,7 @@ from tests.manual_clock import ManualClock
 
 LONG_S = 30.0  # never waited for
 
-QUESTION = Question("10.0.0.1:8012", ProbeSpec(PROBE_QUEUE_PROXY, port=8080), revision="ns/app", expedited=True)
+REQUEST = ProbeRequest("10.0.0.1:8012", ProbeSpec(PROBE_QUEUE_PROXY, port=8080), revision="ns/app", expedited=True)
 
 
 class World:
@@ -46,11 +46,11 @@ class World:
         self.shows = shows
         self.silent = silent
         self.asked_s: list[float] = []
-        self.knocker = TcpProber(self.clock.now, self._ask, self._knock, self._wait)
+        self.knocker = TcpProber(self.clock.now, self._probe, self._knock, self._wait)
 
-    async def _ask(self, question: Question, timeout_s: float) -> Ask:
+    async def _probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
         self.asked_s.append(self.clock.now_s)
-        return Ask.ANSWERED if self.clock.now_s >= self.listens_s else Ask.REFUSED
+        return ProbeOutcome.ANSWERED if self.clock.now_s >= self.listens_s else ProbeOutcome.REFUSED
 
     async def _knock(self, host: str, port: int) -> bool | None:
         assert (host, port) == ("10.0.0.1", 8080)
@@ -61,8 +61,8 @@ class World:
     async def _wait(self, seconds: float) -> None:
         self.clock.now_s += seconds
 
-    def ask(self, question: Question = QUESTION, timeout_s: float = 1.0) -> Ask:
-        return asyncio.run(self.knocker.ask(question, timeout_s))
+    def ask(self, request: ProbeRequest = REQUEST, timeout_s: float = 1.0) -> ProbeOutcome:
+        return asyncio.run(self.knocker.probe(request, timeout_s))
 
     def start(self, after_s: float) -> None:
         """The pod is gone, and another begins to start."""
@@ -71,19 +71,19 @@ class World:
 
 
 def until_answered(world: World) -> None:
-    while world.ask() is not Ask.ANSWERED:
+    while world.ask() is not ProbeOutcome.ANSWERED:
         world.clock.now_s += 0.002
 
 
 def test_a_program_that_starts_at_once_is_asked_when_it_listens() -> None:
     world = World(0.01)
-    assert world.ask() is Ask.ANSWERED
+    assert world.ask() is ProbeOutcome.ANSWERED
     assert len(world.asked_s) == 1 and 0.0 <= world.asked_s[0] - 0.01 <= TCP_PROBE_STEP_S
 
 
-def test_of_an_unknown_port_the_question_waits_a_moment_only() -> None:
+def test_of_an_unknown_port_the_probe_waits_a_moment_only() -> None:
     world = World(10.0)
-    assert world.ask() is Ask.REFUSED
+    assert world.ask() is ProbeOutcome.REFUSED
     assert world.asked_s and world.asked_s[0] <= TCP_PROBE_UNKNOWN_S + TCP_PROBE_STEP_S
 
 
@@ -92,7 +92,7 @@ def test_a_port_that_was_seen_is_waited_for() -> None:
     until_answered(world)
     world.start(after_s=2.0)
     until_answered(world)
-    assert len(world.asked_s) == 1, "no question came too early"
+    assert len(world.asked_s) == 1, "no request came too early"
     assert 0.0 <= world.asked_s[0] - world.listens_s <= TCP_PROBE_STEP_MAX_S + 0.002
 
 
@@ -117,14 +117,14 @@ def test_a_hidden_port_is_not_waited_for_again() -> None:
 
 def test_a_port_that_says_nothing_is_hidden() -> None:
     world = World(0.0, silent=True)
-    assert world.ask() is Ask.ANSWERED
+    assert world.ask() is ProbeOutcome.ANSWERED
     assert world.asked_s == [0.0]
 
 
 def test_whose_requests_do_not_wait_is_not_knocked_at() -> None:
     world = World(0.5)
-    world.ask(Question(QUESTION.address, QUESTION.probe, revision="ns/app"))
-    world.ask(Question(QUESTION.address, ProbeSpec(PROBE_QUEUE_PROXY), revision="ns/app", expedited=True))
+    world.ask(ProbeRequest(REQUEST.address, REQUEST.probe, revision="ns/app"))
+    world.ask(ProbeRequest(REQUEST.address, ProbeSpec(PROBE_QUEUE_PROXY), revision="ns/app", expedited=True))
     assert world.knocker.tcp_probes_total == 0 and world.asked_s == [0.0, 0.0]
 
 
@@ -133,7 +133,7 @@ def test_the_timeout_bounds_the_wait() -> None:
     until_answered(world)
     world.start(after_s=3.0)
     began_s = world.clock.now_s
-    assert world.ask(timeout_s=0.25) is Ask.REFUSED
+    assert world.ask(timeout_s=0.25) is ProbeOutcome.REFUSED
     assert world.clock.now_s - began_s <= 0.25 + TCP_PROBE_STEP_MAX_S and world.asked_s == []
 
 
@@ -142,8 +142,8 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
     clock = ManualClock(0.0)
     steps: list[float] = []
 
-    async def ask(question: Question, timeout_s: float) -> Ask:
-        return Ask.ANSWERED
+    async def probe_pod(request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
+        return ProbeOutcome.ANSWERED
 
     async def knock(host: str, port: int) -> bool:
         return opens
@@ -154,11 +154,11 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
         clock.now_s += seconds / pods
 
     async def run() -> None:
-        await asyncio.gather(*(knocker.ask(question, 0.5) for question in questions))
+        await asyncio.gather(*(knocker.probe(request, 0.5) for request in requests))
 
-    knocker = TcpProber(clock.now, ask, knock, wait)
+    knocker = TcpProber(clock.now, probe_pod, knock, wait)
     probe = ProbeSpec(PROBE_QUEUE_PROXY, port=8080)
-    questions = [Question(f"10.0.0.{n}:8012", probe, revision=f"ns/{n}", expedited=True) for n in range(pods)]
+    requests = [ProbeRequest(f"10.0.0.{n}:8012", probe, revision=f"ns/{n}", expedited=True) for n in range(pods)]
     opens = True
     asyncio.run(run())
     opens = False
@@ -180,7 +180,7 @@ def test_another_pod_at_the_address_is_knocked_at_as_a_new_one() -> None:
     world = World(0.0)
     until_answered(world)
     world.start(after_s=100.0)
-    first, second = (Question(QUESTION.address, QUESTION.probe, None, uid, "ns/app", True) for uid in ("a", "b"))
+    first, second = (ProbeRequest(REQUEST.address, REQUEST.probe, None, uid, "ns/app", True) for uid in ("a", "b"))
     while not world.asked_s:
         world.ask(first)
     world.start(after_s=0.5)
@@ -190,25 +190,25 @@ def test_another_pod_at_the_address_is_knocked_at_as_a_new_one() -> None:
 
 
 class Pod:
-    """A queue-proxy that a kubelet has asked too early, so that it lets questions hang; and its program.
+    """A queue-proxy that a kubelet has asked too early, so that it lets requests hang; and its program.
 
-    `queue_s`, `program_s`: since when their ports take connections. `at_once`: what a question hears at once when the
+    `queue_s`, `program_s`: since when their ports take connections. `at_once`: what a request hears at once when the
     program listens; None: it hangs then too.
     """
 
-    def __init__(self, queue_s: float, program_s: float, at_once: Ask | None = None) -> None:
+    def __init__(self, queue_s: float, program_s: float, at_once: ProbeOutcome | None = None) -> None:
         self.clock = ManualClock(0.0)
         self.opens_s = {8012: queue_s, 8080: program_s}
         self.at_once = at_once
-        self.knocker = TcpProber(self.clock.now, self._ask, self._knock, self._wait)
+        self.knocker = TcpProber(self.clock.now, self._probe, self._knock, self._wait)
 
-    async def _ask(self, question: Question, timeout_s: float) -> Ask:
+    async def _probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
         if self.clock.now_s < self.opens_s[8012]:
-            return Ask.REFUSED
+            return ProbeOutcome.REFUSED
         if self.clock.now_s < self.opens_s[8080] or self.at_once is None:
             for _ in range(100):  # it hangs: others have their turns
                 await asyncio.sleep(0)
-            return Ask.SILENT
+            return ProbeOutcome.SILENT
         return self.at_once
 
     async def _knock(self, host: str, port: int) -> bool | None:
@@ -217,45 +217,45 @@ class Pod:
     async def _wait(self, seconds: float) -> None:
         self.clock.now_s += seconds
 
-    def answers(self, suffices: bool = True) -> set[Ask]:
+    def answers(self, suffices: bool = True) -> set[ProbeOutcome]:
         """What it came to, from the program's listening on."""
         probe = ProbeSpec(PROBE_QUEUE_PROXY, port=8080, port_suffices=suffices)
-        question = Question("10.0.0.1:8012", probe, revision="ns/app", expedited=True)
+        request = ProbeRequest("10.0.0.1:8012", probe, revision="ns/app", expedited=True)
 
-        async def first_and_second() -> Ask:
-            hanging = asyncio.create_task(self.knocker.ask(question, 1.0))
-            found = await self.knocker.ask(question, 1.0)
-            return found if Ask.ANSWERED not in (found, await hanging) else Ask.ANSWERED
+        async def first_and_second() -> ProbeOutcome:
+            hanging = asyncio.create_task(self.knocker.probe(request, 1.0))
+            found = await self.knocker.probe(request, 1.0)
+            return found if ProbeOutcome.ANSWERED not in (found, await hanging) else ProbeOutcome.ANSWERED
 
         heard = set()
         while self.clock.now_s < self.opens_s[8080] + 0.1:
             found = asyncio.run(first_and_second())
             if self.clock.now_s >= self.opens_s[8080]:
                 heard.add(found)
-            if found is Ask.ANSWERED:
+            if found is ProbeOutcome.ANSWERED:
                 break
             self.clock.now_s += 0.002
         return heard
 
 
-def test_a_hanging_question_does_not_count_where_the_port_itself_has_opened() -> None:
+def test_a_hanging_probe_does_not_count_where_the_port_itself_has_opened() -> None:
     pod = Pod(0.0, 0.5)
-    assert pod.answers() == {Ask.ANSWERED}
+    assert pod.answers() == {ProbeOutcome.ANSWERED}
     assert pod.clock.now_s <= 0.5 + TCP_PROBE_STEP_MAX_S + TCP_PROBE_PROOF_S + 0.002
 
 
 def test_but_where_queue_proxy_looks_for_more() -> None:
-    assert Ask.ANSWERED not in Pod(0.0, 0.5).answers(suffices=False)
+    assert ProbeOutcome.ANSWERED not in Pod(0.0, 0.5).answers(suffices=False)
 
 
 def test_nor_where_ports_open_together_as_behind_a_mesh() -> None:
-    assert Ask.ANSWERED not in Pod(0.5, 0.5).answers()
-    assert Ask.ANSWERED not in Pod(0.0, 0.0).answers()
+    assert ProbeOutcome.ANSWERED not in Pod(0.5, 0.5).answers()
+    assert ProbeOutcome.ANSWERED not in Pod(0.0, 0.0).answers()
 
 
 def test_what_queue_proxy_says_at_once_counts_all_the_same() -> None:
-    assert Ask.ANSWERED not in Pod(0.0, 0.5, at_once=Ask.REFUSED).answers()
-    assert Pod(0.0, 0.5, at_once=Ask.ANSWERED).answers() == {Ask.ANSWERED}
+    assert ProbeOutcome.ANSWERED not in Pod(0.0, 0.5, at_once=ProbeOutcome.REFUSED).answers()
+    assert Pod(0.0, 0.5, at_once=ProbeOutcome.ANSWERED).answers() == {ProbeOutcome.ANSWERED}
 
 
 def test_ports_as_they_are() -> None:

@@ -72,7 +72,7 @@ def test_what_is_not(body: bytes, field: str) -> None:
 
 
 class Server:
-    """Answers each question with what `answer()` gives, and leaves nothing open."""
+    """Answers each query with what `answer()` gives, and leaves nothing open."""
 
     def __init__(self, answer: Callable[[], bytes]) -> None:
         self.answer = answer
@@ -123,7 +123,7 @@ class Server:
         (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * (BUSY_BYTES_MAX + 1), None),
     ],
 )
-def test_one_question_over_a_socket(answer: bytes, expected: BusyAnswer | None) -> None:
+def test_one_query_over_a_socket(answer: bytes, expected: BusyAnswer | None) -> None:
     async def run() -> BusyAnswer:
         async with Server(lambda: answer) as server:
             return await ask(server.address, "/busy", "", 5.0)

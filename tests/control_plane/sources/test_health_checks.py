@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.config.specs import HealthCheckSpec, ProbingSpec
-from activator.control_plane.probes.probe import Ask, Question
+from activator.control_plane.probes.probe import ProbeOutcome, ProbeRequest
 from activator.control_plane.sources.health_checks import (
     HEALTH_CHECKS_AT_ONCE_MAX,
     HEALTH_CHECKS_PER_S_MAX,
@@ -32,7 +32,7 @@ class Checked:
     def __init__(self) -> None:
         self.joined = Joined()
         self.clock = self.joined.clock
-        self.found: dict[str, Ask] = {}
+        self.found: dict[str, ProbeOutcome] = {}
         self.hangs: set[str] = set()
         self.let_go = asyncio.Event()
         self.broken = False
@@ -41,7 +41,7 @@ class Checked:
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.checks = HealthChecks(
-            self.tasks, self._submit, self.joined.worker.model, self.clock.now, self._ask, self._wait
+            self.tasks, self._submit, self.joined.worker.model, self.clock.now, self._probe, self._wait
         )
         self.joined.applied = self.checks.applied
         self.tasks.start("health checks", self.checks.run())
@@ -50,16 +50,16 @@ class Checked:
         self.told.append(change)
         self.joined.do(change)
 
-    async def _ask(self, question: Question, timeout_s: float) -> Ask:
+    async def _probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
         assert timeout_s <= CHECKS.interval_s
-        self.asked.append((self.clock.now(), question.address))
+        self.asked.append((self.clock.now(), request.address))
         if self.broken:
             raise ValueError("a defect")
-        if question.address in self.hangs:
+        if request.address in self.hangs:
             await self.let_go.wait()
-        found = self.found.get(question.address, Ask.ANSWERED)
-        if found is not Ask.ANSWERED:
-            question.causes.append("it answered the probe with 500")
+        found = self.found.get(request.address, ProbeOutcome.ANSWERED)
+        if found is not ProbeOutcome.ANSWERED:
+            request.causes.append("it answered the probe with 500")
         return found
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
@@ -117,12 +117,12 @@ def test_revisions_without_checks_cost_nothing() -> None:
 def test_so_many_failures_in_a_row_and_the_pod_is_out_even_the_last_one() -> None:
     async def scenario(checked: Checked) -> None:
         checked.joined.do(RevisionSet(CHECKED), seen("p1"))
-        checked.found["10.0.0.1:80"] = Ask.REFUSED
+        checked.found["10.0.0.1:80"] = ProbeOutcome.REFUSED
         await checked.pass_time(3.0)
         assert checked.told == []
         checked.found.clear()
         await checked.pass_time(2.0)
-        checked.found["10.0.0.1:80"] = Ask.SILENT
+        checked.found["10.0.0.1:80"] = ProbeOutcome.SILENT
         await checked.pass_time(4.0)
         assert checked.told == [], "one that passed between them: it begins anew"
         await checked.pass_time(2.0)
@@ -146,7 +146,7 @@ def test_an_answer_that_comes_after_the_pod_has_changed_takes_nobody_out(meanwhi
         once = replace(CHECKED, probing=ProbingSpec(checks=replace(CHECKS, fall=1)))
         checked.joined.do(RevisionSet(once), seen("p1"))
         checked.hangs.add("10.0.0.1:80")
-        checked.found["10.0.0.1:80"] = Ask.SILENT
+        checked.found["10.0.0.1:80"] = ProbeOutcome.SILENT
         await checked.pass_time(1.0)
         assert len(checked.asked) == 1
         if meanwhile == "gone":
@@ -199,15 +199,15 @@ def test_the_cost_has_bounds_whatever_is_configured() -> None:
 def test_a_pod_in_quarantine_answers_so_many_times_in_a_row() -> None:
     async def scenario() -> None:
         probing = Probing()
-        probing.found["0"] = Ask.ANSWERED
+        probing.found["0"] = ProbeOutcome.ANSWERED
         probing.prober.order([StartProbe(KEY, "p0", "0", rise=3, rise_interval_s=1.0)])
         await probing.pass_time(1.9)
-        assert probing.proven() == set() and len(probing.questions) == 2
-        probing.found["0"] = Ask.REFUSED
+        assert probing.proven() == set() and len(probing.requests) == 2
+        probing.found["0"] = ProbeOutcome.REFUSED
         await probing.pass_time(3.0)
         assert probing.proven() == set()
-        probing.found["0"] = Ask.ANSWERED
-        began = len(probing.questions)
+        probing.found["0"] = ProbeOutcome.ANSWERED
+        began = len(probing.requests)
         await probing.pass_time(8.0, expedited=True)
         assert probing.proven() == {"p0"}
         answers_s = probing.asked_s[began:]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.pod_cause_log import (
     LOG_AFTER_S,
     LOG_INTERVAL_S,

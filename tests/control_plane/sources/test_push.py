@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activator.config.specs import DRAIN_TIMEOUT_S
-from activator.control_plane.probes.probe import Ask, Question
+from activator.control_plane.probes.probe import ProbeOutcome, ProbeRequest
 from activator.control_plane.sources.push.intake import (
     PUSH_VALIDATIONS_MAX,
     PUSH_WAITING_MAX,
@@ -34,21 +34,23 @@ class Reporting:
     def __init__(self, networks: tuple[Network, ...] = ()) -> None:
         self.joined = Joined()
         self.joined.do(RevisionSet(SPEC))
-        self.answers: dict[str, Ask] = {}
+        self.answers: dict[str, ProbeOutcome] = {}
         self.asked: list[str] = []
         self.at_once = 0
         self.most_at_once = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.intake = PushIntake(self.joined.worker.submit_with_outcome, self.joined.worker.model, networks, self._ask)
+        self.intake = PushIntake(
+            self.joined.worker.submit_with_outcome, self.joined.worker.model, networks, self._probe
+        )
 
-    async def _ask(self, question: Question, timeout_s: float) -> Ask:
-        self.asked.append(question.address)
+    async def _probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
+        self.asked.append(request.address)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await self.gate.wait()
         self.at_once -= 1
-        return self.answers.get(question.address, Ask.ANSWERED)
+        return self.answers.get(request.address, ProbeOutcome.ANSWERED)
 
     def start(self, pod: str, state: Any, address: str = f"{PEER}:80", peer: str = PEER) -> asyncio.Task[Verdict]:
         return asyncio.create_task(self.intake.take(Report("rev", pod, address, state, "ns"), peer))
@@ -136,10 +138,10 @@ async def test_a_port_of_the_program_is_no_pod() -> None:
 @story
 async def test_a_pod_that_says_ready_and_does_not_answer_gets_no_slot() -> None:
     world = Reporting()
-    world.answers[f"{PEER}:80"] = Ask.REFUSED
+    world.answers[f"{PEER}:80"] = ProbeOutcome.REFUSED
     assert await world.say("p1", "ready") is Verdict.NOT_VALIDATED
     assert world.joined.slots() == {}
-    assert world.intake.validation_totals == {Ask.REFUSED: 1}
+    assert world.intake.validation_totals == {ProbeOutcome.REFUSED: 1}
     assert world.intake.verdict_totals == {Verdict.NOT_VALIDATED: 1}
     assert world.intake._newest == {}
 
@@ -188,11 +190,11 @@ async def test_a_pod_that_says_that_it_is_elsewhere_now_is_asked_there() -> None
     world = Reporting((ipaddress.ip_network("10.0.0.0/8"),))
     assert await world.say("p1", "ready") is Verdict.APPLIED
     elsewhere = "10.0.1.1:80"
-    world.answers[elsewhere] = Ask.SILENT
+    world.answers[elsewhere] = ProbeOutcome.SILENT
     assert await world.say("p1", "ready", elsewhere) is Verdict.NOT_VALIDATED
     table = world.joined.throttler().table
     assert (table.find(elsewhere), world.joined.slots()) == (None, {"p1": "ready"}), "what is known of it stands"
-    world.answers[elsewhere] = Ask.ANSWERED
+    world.answers[elsewhere] = ProbeOutcome.ANSWERED
     assert await world.say("p1", "ready", elsewhere) is Verdict.APPLIED
     assert world.asked == [f"{PEER}:80", elsewhere, elsewhere]
     moved = table.find(elsewhere)

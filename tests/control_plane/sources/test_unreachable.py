@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from activator.config.specs import RevisionSpec
-from activator.control_plane.probes.probe import Ask
+from activator.control_plane.probes.probe import ProbeOutcome
 from activator.control_plane.sources.unreachable import UnreachableRevisions
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -23,7 +23,7 @@ class Watched(Probing):
 
     def __init__(self, pods: int, patience_s: float = PATIENCE_S) -> None:
         super().__init__()
-        self.found = {str(number): Ask.REFUSED for number in range(pods)}
+        self.found = {str(number): ProbeOutcome.REFUSED for number in range(pods)}
         self.model = Model()
         records = {
             f"p{number}": PodRecord(f"p{number}", f"10.0.0.1:{number}", {"static": PodStatus.PENDING}, True)
@@ -56,7 +56,7 @@ def test_a_pod_that_was_asked_in_vain_for_long_enough() -> None:
         assert len(watched.news()) == 1, "said once"
         watched.unreachable.resubmit(KEY)
         assert watched.news() == [RevisionFailed(KEY, cause)] * 2
-        watched.found["0"] = Ask.ANSWERED
+        watched.found["0"] = ProbeOutcome.ANSWERED
         await watched.pass_time(0.1, expedited=True)
         assert watched.news()[2:] == [RevisionRecovered(KEY)]
         await watched.tasks.close()
@@ -104,7 +104,7 @@ def test_refused_requests_have_its_pods_asked_at_once() -> None:
         watched = Watched(1)
         await watched.pass_time(30.0)
         assert len(watched.news()) == 1
-        watched.found["0"] = Ask.ANSWERED
+        watched.found["0"] = ProbeOutcome.ANSWERED
         watched.unreachable.receive_load(Load(KEY, 0, 0, 7))
         await turns()
         await watched.pass_time(0.01)

@@ -594,7 +594,7 @@ def test_many_who_ask_at_once_do_not_fill_the_link() -> None:
     other.check_idle()
 
 
-def test_clients_that_leave_give_their_questions_up() -> None:
+def test_clients_that_leave_give_their_queries_up() -> None:
     two = Two()
     other = two.worlds[2]
     place = place_of(two.worlds[1].post())

@@ -18,7 +18,7 @@ from activator.config.specs import MatchSpec, RevisionSpec, RoutingSpec
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.model_lists import lists_of
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.proxy.rules import MATCHED, NEEDS_MODEL, UNMATCHED, Question
+from activator.data_plane.proxy.rules import MATCHED, NEEDS_MODEL, UNMATCHED, RouteQuery
 from activator.data_plane.proxy.selection import Selection
 from activator.data_plane.proxy.split import Split
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -61,22 +61,22 @@ def choose(router: Router, head: RequestHead, model: str | None = None, has_body
     rules = router.rules_of(head.authority)
     if rules is None:
         return ""
-    question = Question(head)
-    question.read_path(rules)
-    if question.refusal:
+    query = RouteQuery(head)
+    query.read_path(rules)
+    if query.refusal:
         return "!"
-    question.model_known = not has_body
-    state = rules.decide(question)
+    query.model_known = not has_body
+    state = rules.decide(query)
     if state == NEEDS_MODEL:
-        question.model_known = True
-        question.has_model = model is not None
-        question.model = model or ""
-        state = rules.decide(question)
+        query.model_known = True
+        query.has_model = model is not None
+        query.model = model or ""
+        state = rules.decide(query)
         assert state != NEEDS_MODEL
     if state == UNMATCHED:
         return ""
-    assert state == MATCHED and question.target is not None
-    return question.target.pick(head, Client()).spec.key.removeprefix("ns/")
+    assert state == MATCHED and query.target is not None
+    return query.target.pick(head, Client()).spec.key.removeprefix("ns/")
 
 
 # --- the index ---
@@ -190,9 +190,9 @@ def test_the_body_is_read_only_where_it_decides() -> None:
     assert rules is not None
 
     def state(target: str, method: str) -> int:
-        question = Question(asked(target, method))
-        question.read_path(rules)
-        return rules.decide(question)
+        query = RouteQuery(asked(target, method))
+        query.read_path(rules)
+        return rules.decide(query)
 
     assert state("/v1/x", "GET") == MATCHED, "the first rule is for POST, and the second hides the third"
     assert state("/v1/x", "POST") == NEEDS_MODEL

@@ -19,7 +19,7 @@ from tests.data_plane.proxy.proxy_fakes import World
 from tests.written_transport import WrittenTransport
 
 PROBE = ProbeSpec("http", "/who", identity_header="X-Pod")
-QUESTION = b"GET /who HTTP/1.1\r\nHost: 10.0.0.1:80\r\nUser-Agent: activator-probe\r\n\r\n"
+IDENTITY_REQUEST = b"GET /who HTTP/1.1\r\nHost: 10.0.0.1:80\r\nUser-Agent: activator-probe\r\n\r\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 CONNECT_TIMEOUT_S = 5.0
 
@@ -72,12 +72,12 @@ class Visit:
 
 def test_nothing_of_a_request_is_sent_before_the_pod_has_said_who_it_is() -> None:
     visit = Visit()
-    assert visit.transport.sent == QUESTION
+    assert visit.transport.sent == IDENTITY_REQUEST
     assert visit.pool.statistics() | {"window": 0} == {"open": 1, "idle": 0, "dialling": 1, "waiting": 2, "window": 0}
     assert visit.pool._coming() == 1, "the one on its way counts as one that is coming"
     visit.connection.data_received(named(b"p1"))
     visit.world.clock.turn()
-    assert visit.transport.sent.startswith(QUESTION + b"GET / HTTP/1.1\r\nHost: app.test\r\n")
+    assert visit.transport.sent.startswith(IDENTITY_REQUEST + b"GET / HTTP/1.1\r\nHost: app.test\r\n")
     visit.connection.data_received(ANSWER)
     assert (visit.client.status, visit.client.body) == (200, b"hello")
     visit.world.clock.turn()
@@ -106,7 +106,7 @@ def test_another_name_or_none_counts_as_refused(answer: bytes) -> None:
     visit.connection.data_received(answer)
     visit.world.clock.turn()
     assert visit.transport.is_closed() or visit.transport.is_aborted()
-    assert visit.transport.sent == QUESTION
+    assert visit.transport.sent == IDENTITY_REQUEST
     assert visit.refused()[:2] == ["True", "True"], "known at once, by everyone who waits"
     visit.end()
 

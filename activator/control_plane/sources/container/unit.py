@@ -27,7 +27,7 @@ from activator.config.file import readiness_probe
 from activator.config.model.containers import OWN, Container
 from activator.config.model.pods import PROBE_TCP
 from activator.config.model.revision import Revision
-from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.sources.container.creation import address_of, port_of
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.exec import CommandError, run_command
@@ -278,7 +278,7 @@ class ContainerUnit(Unit):
         probe = readiness_probe(self.revision)
         if probe.kind == PROBE_TCP:
             return await self._accepts()
-        return await ask(Question(self.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED
+        return await probe_once(ProbeRequest(self.address, probe), PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
 
     async def _accepts(self) -> bool:
         assert self.port is not None

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from activator.config.model.pods import Pod
 from activator.config.model.revision import Revision
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
 from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver

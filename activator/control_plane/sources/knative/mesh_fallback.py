@@ -47,18 +47,18 @@ _HEADERS: Final = {"User-Agent": "Knative-Activator-Probe", "K-Network-Probe": "
 _MESH_STATUSES: Final = frozenset({0, 502, 503})  # 0: no answer at all
 _QUEUE_PROXY: Final = (200, "queue")  # its answer: the program is ready
 
-AskStatus = Callable[[str], Awaitable[tuple[int, str]]]
+ProbeStatus = Callable[[str], Awaitable[tuple[int, str]]]
 Start = Callable[[str, Coroutine[Any, Any, None]], object]
 
 
-class StatusAsker:
-    """Asks an address with queue-proxy's probe."""
+class StatusProber:
+    """Probes an address with queue-proxy's probe."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
-    async def ask(self, address: str) -> tuple[int, str]:
+    async def probe(self, address: str) -> tuple[int, str]:
         """Return the status and the body; (0, "") without an answer within the timeout."""
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
@@ -89,11 +89,11 @@ class MeshFallback:
     `patience_s`: how long ready pods may not answer before a mesh is suspected. `start` runs a coroutine as a task.
     """
 
-    def __init__(self, source: KnativeSource, now: Now, ask: AskStatus, patience_s: float, start: Start) -> None:
+    def __init__(self, source: KnativeSource, now: Now, probe: ProbeStatus, patience_s: float, start: Start) -> None:
         self._source = source
         self._answers = source.answers
         self._now = now
-        self._ask = ask
+        self._probe = probe
         self._patience_s = patience_s
         self._start = start
         self._changed: dict[str, None] = {}  # revisions to check, in order
@@ -191,7 +191,7 @@ class MeshFallback:
         pods: list[str] = []
         if not unanswered.is_known:
             pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))
-        service, *others = await asyncio.gather(*(self._ask(one) for one in (address, *pods)))
+        service, *others = await asyncio.gather(*(self._probe(one) for one in (address, *pods)))
         return service == _QUEUE_PROXY and all(status in _MESH_STATUSES for status, _ in others)
 
     def _answered(self, backends: RevisionBackends, address: str) -> None:

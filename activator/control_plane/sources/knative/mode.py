@@ -33,7 +33,7 @@ from activator.control_plane.sources.knative.internal_tls import (
     InternalTls,
     SecretObjects,
 )
-from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, StatusAsker
+from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, StatusProber
 from activator.control_plane.sources.knative.object_handlers import PRIVATE, REVISION_LABEL, SERVICE_TYPE
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
@@ -125,8 +125,10 @@ class KnativeMode(ClusterMode):
         url = kubernetes.autoscaler or (
             f"ws://autoscaler.{environment.system_namespace}.svc.{environment.cluster_domain}:{_AUTOSCALER_PORT}"
         )
-        self._asker = StatusAsker(environment.probe_timeout_s)
-        self.fallback = MeshFallback(self.source, now, self._asker.ask, environment.probe_timeout_s, self._tasks.start)
+        self._prober = StatusProber(environment.probe_timeout_s)
+        self.fallback = MeshFallback(
+            self.source, now, self._prober.probe, environment.probe_timeout_s, self._tasks.start
+        )
         self.stream = AutoscalerStream(url, environment.pod_name, self._autoscaler_back, now, rng, tasks.on_error)
         self.reporter = ConcurrencyReporter(now, self.stream.send)
         self.scale_fallback = ScaleFallback(
@@ -162,7 +164,7 @@ class KnativeMode(ClusterMode):
     async def close(self) -> None:
         await self._tasks.close()
         await self.watches.close()
-        await self._asker.close()
+        await self._prober.close()
         if self.tls is not None:
             self.tls.close()
         await self.client.close()

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from activator.config.model.waiting import Busy
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
-from activator.control_plane.sources.process.question import ask_program
+from activator.control_plane.sources.process.program_client import query_program
 from activator.messages import Load
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
@@ -47,7 +47,7 @@ class BusyAnswer(NamedTuple):
 
 
 class _Watched:
-    """The questions to the programs of one revision, and their results."""
+    """The queries to the programs of one revision, and their results."""
 
     def __init__(self, busy: Busy) -> None:
         self.busy = busy
@@ -56,12 +56,12 @@ class _Watched:
         self.count = 0  # programs that are busy
         self.requests_total = 0
         self.requested = 0  # how often a report of the load has shown requests
-        self.is_unknown = False  # requests have arrived after the last question to the programs
+        self.is_unknown = False  # requests have arrived after the last query to the programs
         self.silent: dict[str, int] = {}  # missing answers in a row, by program
 
 
 class BusyWatch:
-    """The regular questions to programs whether they are busy.
+    """The regular queries to programs whether they are busy.
 
     `find(key)` returns the programs of a revision, `has_requests(key)` is true while it has any request. `changed(key,
     count)` is called with the number of busy programs, `touched(key, ago_s)` with the age of the last activity.
@@ -124,7 +124,7 @@ class BusyWatch:
                 continue
             watched.due_s = now_s + float(watched.busy.interval)
             fleet = self._find(key)
-            once = fleet is None or fleet.is_once()  # a question would be the one request that it takes
+            once = fleet is None or fleet.is_once()  # a query would be the one request that it takes
             ready = [] if fleet is None or once else [one for one in fleet.running() if one.ready]
             if not ready:
                 self._set_count(key, watched, 0, watched.requested)
@@ -170,13 +170,13 @@ class BusyWatch:
             self._changed(key, max(count, 1) if watched.is_unknown else count)
 
 
-# --- one question ---------------------------------------------------------------------------------------------------
+# --- one query --------------------------------------------------------------------------------------------------------
 
 
 async def ask(address: str, path: str, field: str, timeout_s: float) -> BusyAnswer:
-    """Ask a program once; a failure is returned as a `problem`, not raised."""
+    """Query a program once; a failure is returned as a `problem`, not raised."""
     head = f"GET {path} HTTP/1.1\r\nAccept: application/json\r\n"
-    reply = await ask_program(address, head, timeout_s, BUSY_BYTES_MAX)
+    reply = await query_program(address, head, timeout_s, BUSY_BYTES_MAX)
     if reply.problem:
         return BusyAnswer(problem=reply.problem)
     if reply.status != 200:

@@ -25,7 +25,7 @@ from activator.config.file import readiness_probe
 from activator.config.model.revision import Revision
 from activator.config.programs import socket_of
 from activator.config.specs import is_once
-from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
 from activator.control_plane.sources.process.departure import Remains, mark_of, signal_group
@@ -256,8 +256,8 @@ class ChildProcess(Unit):
         if is_once(self._revision):
             found = listens(self.address)
         else:
-            question = Question(self.address, readiness_probe(self._revision))
-            found = await ask(question, PROBE_TIMEOUT_S) is Ask.ANSWERED
+            request = ProbeRequest(self.address, readiness_probe(self._revision))
+            found = await probe_once(request, PROBE_TIMEOUT_S) is ProbeOutcome.ANSWERED
         if not found:
             self.address = self._place.address
         return found

@@ -6,7 +6,7 @@ Both happen while it has no request, and within `sleep.timeout`. A failure is re
 from __future__ import annotations
 
 from activator.config.model.sleep import Sleep
-from activator.control_plane.sources.process.question import ask_program
+from activator.control_plane.sources.process.program_client import query_program
 from activator.control_plane.sources.process.unit import Unit
 
 
@@ -37,7 +37,7 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
 
 async def post(address: str, path: str, timeout_s: float) -> str:
     """Send an empty POST; return why it was not answered with 2xx, or an empty string."""
-    reply = await ask_program(address, f"POST {path} HTTP/1.1\r\nContent-Length: 0\r\n", timeout_s)
+    reply = await query_program(address, f"POST {path} HTTP/1.1\r\nContent-Length: 0\r\n", timeout_s)
     if reply.problem:
         return f"POST {path}: {reply.problem}"
     return "" if 200 <= reply.status < 300 else f"POST {path} was answered with {reply.status}"

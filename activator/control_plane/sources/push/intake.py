@@ -20,7 +20,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord
 from activator.control_plane.state.worker import Outcome
@@ -103,7 +103,7 @@ def parse_address(text: str) -> tuple[Address, str] | None:
 
 
 class PushIntake:
-    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` probes one pod once.
+    """Accepts reports. `submit_with_outcome` is the state worker's; `model` is read only; `probe_pod` probes once.
 
     `takes_listed`: reports may be about pods that another source lists; `is_own`: an address is a port of this program.
     """
@@ -113,7 +113,7 @@ class PushIntake:
         submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]],
         model: Model,
         networks: tuple[Network, ...],
-        ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
+        probe_pod: Callable[[ProbeRequest, float], Coroutine[None, None, ProbeOutcome]] = probe_once,
         answer_within_s: float = PUSH_ANSWER_S,
         takes_listed: bool = True,
         is_own: Callable[[str], bool] = lambda address: False,
@@ -124,14 +124,14 @@ class PushIntake:
         self._submit_with_outcome = submit_with_outcome
         self._model = model
         self._networks = networks
-        self._ask_pod = ask_pod
+        self._probe_pod = probe_pod
         self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
         # The last report of each pod with a running validation, and the number of its validations.
         self._newest: dict[tuple[str, str], Report] = {}
         self._asking: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
         self.verdict_totals: dict[Verdict, int] = {}
-        self.validation_totals: dict[Ask, int] = {}
+        self.validation_totals: dict[ProbeOutcome, int] = {}
 
     async def take(self, report: Report, peer: str) -> Verdict:
         """Validate and apply one report that came from the IP address `peer`."""
@@ -165,8 +165,8 @@ class PushIntake:
             self._newest[name] = report  # a running validation of the pod then finds that it is outdated
         if report.state == "ready" and _needs_probe(known, address):
             spec = revision.spec
-            question = Question(address, spec.probing.probe, spec.connection.tls, report.pod)
-            verdict = await self._validate(name, report, question)
+            request = ProbeRequest(address, spec.probing.probe, spec.connection.tls, report.pod)
+            verdict = await self._validate(name, report, request)
             if verdict is not None:
                 return verdict
         return await self._apply(PodSeen(key, PUSH, report.pod, address, _STATUS[report.state]))
@@ -176,7 +176,7 @@ class PushIntake:
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else Verdict.WAITING
 
-    async def _validate(self, name: tuple[str, str], report: Report, question: Question) -> Verdict | None:
+    async def _validate(self, name: tuple[str, str], report: Report, request: ProbeRequest) -> Verdict | None:
         """Probe the pod; return None if it has answered and its report is still the newest."""
         if self._waiting >= PUSH_WAITING_MAX:
             return Verdict.BUSY
@@ -187,11 +187,11 @@ class PushIntake:
             async with self._at_once:
                 if self._newest.get(name) is not report:
                     return Verdict.SUPERSEDED
-                found = await self._ask_pod(question, PROBE_TIMEOUT_S)
+                found = await self._probe_pod(request, PROBE_TIMEOUT_S)
             self.validation_totals[found] = self.validation_totals.get(found, 0) + 1
             if self._newest.get(name) is not report:
                 return Verdict.SUPERSEDED
-            return None if found is Ask.ANSWERED else Verdict.NOT_VALIDATED
+            return None if found is ProbeOutcome.ANSWERED else Verdict.NOT_VALIDATED
         finally:
             self._waiting -= 1
             self._asking[name] -= 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from activator.config.model.pods import Pod
 from activator.config.model.revision import Revision
-from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAME_GONE_HOLD_S, NAME_RETRY_MAX_S
 from activator.control_plane.sources.fixed_pods.pods_file import (
     PODS_FILE_BYTES_MAX,

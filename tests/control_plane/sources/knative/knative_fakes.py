@@ -157,8 +157,8 @@ class Cluster:
             self.joined.clock.call_later,
         )
         self.joined.applied = self._applied
-        self.says: dict[str, tuple[int, str]] = {}  # what an address answers to a question about a mesh
-        self.questions: list[str] = []
+        self.says: dict[str, tuple[int, str]] = {}  # what an address answers to a probe for a mesh
+        self.probed: list[str] = []
         self.fallback = MeshFallback(self.source, self.joined.clock.now, self._say, PATIENCE_S, self._start)
         self.probes: dict[str, StartProbe] = {}
 
@@ -242,7 +242,7 @@ class Cluster:
             self.source.applied(effect)
 
     async def _say(self, address: str) -> tuple[int, str]:
-        self.questions.append(address)
+        self.probed.append(address)
         return self.says.get(address, (0, ""))
 
     def _start(self, _name: str, coroutine: Coroutine[Any, Any, None]) -> None:

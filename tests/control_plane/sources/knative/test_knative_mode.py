@@ -176,7 +176,7 @@ def test_requests_of_a_revision_that_cannot_start_have_its_pods_probed_at_once_t
     run(scenario)
 
 
-def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_mesh() -> None:
+def test_the_probe_timeout_of_the_environment_is_that_of_the_probes_for_a_mesh() -> None:
     async def main() -> tuple[float, list[float]]:
         tasks = TaskGroupOwner(lambda _name, _error: None)
         world = World("none", tasks, replace(ENVIRONMENT, probe_timeout_s=0.7))
@@ -189,7 +189,7 @@ def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_m
         dues.append(mode.fallback.step())
         await mode.close()
         await tasks.close()
-        return mode._asker.timeout_s, dues
+        return mode._prober.timeout_s, dues
 
     timeout_s, dues = asyncio.run(main())
     assert timeout_s == 0.7 and dues == pytest.approx([0.7, 0.1])

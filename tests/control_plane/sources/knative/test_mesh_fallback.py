@@ -53,13 +53,13 @@ def test_no_pod_answers_and_the_service_does() -> None:
     cluster = Meshed()
     cluster.look()
     assert cluster.limits() == BY_SERVICE
-    assert sorted(cluster.questions) == ["10.0.0.1:8012", "10.0.0.2:8012", SERVICE], "all at once, and once"
+    assert sorted(cluster.probed) == ["10.0.0.1:8012", "10.0.0.2:8012", SERVICE], "all at once, and once"
 
 
 def test_a_start_behind_a_mesh_waits_as_long_as_a_probe_may_take_and_no_longer() -> None:
     cluster = Meshed()
     cluster.look(PATIENCE_S - 0.01)
-    assert cluster.ready() == [] and cluster.questions == []
+    assert cluster.ready() == [] and cluster.probed == []
     cluster.look(0.01)
     assert cluster.limits() == BY_SERVICE
 
@@ -76,7 +76,7 @@ def test_pods_and_service_are_asked_at_the_same_time() -> None:
         together.append(len(under_way))
         return cluster.says.get(address, (0, ""))
 
-    cluster.fallback._ask = say
+    cluster.fallback._probe = say
     cluster.look()
     assert together == [3, 3, 3] and cluster.limits() == BY_SERVICE
 
@@ -86,7 +86,7 @@ def test_an_answer_that_no_mesh_gives(status: int) -> None:
     cluster = Meshed()
     cluster.says["10.0.0.2:8012"] = (status, "")
     cluster.look()
-    assert cluster.ready() == [] and cluster.questions
+    assert cluster.ready() == [] and cluster.probed
 
 
 @pytest.mark.parametrize("status", [502, 503])
@@ -104,7 +104,7 @@ def test_the_service_does_not_answer_either_and_is_asked_again_with_a_backoff(an
     asked = []
     for _ in range(100):
         cluster.look(0.1)
-        asked.append(cluster.questions.count(SERVICE))
+        asked.append(cluster.probed.count(SERVICE))
     assert cluster.ready() == []
     assert 5 < asked[-1] < 20, "often at first, and then less"
     cluster.says[SERVICE] = ANSWERS
@@ -126,10 +126,10 @@ def test_what_was_found_is_remembered_at_zero_and_the_next_start_waits_for_nothi
     cluster.see(nothing, old=cluster.pods)
     assert cluster.ready() == []
     cluster.look(1000.0)
-    cluster.questions.clear()
+    cluster.probed.clear()
     cluster.see(cluster.pods, old=nothing)
     assert cluster.limits() == BY_SERVICE, "no time has passed"
-    assert cluster.questions == [SERVICE], "the pods are probed as always"
+    assert cluster.probed == [SERVICE], "the pods are probed as always"
 
 
 def test_what_was_found_is_not_believed_unasked_and_ends_where_a_pod_answers_first() -> None:
@@ -139,12 +139,12 @@ def test_what_was_found_is_not_believed_unasked_and_ends_where_a_pod_answers_fir
     cluster.see(nothing, old=cluster.pods)
     del cluster.says[SERVICE]
     cluster.see(cluster.pods, old=nothing)
-    assert cluster.ready() == [] and cluster.questions[-1] == SERVICE
+    assert cluster.ready() == [] and cluster.probed[-1] == SERVICE
     cluster.answer("10.0.0.1")
     assert cluster.limits() == {"10.0.0.1:8012": 1}
-    asked = len(cluster.questions)
+    asked = len(cluster.probed)
     cluster.look(60.0)
-    assert len(cluster.questions) == asked
+    assert len(cluster.probed) == asked
     cluster.see(nothing, old=cluster.pods)
     cluster.answering.clear()
     cluster.says[SERVICE] = ANSWERS
@@ -178,7 +178,7 @@ def test_the_capacity_follows_the_pods_behind_it() -> None:
 def test_where_it_does_not_apply(setting: dict[str, str]) -> None:
     cluster = Meshed(setting=setting)
     cluster.look()
-    assert cluster.questions == [] and KEY in cluster.source.revisions
+    assert cluster.probed == [] and KEY in cluster.source.revisions
 
 
 def test_it_ends_where_it_does_not_apply_any_more() -> None:
@@ -197,11 +197,11 @@ def went_to(request: Request) -> str:
 def test_where_the_mode_is_enabled_the_service_gets_nothing_before_it_has_answered() -> None:
     """Kubernetes may call a pod ready some time before the Service leads to it."""
     cluster = Meshed(limit=10, setting={"mesh_compatibility_mode": "enabled"})
-    assert cluster.limits() == {SERVICE: 20} and cluster.questions == [SERVICE]
+    assert cluster.limits() == {SERVICE: 20} and cluster.probed == [SERVICE]
     cluster = Meshed(limit=10)
     cluster.says[SERVICE] = (0, "")
     cluster.see(config_map("config-network", mesh_compatibility_mode="enabled"))
-    assert cluster.ready() == [] and cluster.questions[-1] == SERVICE
+    assert cluster.ready() == [] and cluster.probed[-1] == SERVICE
     waiting = cluster.joined.ask(KEY)
     cluster.look(0.05)
     assert went_to(waiting) == "" and cluster.ready() == []
@@ -215,7 +215,7 @@ def test_no_service_address() -> None:
     cluster = Meshed()
     cluster.see(service("None"))
     cluster.look()
-    assert cluster.ready() == [] and cluster.questions == []
+    assert cluster.ready() == [] and cluster.probed == []
 
 
 def test_a_revision_that_is_gone_is_asked_no_more() -> None:
@@ -223,16 +223,16 @@ def test_a_revision_that_is_gone_is_asked_no_more() -> None:
     cluster.says[SERVICE] = (0, "")
     cluster.look()
     cluster.miss(revision())
-    asked = len(cluster.questions)
+    asked = len(cluster.probed)
     cluster.look(60.0)
-    assert len(cluster.questions) == asked
+    assert len(cluster.probed) == asked
 
 
 # --- many of them ---
 
 
 class Held(Meshed):
-    """Questions stay under way until the test ends them."""
+    """Probes stay under way until the test ends them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -252,7 +252,7 @@ class Held(Meshed):
         self.held.append((name, coroutine))
 
 
-def test_a_start_does_not_wait_for_the_questions_of_many_silent_revisions() -> None:
+def test_a_start_does_not_wait_for_the_probes_of_many_silent_revisions() -> None:
     """As when the way to all pods is cut: each silent one takes its time, and nobody is to wait for all the others."""
     cluster = Held()
     for number in range(2 * MESH_ASKED_AT_ONCE):
@@ -267,9 +267,9 @@ def test_a_start_does_not_wait_for_the_questions_of_many_silent_revisions() -> N
     cluster.look(PATIENCE_S)
     cluster.end()
     cluster.turn()
-    asked = len(cluster.questions)
+    asked = len(cluster.probed)
     cluster.end()
-    assert "10.98.0.1:80" in cluster.questions[asked:], "it was asked least often, so it comes first"
+    assert "10.98.0.1:80" in cluster.probed[asked:], "it was asked least often, so it comes first"
     for _, coroutine in cluster.held:
         coroutine.close()
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from activator.control_plane.sources.process.question import Reply, ask_program
+from activator.control_plane.sources.process.program_client import Reply, query_program
 from activator.control_plane.sources.process.sleep import post
 
 
@@ -27,7 +27,7 @@ async def replied(
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        reply = await ask_program(address, "GET /x HTTP/1.1\r\nA: b\r\n", timeout_s, bytes_max)
+        reply = await query_program(address, "GET /x HTTP/1.1\r\nA: b\r\n", timeout_s, bytes_max)
         over.set()
     return reply, asked
 
@@ -64,6 +64,6 @@ def test_what_does_not_come_is_no_reply() -> None:
     assert silent == Reply(problem="no answer within 0.05 s")
     garbage, _ = asyncio.run(replied(b"SSH-2.0\r\n"))
     assert garbage.problem and not garbage.status
-    with_nobody = asyncio.run(ask_program("127.0.0.1:1", "GET / HTTP/1.1\r\n", 1.0))
+    with_nobody = asyncio.run(query_program("127.0.0.1:1", "GET / HTTP/1.1\r\n", 1.0))
     assert with_nobody.problem
     assert asyncio.run(post("127.0.0.1:1", "/sleep", 1.0)).startswith("POST /sleep: ")

@@ -24,7 +24,7 @@ class Reply(NamedTuple):
     problem: str = ""
 
 
-async def ask_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0) -> Reply:
+async def query_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0) -> Reply:
     """Send a request. `head`: request line and fields without `Host` and the end. Without a maximum no body is read."""
     writer: asyncio.StreamWriter | None = None
     try:
