@@ -111,7 +111,7 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._reporting: set[str] = set()
-        self._look_from_s = self._look_every_s = self._look_until_s = 0.0
+        self._tick_from_s = self._tick_every_s = self._tick_until_s = 0.0
         self._is_scheduled = False  # True if a tick is among the events
 
     # --- events ---
@@ -126,7 +126,7 @@ class World:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
             self.check()
-            self._look_again()
+            self._schedule_tick()
 
     def configure(self, machines: dict[str, tuple[Machine, str]], rules: list[GroupRule]) -> None:
         """Set the revisions by key, with their groups."""
@@ -444,29 +444,29 @@ class World:
             self.at(revision.busy_s + machine.idle_s, lambda: self._report(key))
         self.groups.wanted(key, max(wanted, machine.min_scale))
 
-    def look(self, every_s: float, until_s: float) -> None:
+    def tick_every(self, every_s: float, until_s: float) -> None:
         """Schedule periodic ticks from now on, so that time alone can end turns, as in the real loop."""
-        self._look_from_s, self._look_every_s, self._look_until_s = self.now_s, every_s, until_s
-        self._look()
+        self._tick_from_s, self._tick_every_s, self._tick_until_s = self.now_s, every_s, until_s
+        self._tick()
 
-    def _look(self) -> None:
+    def _tick(self) -> None:
         self._is_scheduled = False
         self.groups.tick()
-        self._look_again()
+        self._schedule_tick()
 
-    def _look_again(self) -> None:
+    def _schedule_tick(self) -> None:
         """Schedule the next tick if it may do something; without claims it does nothing."""
-        if self._is_scheduled or self.now_s >= self._look_until_s:
+        if self._is_scheduled or self.now_s >= self._tick_until_s:
             return
         if not any(group.has_claims() for group in self.groups.groups.values()):
             return
-        passed = int((self.now_s - self._look_from_s) / self._look_every_s) + 1
-        at_s = self._look_from_s + passed * self._look_every_s
+        passed = int((self.now_s - self._tick_from_s) / self._tick_every_s) + 1
+        at_s = self._tick_from_s + passed * self._tick_every_s
         if at_s <= self.now_s:  # because the quotient was rounded down
-            at_s += self._look_every_s
-        if at_s <= self._look_until_s:
+            at_s += self._tick_every_s
+        if at_s <= self._tick_until_s:
             self._is_scheduled = True
-            self.at(at_s, self._look)
+            self.at(at_s, self._tick)
 
     # --- invariants ---
 

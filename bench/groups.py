@@ -20,7 +20,7 @@ LOAD_S: Final = 2.0
 SERVICE_S: Final = 0.1
 EVERY_S: Final = (0.1, 0.25, 0.5, 1.0)
 OVERTAKEN_AT_MOST_S: Final = 30.0
-LOOK_S: Final = 0.1
+TICK_S: Final = 0.1
 ENDS_S: Final = 2000.0
 
 
@@ -42,7 +42,7 @@ def run_trace(discipline: str, every_s: float, overtaken_at_most_s: float = OVER
     world.configure(dict.fromkeys("ABC", (machine, "gpu")), [rule])
     for place, name in enumerate(TRACE):
         world.at(1.0 + place * every_s, _arrival(world, name))
-    world.look(LOOK_S, ENDS_S)
+    world.tick_every(TICK_S, ENDS_S)
     world.run(ENDS_S)
     waits = [request.served_s - request.arrival_s for request in world.requests]
     assert all(request.ended == "served" for request in world.requests)

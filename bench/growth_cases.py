@@ -107,7 +107,7 @@ def _audit(world: World, revisions: int) -> Measure:
     def measure() -> float:
         world.loop.defer(lambda: world.auditor.expired(world.loop.now()))
         longest_ns = world.loop.longest_turn_ns()
-        assert world.auditor.looked_total == revisions
+        assert world.auditor.checked_total == revisions
         return longest_ns
 
     return measure

@@ -35,7 +35,7 @@ POINT_MASK: Final = (1 << POINT_BITS) - 1
 FARTHEST: Final = 1 << POINT_BITS  # larger than the distance of any two points
 _HASH_SPARE_BITS: Final = 14  # bits of the hash, of 62, that are not used
 _POSITION_BITS_MIN: Final = 5
-_LOOKS_MAX: Final = 64  # bounds `holds` if many pods are at one position, as slots with one address are
+_STEPS_MAX: Final = 64  # bounds `holds` if many pods are at one position, as slots with one address are
 
 
 @final
@@ -117,9 +117,9 @@ class RoomCircle(RoomStructure):
         if not self.array.holds(tracker):
             return False
         node = self._heads[tracker.room_point >> (POINT_BITS - self._bits)]
-        looks: i64 = _LOOKS_MAX
-        while node.slot != NOWHERE.slot and node is not tracker and looks > 0:
-            looks -= 1
+        steps: i64 = _STEPS_MAX
+        while node.slot != NOWHERE.slot and node is not tracker and steps > 0:
+            steps -= 1
             node = node.room_next
         return node.slot != NOWHERE.slot
 

@@ -47,7 +47,7 @@ from activator.messages import (
 from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
-from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory
+from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory
 from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import unused
@@ -234,7 +234,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        self._tasks.repeat("freed memory", MEMORY_LOOK_S, FreedMemory().look)
+        self._tasks.repeat("freed memory", MEMORY_CHECK_S, FreedMemory().check)
         if orphans.adopt():
             self._tasks.repeat("orphans", orphans.CHECK_S, orphans.Orphans().check)
         try:

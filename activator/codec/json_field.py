@@ -37,7 +37,7 @@ _STRING: Final = 6  # in a value that is a string
 _NESTED: Final = 7  # in a value that is an object or an array
 _SCALAR: Final = 8
 _BEHIND: Final = 9  # behind a value
-_IN_FOUND: Final = 10  # in the value that is looked for
+_IN_FOUND: Final = 10  # in the value that is searched for
 
 _QUOTE: Final = 0x22
 _OPENS_OBJECT: Final = 0x7B
@@ -92,7 +92,7 @@ class FieldScan:
             elif step in (_IN_NAME, _IN_FOUND):
                 pos = self._take_string(data, pos, size)
             else:
-                self._look_at(data[pos], pos)
+                self._scan_byte(data[pos], pos)
                 pos += 1
         self._offset += size
         self._left -= size
@@ -113,7 +113,7 @@ class FieldScan:
         self._step = _BEHIND
         return end + 1
 
-    def _look_at(self, byte: i64, pos: i64) -> None:
+    def _scan_byte(self, byte: i64, pos: i64) -> None:
         """Process one byte outside of strings and nested values."""
         step = self._step
         if step == _SCALAR:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from activator.config.engine_look import EngineLook
+from activator.config.engine_inspection import EngineInspection
 from activator.config.engines import engine_path
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
@@ -48,10 +48,10 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
     return problems
 
 
-def _attempt(at: Place, look: Callable[[], T]) -> T | None:
-    """Return what `look` returns; None, and its problems are reported, if it raises ConfigError."""
+def _attempt(at: Place, inspect: Callable[[], T]) -> T | None:
+    """Return what `inspect` returns; None, and its problems are reported, if it raises ConfigError."""
     try:
-        return look()
+        return inspect()
     except ConfigError as error:
         for problem in error.problems:
             at.advise(problem)
@@ -64,7 +64,7 @@ class _ContainerChecks:
     def __init__(self, config: Config, environ: Mapping[str, str]) -> None:
         self._config = config
         self._environ = environ
-        self._engines: dict[str, EngineLook | None] = {}  # by socket path; None: unusable, already reported
+        self._engines: dict[str, EngineInspection | None] = {}  # by socket path; None: unusable, already reported
 
     def check(self, file: Place) -> None:
         containers, at = self._config.containers, file["containers"]
@@ -93,7 +93,7 @@ class _ContainerChecks:
         except (OSError, http.client.HTTPException) as error:
             at.advise(f"the container engine at {engine.path} does not answer: {error}")
 
-    def _engine(self, at: Place, named: str, where: str = "") -> EngineLook | None:
+    def _engine(self, at: Place, named: str, where: str = "") -> EngineInspection | None:
         try:
             found = engine_path(named, self._environ)
         except ConfigError as error:
@@ -101,9 +101,9 @@ class _ContainerChecks:
                 at.advise(problem, where)
             return None
         if found not in self._engines:
-            look = EngineLook(found)
-            problem = look.problem()
-            self._engines[found] = None if problem else look
+            inspection = EngineInspection(found)
+            problem = inspection.problem()
+            self._engines[found] = None if problem else inspection
             if problem:
                 at.advise(problem, where)
         return self._engines[found]

@@ -152,7 +152,7 @@ def _check_lifetime(at: Place, revision: Revision, process: Process) -> None:
         (bool(readiness.http_get), ("process", "readiness", "http_get"), _USED_UP),
         (readiness.grpc is not None, ("process", "readiness", "grpc"), _USED_UP),
         (revision.activity.busy is not None, ("activity", "busy"), _USED_UP),
-        (revision.waiting_page is not None, ("waiting_page",), "a browser that looks again would use up a copy"),
+        (revision.waiting_page is not None, ("waiting_page",), "a browser that polls the page would use up a copy"),
         (
             any(rule.exempt for rule in revision.queue.rules),
             ("queue", "rules"),

@@ -20,7 +20,7 @@ from activator.runtime.units import KIB
 PAGE_BYTES_MAX: Final = 256 * KIB
 # Bounds of intervals, so that pages, queries to programs, connection checks and comments do not become load.
 REFRESH_MIN_S: Final = 0.5
-LOOKS_MIN_S: Final = 1.0
+CHECK_INTERVAL_MIN_S: Final = 1.0
 COMMENTS_MIN_S: Final = 0.5
 _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
@@ -62,7 +62,7 @@ def _check_activity(at: Place, activity: Activity, has_program: bool) -> None:
     for key in ("websocket", "stream"):
         if getattr(activity, key) not in COUNTS:
             at[key].found("open or traffic")
-    _check_least(at["quiet_after"], activity.quiet_after, LOOKS_MIN_S)
+    _check_least(at["quiet_after"], activity.quiet_after, CHECK_INTERVAL_MIN_S)
     busy = activity.busy
     if busy is None:
         return
@@ -71,7 +71,7 @@ def _check_activity(at: Place, activity: Activity, has_program: bool) -> None:
     target = busy.http_get
     if not (target.startswith("/") and target.isascii() and _is_target(target)):
         at["busy"]["http_get"].found("a path such as /api/status")
-    _check_least(at["busy"]["interval"], busy.interval, LOOKS_MIN_S)
+    _check_least(at["busy"]["interval"], busy.interval, CHECK_INTERVAL_MIN_S)
 
 
 def check_fallbacks(root: Place, revisions: list[Revision]) -> None:

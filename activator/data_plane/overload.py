@@ -32,7 +32,7 @@ CLOSES_KEPT: Final = 1
 NO_QUEUEING: Final = 2
 NO_CONNECTIONS: Final = 3
 
-LOOK_S: Final = 0.1  # interval of the checks
+CHECK_INTERVAL_S: Final = 0.1  # interval of the checks
 DELAY_SAMPLES: Final = 3
 CALM_S: Final = 0.5
 MEMORY_SHARES: Final = (0.8, 0.9, 1.0)  # shares of `limits.memory` that ask for steps 1 to 3
@@ -99,7 +99,7 @@ class Overload:
         self.limits = limits
 
     def start(self) -> None:
-        """Check now and every LOOK_S."""
+        """Check now and every CHECK_INTERVAL_S."""
         self._arm()
 
     def stop(self) -> None:
@@ -108,10 +108,10 @@ class Overload:
             self._timer = None
 
     def _arm(self) -> None:
-        self._due_s = self._now() + LOOK_S
-        self._timer = self._loop.call_later(LOOK_S, self._look)
+        self._due_s = self._now() + CHECK_INTERVAL_S
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_s = self._now()
         self._delays.append(now_s - self._due_s)
         self._arm()  # first, so that an exception does not end the watch

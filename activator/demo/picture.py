@@ -35,7 +35,7 @@ class Snapshot:
         self._tables = tables
         self._key = key
         self.act = ""
-        self.look = ""
+        self.hint = ""
         self.asked_s = 0.0  # when the first request was sent; 0: not yet
         self.client: dict[str, Any] = {}
         self.cold_start: list[tuple[str, float]] = []
@@ -43,10 +43,10 @@ class Snapshot:
         self.most_queued = 0
         self.back_at_zero = False
 
-    def begin(self, act: str, look: str) -> None:
-        """Begin the next act; `look` is the hint for the viewer."""
+    def begin(self, act: str, hint: str) -> None:
+        """Begin the next act; `hint` is the advice for the viewer."""
         self.act = act
-        self.look = look
+        self.hint = hint
 
     def pods(self) -> list[PodTracker]:
         """Return the slots in use, and update `most_ready`."""
@@ -109,7 +109,7 @@ class PlainLines:
         if snapshot.act != self._act:
             self._act = snapshot.act
             print(f"== {snapshot.act}", flush=True)
-            print(f"   {snapshot.look}", flush=True)
+            print(f"   {snapshot.hint}", flush=True)
         processes = " ".join(f"[{tracker.slot}: {STATE_NAMES[tracker.state]}]" for tracker in pods)
         now_s = time.monotonic()
         if processes != self._shown or now_s - self._shown_s >= QUIET_S:
@@ -154,7 +154,7 @@ def frame(snapshot: Snapshot) -> RenderableType:
     """Return one frame of the picture, of a fixed height and at most 80 columns."""
     parts: list[RenderableType] = [
         Text(snapshot.act, style="bold"),
-        Text(snapshot.look),
+        Text(snapshot.hint),
         Text(""),
         _slots(snapshot),
         Text(""),

@@ -55,7 +55,7 @@ class Credentials:
         self._configuration: Configuration | None = None
         self._loader: Any = None  # kubernetes-asyncio's loader of a file
         self._read_s = -NEVER
-        self._looked_s = -NEVER
+        self._checked_s = -NEVER
         self._transport: tuple[Any, ...] = ()
         self.renewals_total = 0
         self.refresh_failures_total = 0
@@ -75,12 +75,12 @@ class Credentials:
 
     async def refresh(self) -> None:
         """Read again what may have changed; call it before each request. On a failure the former credentials stay."""
-        if self._now() - self._looked_s < KUBE_CREDENTIALS_AGE_S or self._configuration is None:
+        if self._now() - self._checked_s < KUBE_CREDENTIALS_AGE_S or self._configuration is None:
             return
         async with self._lock:
-            if self._now() - self._looked_s < KUBE_CREDENTIALS_AGE_S:
+            if self._now() - self._checked_s < KUBE_CREDENTIALS_AGE_S:
                 return
-            self._looked_s = self._now()
+            self._checked_s = self._now()
             try:
                 await self._refresh(self._configuration)
             except CredentialsError as error:
@@ -107,7 +107,7 @@ class Credentials:
         lean_import.prepare("kubernetes_asyncio")
         from kubernetes_asyncio.client import Configuration
 
-        self._read_s = self._looked_s = self._now()
+        self._read_s = self._checked_s = self._now()
         fresh = Configuration()
         fresh.client_side_validation = False
         await _bounded(self._load_into(fresh))

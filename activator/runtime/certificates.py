@@ -115,7 +115,7 @@ class ServerCertificate:
             return "it has no certificate"
         return next(filter(None, (problem_with(*pair) for pair in self._pairs)), "")
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Load the files if they have changed and are valid."""
         stamp = _stamp(self._pairs)
         if stamp == self._loaded:

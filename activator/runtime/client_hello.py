@@ -64,7 +64,7 @@ def listening_context(pairs: list[CertificatePair], min_version: str, protocols:
     context.sslobject_class = _Greeted
     context.sni_callback = choice.choose
     hooks: Any = context
-    hooks._msg_callback = _Look(protocols)  # Python has no other way to read the offered protocols
+    hooks._msg_callback = _AlpnInspector(protocols)  # Python has no other way to read the offered protocols
     return context
 
 
@@ -164,7 +164,7 @@ def _context(min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
     return context
 
 
-class _Look:
+class _AlpnInspector:
     """A callback that checks whether a ClientHello offers protocols, but none of ours."""
 
     def __init__(self, protocols: Sequence[str]) -> None:

@@ -18,9 +18,9 @@ from typing import Final
 from activator.runtime.units import MIB
 
 MEMORY_KEPT_BYTES: Final = 16 * MIB  # freed memory that the allocator keeps at the end of the heap
-MEMORY_GIVEN_BACK_BYTES: Final = 8 * MIB  # more freed memory than this is returned after MEMORY_LOOKS checks
-MEMORY_LOOK_S: Final = 1.0  # the interval between checks
-MEMORY_LOOKS: Final = 3  # consecutive checks that must find too much freed memory
+MEMORY_GIVEN_BACK_BYTES: Final = 8 * MIB  # more freed memory than this is returned after MEMORY_CHECKS checks
+MEMORY_CHECK_S: Final = 1.0  # the interval between checks
+MEMORY_CHECKS: Final = 3  # consecutive checks that must find too much freed memory
 MEMORY_MAPPED_ABOVE_BYTES: Final = MIB  # larger blocks are mapped separately, and unmapped when they are freed
 
 # Constants of malloc.h.
@@ -45,7 +45,7 @@ class FreedMemory:
 
     def __init__(self) -> None:
         self._library: ctypes.CDLL | None = None
-        self._looks = 0  # consecutive checks that have found too much
+        self._checks = 0  # consecutive checks that have found too much
         try:
             library = ctypes.CDLL(None)
             library.mallinfo2.restype = _Mallinfo2
@@ -55,11 +55,11 @@ class FreedMemory:
             return
         self._library = library
 
-    def look(self) -> None:
-        """Return memory to the kernel if MEMORY_LOOKS checks have found too much. A check takes some microseconds."""
-        self._looks = self._looks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
-        if self._looks >= MEMORY_LOOKS and self._library is not None:
-            self._looks = 0
+    def check(self) -> None:
+        """Return memory to the kernel if MEMORY_CHECKS checks have found too much. A check takes some microseconds."""
+        self._checks = self._checks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
+        if self._checks >= MEMORY_CHECKS and self._library is not None:
+            self._checks = 0
             self._library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
 
     def give_back(self) -> None:

@@ -122,7 +122,7 @@ class Reason(Enum):
     HEADERS_TOO_LARGE = "headers_too_large", 431, _RESOURCE_EXHAUSTED, "the header fields exceed the size limit"
     TARGET_TOO_LONG = "target_too_long", 414, _RESOURCE_EXHAUSTED, "the request target exceeds the length limit"
     BODY_TOO_LARGE = "body_too_large", 413, _RESOURCE_EXHAUSTED, "the request body exceeds the size limit"
-    METHOD_NOT_SUPPORTED = "method_not_supported", 501, _UNIMPLEMENTED, "the method CONNECT is not supported"
+    METHOD_NOT_SUPPORTED = "method_not_supported", 501, _UNIMPLEMENTED, "the method is not supported"
     CODING_NOT_SUPPORTED = "coding_not_supported", 501, _UNIMPLEMENTED, "the transfer coding is not supported; only chunked is"
     UPGRADE_NOT_SUPPORTED = "upgrade_not_supported", 501, _UNIMPLEMENTED, "the revision does not accept upgraded connections"
     VERSION_NOT_SUPPORTED = "version_not_supported", 505, _UNIMPLEMENTED, "the HTTP version of the request is not supported"

@@ -48,23 +48,23 @@ class TaskGroupOwner:
         return self.start(name, _shown_as(step, keep_running(step, self._reported(name, backoff), backoff.reset)))
 
     def repeat(
-        self, name: str, interval_s: float, look: Callable[[], None], retry_max_s: float = RETRY_MAX_S
+        self, name: str, interval_s: float, action: Callable[[], None], retry_max_s: float = RETRY_MAX_S
     ) -> asyncio.Task[None]:
-        """Call `look` every `interval_s`, as a task of this owner.
+        """Call `action` every `interval_s`, as a task of this owner.
 
         Exceptions are reported. After several in a row the interval grows, up to `retry_max_s`.
         """
         backoff = Backoff(interval_s, max(interval_s, retry_max_s))
 
         async def step() -> None:
-            look()
+            action()
             await pause(interval_s)
 
         async def run() -> None:
             await pause(interval_s)
             await keep_running(step, self._reported(name, backoff), backoff.reset)
 
-        return self.start(name, _shown_as(look, run()))
+        return self.start(name, _shown_as(action, run()))
 
     async def close(self) -> None:
         """Cancel the tasks that still run, and wait until they have ended."""

@@ -5,8 +5,8 @@ Rules
      involved.
   2. A revision has no samples before its first activity. At most `HISTORY_REVISIONS_MAX` revisions have samples: those
      that were active most recently.
-  3. Reading takes at most `LOOK_SHARE_MAX` of the loop's time, in turns of `LOOK_TURN_S`: with many revisions, samples
-     are taken less often.
+  3. Reading takes at most `SAMPLING_SHARE_MAX` of the loop's time, in turns of `SAMPLING_TURN_S`: with many revisions,
+     samples are taken less often.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from lb.tracker import READY
 HISTORY_INTERVAL_S: Final = 10.0  # the least time between two samples
 HISTORY_SPAN_S: Final = 3600.0
 HISTORY_REVISIONS_MAX: Final = 500  # some 10 KiB each
-LOOK_SHARE_MAX: Final = 0.002  # the largest share of the loop's time
-LOOK_TURN_S: Final = 0.001
+SAMPLING_SHARE_MAX: Final = 0.002  # the largest share of the loop's time
+SAMPLING_TURN_S: Final = 0.001
 
 _SAMPLES_MAX: Final = int(HISTORY_SPAN_S / HISTORY_INTERVAL_S)
 _DIGITS: Final = 4  # significant digits in the output
@@ -94,10 +94,10 @@ class History:
 
     async def step(self) -> None:
         """Take a sample, and wait until the next one is due."""
-        took_s = await self.look()
-        await pause(max(HISTORY_INTERVAL_S, took_s / LOOK_SHARE_MAX))
+        took_s = await self.take_samples()
+        await pause(max(HISTORY_INTERVAL_S, took_s / SAMPLING_SHARE_MAX))
 
-    async def look(self) -> float:
+    async def take_samples(self) -> float:
         """Take one sample of every revision. Return how much of the loop's time it took, in seconds."""
         began_s = self._now()
         since_s, self._read_s = began_s - self._read_s, began_s
@@ -106,7 +106,7 @@ class History:
         for one in self._statistics():
             if not one.dropped:
                 current[one.key] = self._take(one, since_s)
-            if self._now() - began_s >= LOOK_TURN_S:
+            if self._now() - began_s >= SAMPLING_TURN_S:
                 took_s += self._now() - began_s
                 await pause(0.0)
                 began_s = self._now()

@@ -74,7 +74,7 @@ class Listen(Message, frozen=True, tag=True):
     sockets: tuple[SocketGiven, ...]
 
 
-class LookAtCertificates(Message, frozen=True, tag=True):
+class CheckCertificates(Message, frozen=True, tag=True):
     """Check the files of the certificates, which may have been replaced."""
 
 
@@ -135,7 +135,7 @@ ToWorker = (
     | Link
     | AllowGrants
     | Listen
-    | LookAtCertificates
+    | CheckCertificates
     | Reconfigure
     | Settle
     | SetLogLevel

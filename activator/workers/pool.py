@@ -39,6 +39,7 @@ from activator.workers.messages import (
     AllowGrants,
     Answer,
     Begun,
+    CheckCertificates,
     FromWorker,
     GetProfile,
     GetSnapshot,
@@ -46,7 +47,6 @@ from activator.workers.messages import (
     GetTasks,
     Link,
     Listening,
-    LookAtCertificates,
     Members,
     Reconfigure,
     RequestsCounted,
@@ -121,7 +121,7 @@ class WorkerPool(Workers, WorkerListener):
         await self._lifecycle.start()
         self._tasks.repeat("workers", WORKER_WATCH_S, self._lifecycle.watch)
         self._tasks.repeat("statistics", STATISTICS_INTERVAL_S, self._collect)
-        self._tasks.repeat("certificates", CERTIFICATE_CHECK_S, self._look_at_certificates)
+        self._tasks.repeat("certificates", CERTIFICATE_CHECK_S, self._check_certificates)
 
     async def serve(self) -> None:
         self._is_serving = True
@@ -201,8 +201,8 @@ class WorkerPool(Workers, WorkerListener):
         assert isinstance(plan, SocketChange)
         self._sockets.change(plan)
         if self._is_serving:
-            self._sockets.look_at_certificates()
-            self._send_to_all(LookAtCertificates())
+            self._sockets.check_certificates()
+            self._send_to_all(CheckCertificates())
             self._assignment.assign()
 
     def reconfigure(self, config: Config) -> None:
@@ -222,9 +222,9 @@ class WorkerPool(Workers, WorkerListener):
         for worker in self._lifecycle.taking_part():
             worker.send(message)
 
-    def _look_at_certificates(self) -> None:
-        if self._sockets.look_at_certificates():
-            self._send_to_all(LookAtCertificates())
+    def _check_certificates(self) -> None:
+        if self._sockets.check_certificates():
+            self._send_to_all(CheckCertificates())
 
     # --- figures ---
 

@@ -30,7 +30,7 @@ from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
-from activator.runtime.memory import MEMORY_LOOK_S, FreedMemory, resident_bytes
+from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, resident_bytes
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
 from activator.runtime.wire import Wire
@@ -43,6 +43,7 @@ from activator.workers.messages import (
     Answer,
     Begin,
     Begun,
+    CheckCertificates,
     End,
     FromWorker,
     GetProfile,
@@ -52,7 +53,6 @@ from activator.workers.messages import (
     Link,
     Listen,
     Listening,
-    LookAtCertificates,
     Members,
     Reconfigure,
     RequestsCounted,
@@ -170,8 +170,8 @@ class Worker:
         elif isinstance(message, Listen):
             comes = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
             self._tasks.start("listeners", serving.listen(message, deque(comes)))
-        elif isinstance(message, LookAtCertificates):
-            serving.look_at_certificates()
+        elif isinstance(message, CheckCertificates):
+            serving.check_certificates()
         elif isinstance(message, Reconfigure):
             serving.telemetry.set(message.config)
             serving.data.reconfigure(message.config)
@@ -204,7 +204,7 @@ class Worker:
             return
         self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(Alive()))
         self._tasks.repeat("log", LOG_WINDOW_S, self._serving.telemetry.sweep)
-        self._tasks.repeat("freed memory", MEMORY_LOOK_S, FreedMemory().look)
+        self._tasks.repeat("freed memory", MEMORY_CHECK_S, FreedMemory().check)
         self.send(Begun())
 
     async def _end(self, serving: Serving) -> None:
@@ -316,9 +316,9 @@ class Serving:
         listener = self._listening[number] = ListeningSocket(sock, wanted, certificate, sock.family == socket.AF_UNIX)
         await self._server.open(listener)
 
-    def look_at_certificates(self) -> None:
+    def check_certificates(self) -> None:
         """Check the files of the certificates."""
-        self._server.look_at_certificates()
+        self._server.check_certificates()
 
     # --- figures ---
 

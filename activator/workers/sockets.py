@@ -109,14 +109,14 @@ class SharedSockets:
             listener.close()
         self._listeners = []
 
-    def look_at_certificates(self) -> bool:
+    def check_certificates(self) -> bool:
         """Check the files of the certificates. True if one was replaced by a valid one."""
         replaced = False
         for listener in self._listeners:
             certificate = listener.certificate
             if certificate is not None:
                 before = certificate.reloads_total
-                certificate.look()
+                certificate.check()
                 replaced = replaced or certificate.reloads_total != before
         return replaced
 

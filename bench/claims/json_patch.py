@@ -34,7 +34,7 @@ class JsonPatchStarter(SharedStarter):
         return await self._patched(operations)
 
     async def _leave(self) -> None:
-        index = (await self._look()).of(self.holder.uid)
+        index = (await self._read_table()).of(self.holder.uid)
         if index is not None and not await self._patched(self._removal(index)):
             raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others in the meantime")
 

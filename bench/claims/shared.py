@@ -109,7 +109,7 @@ class SharedStarter(Starter):
 
     # --- for the ways -----------------------------------------------------------------------------------------------
 
-    async def _look(self) -> Table:
+    async def _read_table(self) -> Table:
         self._last_read = await self._get()
         return self._table(self._last_read)
 

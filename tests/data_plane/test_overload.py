@@ -14,9 +14,9 @@ from activator.config.model.kinds import Size
 from activator.config.model.listeners import Limits
 from activator.data_plane.overload import (
     CALM_S,
+    CHECK_INTERVAL_S,
     CLOSES_KEPT,
     DELAY_SAMPLES,
-    LOOK_S,
     NO_CONNECTIONS,
     NO_QUEUEING,
     NORMAL,
@@ -45,7 +45,7 @@ class Loop:
     def cancel(self) -> None:
         self.timers.clear()
 
-    def look(self, late_s: float = 0.0) -> None:
+    def check(self, late_s: float = 0.0) -> None:
         ((due_s, callback),) = self.timers
         self.timers.clear()
         self.now_s = due_s + late_s
@@ -71,9 +71,9 @@ class Watched:
         assert taken == self.watch.taken()
         return taken
 
-    def looks(self, count: int, late_s: float = 0.0) -> None:
+    def checks(self, count: int, late_s: float = 0.0) -> None:
         for _ in range(count):
-            self.loop.look(late_s)
+            self.loop.check(late_s)
 
 
 STEPS = {
@@ -82,7 +82,7 @@ STEPS = {
     NO_QUEUEING: (True, True, False),
     NO_CONNECTIONS: (True, True, True),
 }
-LOOKS_PER_STEP = int(CALM_S / LOOK_S) + 1
+CHECKS_PER_STEP = int(CALM_S / CHECK_INTERVAL_S) + 1
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ LOOKS_PER_STEP = int(CALM_S / LOOK_S) + 1
 def test_memory(used: int, step: int, caplog: pytest.LogCaptureFixture) -> None:
     worker = Watched(memory=Size(100 * MIB))
     worker.resident = used * MIB
-    worker.looks(1)
+    worker.checks(1)
     assert worker.taken() == STEPS[step]
     if step == NO_CONNECTIONS:
         (record,) = caplog.records
@@ -105,7 +105,7 @@ def test_memory(used: int, step: int, caplog: pytest.LogCaptureFixture) -> None:
 def test_without_a_limit_memory_is_not_read() -> None:
     worker = Watched()
     worker.resident = 1 << 50
-    worker.looks(10)
+    worker.checks(10)
     assert worker.taken() == STEPS[NORMAL]
 
 
@@ -114,9 +114,9 @@ def test_without_a_limit_memory_is_not_read() -> None:
 )
 def test_a_late_loop(late_s: float, step: int) -> None:
     worker = Watched()
-    worker.looks(DELAY_SAMPLES - 1, late_s)
+    worker.checks(DELAY_SAMPLES - 1, late_s)
     assert worker.taken() == STEPS[NORMAL]
-    worker.looks(1, late_s)
+    worker.checks(1, late_s)
     assert worker.taken() == (False, step >= NO_QUEUEING, step >= NO_CONNECTIONS), "connections are kept"
 
 
@@ -124,24 +124,24 @@ def test_one_long_turn_is_no_overload() -> None:
     """Such as a process that was stopped."""
     worker = Watched()
     for _ in range(10):
-        worker.looks(1, 60.0)
-        worker.looks(1)
+        worker.checks(1, 60.0)
+        worker.checks(1)
     assert worker.taken() == STEPS[NORMAL]
 
 
 def test_no_delay_is_too_long() -> None:
     worker = Watched(loop_delay=0.0)
-    worker.looks(10, 60.0)
+    worker.checks(10, 60.0)
     assert worker.taken() == STEPS[NORMAL]
 
 
 def test_many_connections() -> None:
     worker = Watched()
     worker.registry.limit_connections(1)
-    worker.looks(1)
+    worker.checks(1)
     assert worker.taken() == STEPS[CLOSES_KEPT], "the one of the visit"
     worker.registry.limit_connections(2)
-    worker.looks(LOOKS_PER_STEP)
+    worker.checks(CHECKS_PER_STEP)
     assert worker.taken() == STEPS[NORMAL]
 
 
@@ -149,13 +149,13 @@ def test_back_to_normal_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     worker = Watched(memory=Size(MIB))
     worker.resident = 2 * MIB
-    worker.looks(3)
+    worker.checks(3)
     worker.resident = 1
     began_s = worker.loop.now_s
     taken = STEPS[NO_CONNECTIONS]
     for step in (NO_QUEUEING, CLOSES_KEPT, NORMAL):
         while worker.taken() == taken:
-            worker.looks(1)
+            worker.checks(1)
         taken = worker.taken()
         assert taken == STEPS[step]
     assert worker.loop.now_s - began_s <= 2.0
@@ -175,14 +175,14 @@ def test_memory_that_is_free_again_opens_connections_though_the_loop_is_late(cap
     worker_closes = "responses close their connections, and new connections are rejected"
     worker = Watched(memory=Size(MIB))
     worker.resident = 2 * MIB
-    worker.looks(1)
-    worker.looks(DELAY_SAMPLES, 2.0)
+    worker.checks(1)
+    worker.checks(DELAY_SAMPLES, 2.0)
     assert worker.taken() == STEPS[NO_CONNECTIONS]
     worker.resident = 1
-    worker.looks(3 * LOOKS_PER_STEP, 2.0)
+    worker.checks(3 * CHECKS_PER_STEP, 2.0)
     assert worker.taken() == (False, True, False)
     worker.resident = 2 * MIB
-    worker.looks(1, 2.0)
+    worker.checks(1, 2.0)
     assert worker.taken() == STEPS[NO_CONNECTIONS]
     assert [record.getMessage() for record in caplog.records[-2:]] == [
         "overload reduced; still in effect: requests that would have to wait are rejected",
@@ -193,9 +193,9 @@ def test_memory_that_is_free_again_opens_connections_though_the_loop_is_late(cap
 def test_a_reload_changes_the_limits_and_stop_ends_the_checks() -> None:
     worker = Watched(memory=Size(MIB))
     worker.resident = 2 * MIB
-    worker.looks(1)
+    worker.checks(1)
     worker.watch.configure(Limits())
-    worker.looks(3 * LOOKS_PER_STEP)
+    worker.checks(3 * CHECKS_PER_STEP)
     assert worker.taken() == STEPS[NORMAL]
     worker.watch.stop()
     worker.watch.stop()

@@ -22,7 +22,7 @@ from tests.e2e.running import OWN_PROCESSES, PROGRAMS, SERVING, Activator, confi
 IDLE_S: Final = 0.2
 MANNERS: Final = ("plain", "forks", "stubborn", "crashes")
 CLIENTS: Final = 8  # two revisions of each kind, a client each
-LOOKS: Final = 50
+SAMPLES: Final = 50
 PATIENCE_S: Final = 600.0
 
 
@@ -84,7 +84,7 @@ def test_no_request_fails_and_nothing_is_left_behind(run_activator: RunActivator
     activator = run_activator(configured([revision(number, tmp_path) for number in range(CLIENTS)]))
     for number in range(CLIENTS):
         assert ask(activator.address, request(host=f"r{number}.test")).status == 200
-    before = min(descriptors(activator) for _ in range(LOOKS))  # some are open for a moment, to read /proc
+    before = min(descriptors(activator) for _ in range(SAMPLES))  # some are open for a moment, to read /proc
 
     clients = [Cycles(activator, number, cycles // CLIENTS) for number in range(CLIENTS)]
     for one in clients:

@@ -46,10 +46,10 @@ def test_files_that_change_while_they_are_looked_at(tmp_path: Path) -> None:
     served = Overtaken(tls)
     whole = Path(tls.key).read_bytes()
     Path(tls.key).write_bytes(b"half of a key")
-    served.look()
+    served.check()
     assert (served.reloads_total, served.refused_total) == (0, 1)
     Path(tls.key).write_bytes(whole)
-    served.look()
+    served.check()
     assert (served.reloads_total, served.refused_total) == (1, 1)
 
 
@@ -78,7 +78,7 @@ def test_a_certificate_of_another_type_replaces_the_one_before(
     served = ServerCertificate(tls)
     for key_type in (*types, *types):
         write(tls, key_type)
-        served.look()
+        served.check()
         written = ssl.PEM_cert_to_DER_cert(Path(tls.certificate).read_text())
         assert served_by(served.context) == written
     assert (served.reloads_total, served.refused_total) == (4, 0)

@@ -194,7 +194,7 @@ def a_cluster() -> Any:
         declared=lambda: {"serving": 66, "at_zero": 67, "not_ready": 68},
         contested_hosts=lambda: 69,
         owned=lambda: 72,
-        looks=Of(looks_total=70, errors_total=71),
+        diagnostics=Of(lists_total=70, errors_total=71),
     )
 
 

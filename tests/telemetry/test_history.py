@@ -15,7 +15,7 @@ from activator.telemetry.history import (
     HISTORY_INTERVAL_S,
     HISTORY_REVISIONS_MAX,
     HISTORY_SPAN_S,
-    LOOK_TURN_S,
+    SAMPLING_TURN_S,
     History,
     between,
     quantiles,
@@ -26,9 +26,9 @@ from tests.telemetry.revision_figures import a_throttler, read_from, throttlers
 KEY = "ns/r0"
 
 
-def looked(history: History, clock: ManualClock, times: int = 1) -> None:
+def sampled(history: History, clock: ManualClock, times: int = 1) -> None:
     for _ in range(times):
-        asyncio.run(history.look())
+        asyncio.run(history.take_samples())
         clock.now_s += HISTORY_INTERVAL_S
 
 
@@ -36,13 +36,13 @@ def test_a_sample_is_the_difference_between_two_looks() -> None:
     clock = ManualClock()
     one = a_throttler(KEY, requests=7)
     history = History(read_from({KEY: one}), clock.now)
-    looked(history, clock)
-    assert history.shown() == {KEY: {}}, "one look makes no difference"
+    sampled(history, clock)
+    assert history.shown() == {KEY: {}}, "one sample makes no difference"
     one.counters.requests_total += 50
     one.counters.codes[503] = one.counters.codes.get(503, 0) + 20
     for _ in range(50):
         one.counters.traffic.duration.observe(0.002)
-    looked(history, clock, 2)
+    sampled(history, clock, 2)
     shown = history.shown([KEY, "ns/unknown"])[KEY]
     assert shown["age_s"] == [20.0, 10.0]
     assert shown["rate"] == [5.0, 0.0]
@@ -54,7 +54,7 @@ def test_a_sample_is_the_difference_between_two_looks() -> None:
 def test_a_revision_that_does_nothing_keeps_nothing() -> None:
     clock = ManualClock()
     history = History(read_from(throttlers(20)), clock.now)
-    looked(history, clock, 3)
+    sampled(history, clock, 3)
     assert history.shown() == {}
 
 
@@ -62,9 +62,9 @@ def test_another_revision_of_the_same_name_begins_at_zero() -> None:
     clock = ManualClock()
     known = {KEY: a_throttler(KEY, requests=100)}
     history = History(read_from(known), clock.now)
-    looked(history, clock, 2)
+    sampled(history, clock, 2)
     known[KEY] = a_throttler(KEY, requests=10)
-    looked(history, clock)
+    sampled(history, clock)
     assert history.shown()[KEY]["rate"] == [0.0, 1.0]
 
 
@@ -72,16 +72,16 @@ def test_one_that_is_gone_is_forgotten() -> None:
     clock = ManualClock()
     known = {KEY: a_throttler(KEY, requests=1)}
     history = History(read_from(known), clock.now)
-    looked(history, clock, 2)
+    sampled(history, clock, 2)
     known.clear()
-    looked(history, clock)
+    sampled(history, clock)
     assert history.shown() == {}
 
 
 def test_the_samples_of_an_hour_are_kept() -> None:
     clock = ManualClock()
     history = History(read_from({KEY: a_throttler(KEY, requests=1)}), clock.now)
-    looked(history, clock, 1 + 2 * int(HISTORY_SPAN_S / HISTORY_INTERVAL_S))
+    sampled(history, clock, 1 + 2 * int(HISTORY_SPAN_S / HISTORY_INTERVAL_S))
     ages = history.shown()[KEY]["age_s"]
     assert len(ages) == HISTORY_SPAN_S / HISTORY_INTERVAL_S
     assert ages[0] == HISTORY_SPAN_S and ages[-1] == HISTORY_INTERVAL_S
@@ -91,12 +91,12 @@ def test_those_that_did_something_last_are_kept() -> None:
     clock = ManualClock()
     known = throttlers(HISTORY_REVISIONS_MAX + 3, requests=1)
     history = History(read_from(known), clock.now)
-    looked(history, clock)
+    sampled(history, clock)
     kept = history.shown()
     assert len(kept) == HISTORY_REVISIONS_MAX
     assert KEY not in kept and f"ns/r{HISTORY_REVISIONS_MAX + 2}" in kept
     known[KEY].counters.requests_total += 1
-    looked(history, clock)
+    sampled(history, clock)
     assert KEY in history.shown() and len(history.shown()) == HISTORY_REVISIONS_MAX
 
 
@@ -108,7 +108,7 @@ def test_many_revisions_are_looked_at_in_turns_of_the_loop() -> None:
         return [statistics.revision(one) for one in known.values()]
 
     def slow_now() -> float:
-        clock.now_s += LOOK_TURN_S / 4
+        clock.now_s += SAMPLING_TURN_S / 4
         return clock.now_s
 
     turns = 0
@@ -119,15 +119,15 @@ def test_many_revisions_are_looked_at_in_turns_of_the_loop() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async def look() -> float:
+    async def samples() -> float:
         other = asyncio.get_running_loop().create_task(count_turns())
-        took_s = await History(costly, slow_now).look()
+        took_s = await History(costly, slow_now).take_samples()
         other.cancel()
         return took_s
 
-    took_s = asyncio.run(look())
+    took_s = asyncio.run(samples())
     assert turns >= 10
-    assert took_s == pytest.approx(clock.now_s - 1000.0, rel=0.5), "what it says decides how often it looks"
+    assert took_s == pytest.approx(clock.now_s - 1000.0, rel=0.5), "what it says decides how often it samples"
 
 
 @given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60), st.floats(0.01, 1.0))

@@ -262,7 +262,7 @@ function in_view() {
   }
   return found;
 }
-async function look_back() {
+async function load_curves() {
   const seen = in_view();
   if (open && rows.get(open) && !seen.includes(rows.get(open))) seen.push(rows.get(open));
   if (!seen.length) return;
@@ -377,7 +377,7 @@ document.addEventListener('keydown', event => {
 
 // --- again and again -----------------------------------------------------------------------------------------------
 
-async function look() {
+async function poll() {
   const began_ms = performance.now();
   const answer = await ask('/debug/overview').catch(error => { kept_until_ms = 0; throw error; });
   if (!answer.ok) { kept_until_ms = 0; throw new Error('status ' + answer.status); }
@@ -399,11 +399,11 @@ async function look() {
   }
   last = began_ms;
   await details();
-  if (performance.now() - asked_ms > CURVES_MS) { asked_ms = performance.now(); await look_back(); }
+  if (performance.now() - asked_ms > CURVES_MS) { asked_ms = performance.now(); await load_curves(); }
 }
 async function again() {
   if (!document.hidden) {
-    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
+    try { await poll(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
   }
   setTimeout(again, rows.size > ROWS_OFTEN ? SELDOM_MS : OFTEN_MS);
 }

@@ -18,7 +18,7 @@ from activator.runtime.errors import WireError
 from activator.runtime.reasons import Reason
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
-_LOOK_BACK: Final = 2  # bytes of the head's end that an earlier piece may contain
+_OVERLAP: Final = 2  # bytes of the head's end that an earlier piece may contain
 
 
 class LenientResponseParser(ResponseParser):
@@ -27,7 +27,7 @@ class LenientResponseParser(ResponseParser):
     def __init__(self, sink: ResponseSink) -> None:
         super().__init__(sink)
         self._old: bytes = b""  # the incomplete head
-        self._looked: int = 0  # the end of the head does not begin before this offset
+        self._searched: int = 0  # the end of the head does not begin before this offset
 
     def retire(self) -> None:
         self._old = b""
@@ -43,15 +43,15 @@ class LenientResponseParser(ResponseParser):
             blank = len(begun) - len(begun.lstrip(b"\r\n"))
             begun = begun[blank:]
             pos += blank
-        end = _HEAD_END.search(begun, self._looked)
+        end = _HEAD_END.search(begun, self._searched)
         if end is None:
             if len(begun) > RESPONSE_HEAD_BYTES_MAX:
                 raise WireError(Reason.BAD_RESPONSE, "the head is too large")
             self._old = begun
-            self._looked = max(len(begun) - _LOOK_BACK, 0)
+            self._searched = max(len(begun) - _OVERLAP, 0)
             return len(data)
         self._old = b""
-        self._looked = 0
+        self._searched = 0
         head = in_order(begun[: end.end()])
         if super()._read_head(head + begun[end.end() :], 0) != len(head):
             raise WireError(Reason.BAD_RESPONSE, "the head does not end where it should")

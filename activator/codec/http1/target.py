@@ -196,7 +196,7 @@ def _check_method(method: bytes) -> None:
     if not method or method.translate(None, _TOKEN):
         raise WireError(Reason.BAD_REQUEST, "the method is not a token")
     if method == b"CONNECT":
-        raise WireError(Reason.METHOD_NOT_SUPPORTED, "")
+        raise WireError(Reason.METHOD_NOT_SUPPORTED, "CONNECT")
 
 
 def _encoded(target: bytes) -> bytes:

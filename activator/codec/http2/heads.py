@@ -232,7 +232,7 @@ class RequestReader:
         protocol = self._protocol
         if method == b"CONNECT":
             if not protocol:
-                raise WireError(Reason.METHOD_NOT_SUPPORTED, "")
+                raise WireError(Reason.METHOD_NOT_SUPPORTED, "CONNECT")
             if protocol.lower() != b"websocket":
                 raise WireError(Reason.UPGRADE_NOT_SUPPORTED, "")
             self._method = b"GET"

@@ -19,7 +19,7 @@ MODES: Final = (MODE_PROXY, MODE_TRANSPARENT)
 
 TRANSPARENT_SETTLE_S: Final = 5.0
 TRANSPARENT_DWELL_S: Final = 10.0
-TRANSPARENT_LOOK_INTERVAL_S: Final = 300.0
+TRANSPARENT_MEASURE_INTERVAL_S: Final = 300.0
 TRANSPARENT_AFTER_MISTAKE_S: Final = 3600.0
 ALWAYS_IN_PATH: Final = -1  # as a burst capacity
 
@@ -62,7 +62,7 @@ class Transparent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     look_interval: Annotated[
         Duration,
         doc("The time out of the path after which the activator enters it, to see whether there are requests.", "10m"),
-    ] = Duration(TRANSPARENT_LOOK_INTERVAL_S)
+    ] = Duration(TRANSPARENT_MEASURE_INTERVAL_S)
     after_mistake: Annotated[
         Duration,
         doc(

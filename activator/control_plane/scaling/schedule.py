@@ -19,7 +19,7 @@ import msgspec
 from activator.config.model.scaling import WEEKDAYS, ScheduledScale
 
 ZONES_MAX: Final = 256  # cached time zones
-LOOK_S: Final = 1800.0  # step on days on which clocks change; offsets change at whole half hours
+STEP_S: Final = 1800.0  # step on days on which clocks change; offsets change at whole half hours
 
 _DAY_MINUTES: Final = 1440
 
@@ -72,7 +72,7 @@ def _next_of(entry: ScheduledMinimum, wall_s: float) -> float:
                 if wall_s < at_s < found:
                     found = at_s
     if _local(entry.time_zone, found).utcoffset() != local.utcoffset():
-        found = min(found, (wall_s // LOOK_S + 1.0) * LOOK_S)  # the hour may not exist on that day
+        found = min(found, (wall_s // STEP_S + 1.0) * STEP_S)  # the hour may not exist on that day
     return found
 
 

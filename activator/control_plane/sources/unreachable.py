@@ -22,7 +22,7 @@ from activator.messages import Change, Load, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from lb.tracker import DRAINING
 
-LOOK_INTERVAL_S: Final = 0.1  # bounds the cost for thousands of pods, each probed every few milliseconds
+CHECK_INTERVAL_S: Final = 0.1  # bounds the cost for thousands of pods, each probed every few milliseconds
 
 log = logging.getLogger("activator.probing")
 
@@ -57,7 +57,7 @@ class UnreachableRevisions:
         now_s = self._now()
         if key not in self.patience_s or now_s < self._next_check_s.get(key, 0.0):
             return
-        self._next_check_s[key] = now_s + LOOK_INTERVAL_S
+        self._next_check_s[key] = now_s + CHECK_INTERVAL_S
         self.pod_causes.report(key, self._prober.failing(key), now_s)
         self._judge(key)
 

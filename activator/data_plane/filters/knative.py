@@ -21,7 +21,7 @@ class KnativeFilter(Filter):
         self.dialect = dialect
 
     def on_arrival(self, request: Exchange) -> None:
-        fields = self.dialect.look(request.head)
+        fields = self.dialect.fields_of(request.head)
         answer = fields.answer
         if answer is not None:
             request.respond(answer.head(), answer.body, is_success=False, is_logged=False)

@@ -128,7 +128,7 @@ class KnativeDialect:
         self.passes_through: bool = passes_through
         self.probes_total: int = 0
 
-    def look(self, head: RequestHead) -> KnativeFields:
+    def fields_of(self, head: RequestHead) -> KnativeFields:
         """Return the Knative fields of a request head, after one pass over it.
 
         All relevant names begin with K, except Host and the kubelet's User-Agent; other lines cost a check of their

@@ -6,8 +6,8 @@ Rules
      streams, and the window of a stream its data. Heads and replies to PING and SETTINGS have no window: a client that
      leaves UNTAKEN_BYTES_MAX of them untaken is not read.
   3. The end of the connection, in any way, disconnects the clients of all its streams.
-  4. While there are streams, a check runs every LOOK_S for slow request bodies, for responses that the client does not
-     take, and for a frame that does not end.
+  4. While there are streams, a check runs every CHECK_INTERVAL_S for slow request bodies, for responses that the client
+     does not take, and for a frame that does not end.
   5. A drain announces the end, names the last stream after everything in flight has arrived (which the reply to a PING
      shows), and closes after the last stream has ended (RFC 9113 6.8).
   6. A client that closes its side of the TCP connection has disconnected, because it can open no windows any more.

@@ -199,11 +199,11 @@ class Server:
         if server is not None:  # otherwise a drain has closed it
             server.close()
 
-    def look_at_certificates(self) -> None:
+    def check_certificates(self) -> None:
         """Reload certificate files at once instead of at the next periodic check."""
         for listener in self._servers:
             if listener.certificate is not None:
-                listener.certificate.look()
+                listener.certificate.check()
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float, refuse_queued: Callable[[], int]) -> bool:
         """Stop accepting and wait for responses in progress; return False if some were cut at the timeout.

@@ -78,7 +78,7 @@ class Listeners:
                     remove_file(listener.address)
                 listener.socket.close()
             return
-        server.look_at_certificates()
+        server.check_certificates()
         if change.opened or change.leaving:
             self._leaving.extend(change.leaving)
             self._tasks.start("listeners", self._apply_change(server, change))
@@ -93,8 +93,8 @@ class Listeners:
             for listener in change.opened:
                 await server.open(listener)
                 if listener.certificate is not None:
-                    look = listener.certificate.look
-                    self._watches[listener] = self._tasks.repeat("certificate", CERTIFICATE_CHECK_S, look)
+                    check = listener.certificate.check
+                    self._watches[listener] = self._tasks.repeat("certificate", CERTIFICATE_CHECK_S, check)
             for listener in change.leaving:
                 server.close(listener, self._is_left(listener))
                 self._leaving.remove(listener)

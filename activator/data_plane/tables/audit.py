@@ -85,7 +85,7 @@ class Auditor(Periodic):
         self._check: RevisionCheck | None = None
         self._left: int = 0  # remaining steps of this turn
         self._deferred: bool = False  # the next turn continues
-        self.looked_total: int = 0  # revisions checked
+        self.checked_total: int = 0  # revisions checked
 
     def arm(self) -> None:
         self._wheel.arm(self, self._now() + AUDIT_INTERVAL_S)
@@ -99,7 +99,7 @@ class Auditor(Periodic):
         if not self._deferred:  # also after an exception in the previous round
             self._continue()
 
-    def look_at(self, throttler: RevisionThrottler) -> None:
+    def check(self, throttler: RevisionThrottler) -> None:
         """Check one revision completely in this turn."""
         check = self._begin(throttler)
         while check is not None:
@@ -125,7 +125,7 @@ class Auditor(Periodic):
         return throttler.key not in self._tables.distrusted and not self._tables.is_rebuilding(throttler.key)
 
     def _begin(self, throttler: RevisionThrottler) -> RevisionCheck | None:
-        self.looked_total += 1
+        self.checked_total += 1
         self._left -= CHECK_STEPS
         try:
             throttler.table.check_room()

@@ -103,12 +103,12 @@ class Rebuild:
                 self.table.begin_trial(home)
             leases.append(lease)
             homes.append(home)
-        self._look_back(removal)
+        self._collect_removed(removal)
         throttler.move(self.table, leases, homes)
         self._old.abandon()  # last: releasing the old slots earlier would lose them after a failure in between
         return removal
 
-    def _look_back(self, removal: Removal) -> None:
+    def _collect_removed(self, removal: Removal) -> None:
         for tracker in self._old.slots:
             if tracker.state == EMPTY:
                 continue

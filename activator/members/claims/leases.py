@@ -56,7 +56,7 @@ class LeaseStarter(Starter):
         self._mine: dict[int, Seat] = {}  # seats of this holder, as of the last list
         self._refused: int | None = None  # the index whose name was taken at the last attempt
 
-    async def _look(self) -> Table:
+    async def _read_table(self) -> Table:
         seats = await self._seats()
         table = Table((seat.index, seat.holder.uid) for seat in seats)
         refused, self._refused = self._refused, None

@@ -126,7 +126,7 @@ class Starter(ABC):
 
     async def _round(self) -> int | None:
         """Return the index, or None if the claim needs another round."""
-        table = await self._look()
+        table = await self._read_table()
         mine = table.of(self.holder.uid)
         if mine is not None and not table.is_shared(mine):
             return await self._settled(table, mine)
@@ -160,7 +160,7 @@ class Starter(ABC):
         return won
 
     @abstractmethod
-    async def _look(self) -> Table:
+    async def _read_table(self) -> Table:
         """Return the indexes with their holders, by a consistent read. Raises KubeError, MembershipError."""
 
     @abstractmethod

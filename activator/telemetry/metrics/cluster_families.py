@@ -57,8 +57,8 @@ class KnativeView(ClusterView, Protocol):
     def scale_fallback(self) -> ScaleView: ...
 
 
-class LooksView(Protocol):
-    looks_total: int
+class DiagnosticsView(Protocol):
+    lists_total: int
     errors_total: int
 
 
@@ -66,7 +66,7 @@ class DeclarationsView(Protocol):
     """The figures that are also read if Activations and annotated Services declare revisions."""
 
     @property
-    def looks(self) -> LooksView: ...
+    def diagnostics(self) -> DiagnosticsView: ...
     def declared(self) -> dict[str, int]: ...
     def owned(self) -> int: ...
     def contested_hosts(self) -> int: ...
@@ -138,13 +138,13 @@ DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
     counter(
         "activator_pod_looks",
         "Lists of a revision's pods, made to find out why none is ready.",
-        lambda view: view.looks.looks_total,
+        lambda view: view.diagnostics.lists_total,
         why='`rest_client_requests_total{verb="list"}` counts all lists, including those of watches.',
     ),
     counter(
         "activator_pod_look_errors",
         "Such lists that the API server refused or did not answer.",
-        lambda view: view.looks.errors_total,
+        lambda view: view.diagnostics.errors_total,
         why="`rest_client_requests_total` does not distinguish these calls from others of the same verb.",
     ),
 )

@@ -8,7 +8,7 @@ from activator.control_plane.groups.rule import GroupRule, MemberRule
 from bench.group_world import Machine, Request, World, WorldError
 
 ENDS_S = 4000.0  # by then everything has ended: each request takes seconds, each start some
-LOOK_S = 0.5  # how often it is looked at what time alone changes
+TICK_S = 0.5  # how often it is looked at what time alone changes
 RESOURCES = ("gpu_memory", "memory")
 
 
@@ -39,7 +39,7 @@ def _run(rng: Random) -> World:
             )
         for _ in range(rng.randint(0, 2)):
             world.at(world.now_s + rng.random() * spread_s, lambda: _reload(world, keys, rng))
-    world.look(LOOK_S, world.now_s + spread_s + 400.0)
+    world.tick_every(TICK_S, world.now_s + spread_s + 400.0)
     world.run(ENDS_S)
     _judge_end(world)
     return world
@@ -135,7 +135,7 @@ def _judge_order(world: World, rule: GroupRule) -> None:
             line = world.revisions[key].line
             if key != request.key and line:
                 late_s = request.arrival_s - line[0].arrival_s - patience_s
-                if late_s > LOOK_S:
+                if late_s > TICK_S:
                     raise WorldError(f"{request.key} overtakes {key} {late_s} s too late")
 
     world.judge = judge

@@ -26,7 +26,7 @@ def at(text: str, zone: str = BERLIN, fold: int = 0) -> float:
 
 
 def changes(schedule: tuple[ScheduledMinimum, ...], from_s: float, until_s: float) -> list[tuple[str, int]]:
-    """What an autoscaler sees that looks at the times that it is given: local times in Berlin, and the minimum then."""
+    """What an autoscaler sees that steps at the times that it is given: local times in Berlin, and the minimum then."""
     seen = [(from_s, minimum_at(schedule, from_s))]
     now_s = from_s
     while (now_s := next_change_s(schedule, now_s)) < until_s:
@@ -110,20 +110,20 @@ def test_days_on_which_clocks_are_changed(from_: str, until: str, day: str, expe
     st.sampled_from(["2026-03-07", "2026-03-28", "2026-04-04", "2026-10-03", "2026-10-24", "2026-10-31", "2026-06-01"]),
 )
 def test_no_change_lies_between_two_looks(entries: list[tuple[int, int, list[str], str, int]], day: str) -> None:
-    """The oracle looks every quarter of an hour, over two days on which clocks are changed somewhere."""
+    """The oracle steps every quarter of an hour, over two days on which clocks are changed somewhere."""
     schedule = tuple(
         entry(_hour(from_), _hour(until), " ".join(days), zone, least) for from_, until, days, zone, least in entries
     )
     start = datetime.fromisoformat(day).replace(tzinfo=UTC)
-    look_s, least = start.timestamp(), minimum_at(schedule, start.timestamp())
-    looks = 0
+    step_s, least = start.timestamp(), minimum_at(schedule, start.timestamp())
+    steps = 0
     for quarter in range(2 * 96):
         now_s = (start + timedelta(minutes=15 * quarter)).timestamp()
-        while look_s <= now_s:
-            look_s, least = next_change_s(schedule, look_s), minimum_at(schedule, look_s)
-            looks += 1
+        while step_s <= now_s:
+            step_s, least = next_change_s(schedule, step_s), minimum_at(schedule, step_s)
+            steps += 1
         assert minimum_at(schedule, now_s) == least
-    assert looks <= 2 * (96 + 1)
+    assert steps <= 2 * (96 + 1)
 
 
 def _hour(quarter: int) -> str:

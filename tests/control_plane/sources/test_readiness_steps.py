@@ -1,4 +1,4 @@
-"""How often and for how long a program that starts is looked at."""
+"""How often and for how long a program that starts is checked at."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def advance(clock: ManualClock, seconds: float) -> None:
     clock.now_s += seconds
 
 
-@pytest.mark.parametrize(("late_s", "looks"), [(60.0, 2), (0.9, 1)])
-def test_a_pause_of_the_process_takes_nothing_from_a_start(late_s: float, looks: int) -> None:
+@pytest.mark.parametrize(("late_s", "checks"), [(60.0, 2), (0.9, 1)])
+def test_a_pause_of_the_process_takes_nothing_from_a_start(late_s: float, checks: int) -> None:
     async def story() -> None:
         clock = ManualClock()
-        looked: list[float] = []
+        checked: list[float] = []
 
-        async def look() -> bool:
-            looked.append(clock.now())
-            asyncio.get_running_loop().call_soon(lambda: advance(clock, late_s))  # while it waits for the next look
-            return len(looked) == 2
+        async def check() -> bool:
+            checked.append(clock.now())
+            asyncio.get_running_loop().call_soon(lambda: advance(clock, late_s))  # while it waits for the next check
+            return len(checked) == 2
 
-        assert await until_answered(look, 0.1, 0.5, clock.now) == (looks == 2)
-        assert len(looked) == looks
+        assert await until_answered(check, 0.1, 0.5, clock.now) == (checks == 2)
+        assert len(checked) == checks
 
     asyncio.run(story())
 

@@ -56,7 +56,7 @@ def in_flight(joined: Joined, address: str = HERE) -> int:
 
 def audited(joined: Joined) -> dict[str, int]:
     joined.tables._restructured.add(KEY)
-    joined.auditor.look_at(joined.throttler())
+    joined.auditor.check(joined.throttler())
     joined.do()
     return joined.worker.mismatch_totals
 

@@ -59,15 +59,15 @@ def test_where_all_is_well_nothing_is_found_and_the_quiet_are_not_looked_at() ->
     for number in range(100):
         joined.do(RevisionSet(RevisionSpec(key=f"ns/quiet{number}")))
     assert audited(joined) == {}
-    assert joined.auditor.looked_total == 101
+    assert joined.auditor.checked_total == 101
     for request in requests:
         request.release()
     joined.tables.loads()
     assert audited(joined) == {}
-    looked = joined.auditor.looked_total
-    assert looked <= 102
+    checked = joined.auditor.checked_total
+    assert checked <= 102
     assert audited(joined) == {}
-    assert joined.auditor.looked_total == looked, "nothing has happened: nothing is looked at"
+    assert joined.auditor.checked_total == checked, "nothing has happened: nothing is checked"
 
 
 def test_a_slot_that_counts_other_than_its_leases_is_counted_anew() -> None:
@@ -155,12 +155,12 @@ def test_a_revision_that_cannot_be_looked_at_is_condemned_and_the_others_go_on_b
     joined.auditor.expired(joined.clock.now())
     assert KEY in joined.tables.distrusted
     assert requests[-1].ends == ["revision_failed"]
-    assert joined.auditor.looked_total == 8, "one that raised has not ended the looking"
+    assert joined.auditor.checked_total == 8, "one that raised has not ended the checks"
     unreadable.release()
     joined.do()
     assert (KEY in joined.tables.distrusted, joined.throttler().queue.failure) == (False, None)
     assert audited(joined) == {"invariant": 1}
-    assert joined.auditor.looked_total == 12
+    assert joined.auditor.checked_total == 12
 
 
 def test_a_rebuild_that_was_lost_is_asked_for_again() -> None:
@@ -351,7 +351,7 @@ def turns(joined: Joined) -> int:
     return count
 
 
-def test_a_look_at_a_large_revision_is_cut_into_turns() -> None:
+def test_a_check_of_a_large_revision_is_cut_into_turns() -> None:
     joined = large()
     assert turns(joined) == 4
     joined.do(seen("p0", PodStatus.NOT_READY, address="10.0.0.0:80"))
@@ -359,18 +359,18 @@ def test_a_look_at_a_large_revision_is_cut_into_turns() -> None:
     assert joined.worker.mismatch_totals == {}
 
 
-def test_a_look_at_many_revisions_is_cut_into_turns() -> None:
+def test_a_check_of_many_revisions_is_cut_into_turns() -> None:
     joined = Joined()
     count = AUDIT_STEPS_PER_TURN
     joined.do(*(RevisionSet(replace(SPEC, key=f"ns/r{number}")) for number in range(count)))
     joined.auditor.expired(joined.clock.now())
     per_turn = AUDIT_STEPS_PER_TURN // CHECK_STEPS
-    assert joined.auditor.looked_total == per_turn
+    assert joined.auditor.checked_total == per_turn
     assert joined.clock.turn() == 1
-    assert joined.auditor.looked_total == 2 * per_turn
+    assert joined.auditor.checked_total == 2 * per_turn
     while joined.clock.turn():
         pass
-    assert joined.auditor.looked_total == count
+    assert joined.auditor.checked_total == count
 
 
 @pytest.mark.parametrize("slot", [0, 2 * AUDIT_STEPS_PER_TURN, PODS - 1])
@@ -504,11 +504,11 @@ def test_an_auditor_that_raises_in_the_middle_of_a_round_goes_on_with_the_next()
     joined.tables._hooks = deaf = Deaf()
     with pytest.raises(RuntimeError, match="nor that it cannot"):
         joined.auditor.expired(joined.clock.now())
-    assert (joined.auditor.looked_total, failures) == (1, [])
+    assert (joined.auditor.checked_total, failures) == (1, [])
     deaf.failures.clear()
     joined.tables.distrusted.clear()
     joined.auditor.expired(joined.clock.now())
-    assert joined.auditor.looked_total == 3
+    assert joined.auditor.checked_total == 3
 
 
 def test_loads_that_cannot_be_sent_are_sent_the_next_time() -> None:

@@ -224,7 +224,7 @@ def test_a_pod_carries_what_its_source_says_and_else_what_its_revision_does() ->
     table = joined.throttler().table
     limits = {tracker.identity: int(tracker.limit) for tracker in table.slots[:3]}
     assert (limits, table.in_flight) == ({"p1": 5, "p2": 0, "p3": 0}, 10), "a table made anew has them too"
-    joined.auditor.look_at(joined.throttler())
+    joined.auditor.check(joined.throttler())
     joined.do()
     assert joined.worker.mismatch_totals == {}
     for request in requests:

@@ -217,7 +217,7 @@ class Disagreement(RuleBasedStateMachine):
     @rule()
     def breaks(self) -> None:
         self.world.throttler().table.capacity += 1
-        self.world.auditor.look_at(self.world.throttler())
+        self.world.auditor.check(self.world.throttler())
         self.world.settle()
 
     @rule(seconds=st.sampled_from([0.2, 5.0, 70.0]))
@@ -286,7 +286,7 @@ class Disagreement(RuleBasedStateMachine):
         assert throttler.table.in_flight == sum(request.lease is not None for request in self.requests)
         if KEY not in world.worker.parked and not len(world.worker.queue):
             world.tables._restructured.add(KEY)
-            world.auditor.look_at(throttler)
+            world.auditor.check(throttler)
             found = dict(world.worker.mismatch_totals)
             world.settle()
             assert world.worker.mismatch_totals == found, "the table is not what the model says"

@@ -347,7 +347,7 @@ def test_a_suspicion_whose_time_has_passed_does_not_go_on_in_the_new_table() -> 
     assert again is not None and again is not suspect
     assert again.suspect_until_s == 0.0 and again.has_room
     found = dict(joined.worker.mismatch_totals)
-    joined.auditor.look_at(throttler)
+    joined.auditor.check(throttler)
     joined.finish()
     assert joined.worker.mismatch_totals == found
     joined.check()
@@ -455,11 +455,11 @@ def test_the_auditor_asks_again_only_where_nothing_comes_any_more(distrusted: bo
     joined = Large()
     begin(joined, distrusted)
     joined.turns(6)
-    looked = joined.auditor.looked_total
+    checked = joined.auditor.checked_total
     joined.tables._changed.add(KEY)
     joined.auditor.expired(joined.clock.now())
     joined.clock.turn()
-    assert joined.hooks.told == [] and joined.auditor.looked_total == looked, "it is under way"
+    assert joined.hooks.told == [] and joined.auditor.checked_total == checked, "it is under way"
     joined.turn()
     joined.auditor.expired(joined.clock.now())
     assert joined.hooks.told == [], "another part has come"

@@ -104,7 +104,7 @@ def test_a_pod_that_moves_away_and_back_while_it_carries_something_is_where_its_
     table = joined.throttler().table
     live = [one.address for one in table.slots[: table.length] if one.is_routable()]
     assert live == ["[fd00::1]:80"]
-    joined.auditor.look_at(joined.throttler())
+    joined.auditor.check(joined.throttler())
     joined.do()
     assert joined.worker.mismatch_totals == {}
 
@@ -119,7 +119,7 @@ def test_a_table_made_anew_finds_a_pod_where_it_is_and_not_where_it_still_carrie
     table = joined.throttler().table
     assert [one.address for one in table.slots[: table.length] if one.is_routable()] == ["10.0.0.1:80"]
     assert table.in_flight == 1 and request.ends == ["granted"]
-    joined.auditor.look_at(joined.throttler())
+    joined.auditor.check(joined.throttler())
     joined.do()
     assert joined.worker.mismatch_totals == {}
 

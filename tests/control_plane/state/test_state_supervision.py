@@ -247,9 +247,9 @@ def test_a_condemned_revision_that_goes_takes_its_condemnation_along() -> None:
     joined.do(RevisionGone(KEY))
     assert (joined.tables.distrusted, joined.tables.applied) == ({}, {})
     joined.do(RevisionSet(SPEC), seen("p1"))
-    looked = joined.auditor.looked_total
+    checked = joined.auditor.checked_total
     joined.auditor.expired(joined.clock.now())
-    assert joined.auditor.looked_total == looked + 1
+    assert joined.auditor.checked_total == checked + 1
     assert joined.hooks.told == [] or not any(isinstance(one, RevisionBroken) for one in joined.hooks.told)
     request = Request(joined.throttler())
     request.ask(joined.clock.now())

@@ -83,7 +83,7 @@ def test_what_is_for_pods_is_what_came_without_what_is_for_us(fields: list[tuple
     kept.append(("K-Proxy-Request", "activator"))
     dialect = KnativeDialect(lambda _target: "", "cluster.local")
     edits = HeadEdits()
-    found = dialect.look(head)
+    found = dialect.fields_of(head)
     found.edit(edits)
     dialect.edit(edits, "10.0.0.1:80", "ns/app")
     sent = edits.apply(head)

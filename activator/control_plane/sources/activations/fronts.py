@@ -59,7 +59,7 @@ from activator.runtime.clock import NEVER, Now
 ENTRY_LINGERS_S: Final = 60.0  # how long a port is served after our slices have stopped showing it
 ENTRY_RETRY_S: Final = 60.0  # A port that could not be bound is not chosen again within this time.
 _ENTRIES: Final = ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1
-_JITTER: Final = 0.2  # Share of the look interval, so that looks at many Services are spread over time.
+_JITTER: Final = 0.2  # Share of the measurement interval, so that measurements of many Services are spread over time.
 
 
 class FrontOutcome(NamedTuple):

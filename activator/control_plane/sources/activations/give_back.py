@@ -59,13 +59,13 @@ class GiveBack:
     async def step(self) -> None:
         """Wait, then do one step of each Service that is due."""
         await self._pause(GIVE_BACK_INTERVAL_S)
-        await self.look()
+        await self.step_due()
 
     def wake(self) -> None:
         """Retry everything that has failed: the API answers again."""
         self._next.clear()
 
-    async def look(self) -> None:
+    async def step_due(self) -> None:
         """Do one step of each Service that is due."""
         waiting = self._fronts.to_give_back()
         for memory in (self._since, self._next):

@@ -2,7 +2,7 @@
 
     watches ──► ActivationSource ──► a pass per revision ──► changes ──► state worker
     loads ──► ActivationScaling ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
-    (pods are wanted and none answers) ──► PodLooks ──► the cause ──► ActivationSource
+    (pods are wanted and none answers) ──► PodDiagnostics ──► the cause ──► ActivationSource
 
 Of several replicas of the activator, each knows and serves all revisions; ActivationScaling and Reconciler handle only
 those that this replica owns (`replicas.py`).
@@ -48,7 +48,7 @@ from activator.control_plane.sources.activations.objects import (
     Workload,
 )
 from activator.control_plane.sources.activations.other_targets import OtherTargets, Place
-from activator.control_plane.sources.activations.pod_looks import PodLooks
+from activator.control_plane.sources.activations.pod_diagnostics import PodDiagnostics
 from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
 from activator.control_plane.sources.activations.scaling import ActivationScaling
 from activator.control_plane.sources.activations.source import ActivationSource
@@ -128,7 +128,7 @@ class ActivationsMode(ClusterMode):
         )
         self._scaling = ActivationScaling(now, wall_s, self.replicas, self.source.scaled)
         self.autoscaler = self._scaling.autoscaler
-        self.looks = PodLooks(self.client, self.source.pods_listed, now, pause)
+        self.diagnostics = PodDiagnostics(self.client, self.source.pods_listed, now, pause)
         self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
         for one in (self.reconciler, self.others, self.give_back):
             self.client.outage.on_end(one.wake)
@@ -160,7 +160,7 @@ class ActivationsMode(ClusterMode):
         self._workloads = [deployments, stateful_sets]
         self._watch_all(HTTP_ROUTES, source.route_objects)
         self._watch_fronts()
-        self._tasks.keep_running("pod looks", self.looks.step)
+        self._tasks.keep_running("pod diagnostics", self.diagnostics.step)
         self._tasks.keep_running("other targets", self.others.step)
         self._tasks.keep_running("giving back", self.give_back.step)
         self._tasks.repeat("scaling", SCALE_TICK_S, self._scale, retry_max_s=SCALE_TICK_S)
@@ -196,7 +196,7 @@ class ActivationsMode(ClusterMode):
         """Handle the present load of a revision."""
         self.replicas.receive(load)
         if load.in_flight or load.queued:
-            self.looks.expedite(load.key)
+            self.diagnostics.expedite(load.key)
         revision = self.source.revisions.get(load.key)
         is_served = revision is not None and revision.served is not None
         waits = is_served and load.queued > 0 and not self.source.answers.has_answer(load.key)
@@ -256,7 +256,7 @@ class ActivationsMode(ClusterMode):
         self._scaling.load(load)
         self.fronts.receive_load(load)
         if load.in_flight or load.queued:
-            self.looks.expedite(load.key)
+            self.diagnostics.expedite(load.key)
 
     def _writers_changed(self) -> None:
         """Give up revisions that this replica no longer owns, and schedule a pass of those that it owns now."""
@@ -339,7 +339,7 @@ class ActivationsMode(ClusterMode):
         self._contested.pop(key, None)
         self.replicas.drop_revision(key)
         self._scaling.drop_revision(key)
-        self.looks.set(key, None)
+        self.diagnostics.set(key, None)
         if key in self._awaited:
             self._await_pods(key, False)
 
@@ -362,7 +362,7 @@ class ActivationsMode(ClusterMode):
         workload = source.workload_of(key)
         is_starting = workload is not None and not ready and source.wanted.get(key, running) > 0
         labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
-        self.looks.set(key, labels or None)
+        self.diagnostics.set(key, labels or None)
         place = source.target_of(key)
         if place is not None:
             self.others.expedite(place, not ready and source.wanted.get(key, running) != 0)

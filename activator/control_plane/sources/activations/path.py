@@ -8,10 +8,11 @@ Rules
      settled, for the grace to zero.
   3. The activator leaves the path only for a busy revision: requests have arrived for the dwell without a gap, none is
      queued, the capacity is ample, and fewer pods would not do. For an idle one it stays until it is at zero.
-  4. After the look interval out of the path it steps in to measure the load, if fewer pods may be wanted.
+  4. After the measurement interval out of the path it steps in to measure the load, if fewer pods may be wanted.
   5. A request directly after the scale to zero may come from a client that had kept a connection to a pod, or from a
      new client; both arrive on a new connection. The activator therefore stays in the path, where it sees all
-     connections, for the look interval. After several such zeros in a row it stays longer, up to `after_mistake_s`.
+     connections, for the measurement interval. After several such zeros in a row it stays longer, up to
+     `after_mistake_s`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from activator.runtime.clock import NEVER
 
 ALWAYS: Final = -1  # a burst capacity: stay in the path
 BUSY_GAP_S: Final = 2.0  # A revision without a request for this time is no longer busy.
-LOOK_S: Final = 1.0  # between two decisions on a revision in the path that has pods
+DECISION_INTERVAL_S: Final = 1.0  # between two decisions on a revision in the path that has pods
 LISTEN_S: Final = 1.0  # until every replica listens on a port that our slices show
 DUE_MIN_S: Final = 0.02  # the shortest time between two decisions without an event
 # A request within this time after the scale to zero, or the grace if longer, may come from a kept connection.
@@ -40,7 +41,7 @@ class Reason(Enum):
     NO_POD = "NoPod"
     STARTING = "Starting"
     LIMIT = "Limit"
-    LOOKING = "Looking"
+    MEASURING = "Looking"
     KEPT_CONNECTIONS = "KeptConnections"
     LEAVING = "Leaving"
     AMPLE = "CapacityIsAmple"
@@ -57,7 +58,7 @@ class PathRule(NamedTuple):
     limit: int
     settle_s: float
     dwell_s: float
-    look_interval_s: float
+    measure_interval_s: float
     after_mistake_s: float
     grace_s: float
     stable_s: float
@@ -128,7 +129,7 @@ def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
         state = state._replace(last_s=now_s, busy_s=busy_s, requests_total=seen.requests_total)
         if state.zero_s != NEVER and state.went_out:
             if now_s - state.zero_s < max(rule.grace_s, MISTAKE_MIN_S):
-                stays_s = grown_s(rule.look_interval_s, state.mistakes, rule.after_mistake_s, MISTAKE_GROWTH)
+                stays_s = grown_s(rule.measure_interval_s, state.mistakes, rule.after_mistake_s, MISTAKE_GROWTH)
                 state = state._replace(distrust_s=now_s + stays_s, mistakes=min(state.mistakes + 1, MISTAKES_MAX))
             else:
                 state = state._replace(mistakes=0)
@@ -211,9 +212,9 @@ def _goal(rule: PathRule, seen: PathSeen, state: PathState) -> tuple[Position, R
             return Position.ALONE, reason, False
         return Position.BESIDE, reason, False
     if state.position is Position.OUT:
-        is_due = state.since_s != NEVER and seen.now_s >= state.since_s + rule.look_interval_s
+        is_due = state.since_s != NEVER and seen.now_s >= state.since_s + rule.measure_interval_s
         if is_due and _is_reducible(rule, seen):
-            return Position.ALONE, Reason.LOOKING, False
+            return Position.ALONE, Reason.MEASURING, False
         return Position.OUT, Reason.AMPLE, False
     if state.leaving:
         return Position.OUT, Reason.LEAVING, True
@@ -227,7 +228,7 @@ def _in_reason(rule: PathRule, seen: PathSeen, state: PathState) -> Reason:
         return Reason.KEPT_CONNECTIONS
     if rule.limit and rule.burst > 0 and seen.ready * rule.limit - seen.in_flight < rule.burst:
         return Reason.LIMIT
-    return Reason.LOOKING
+    return Reason.MEASURING
 
 
 def _is_held(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
@@ -243,11 +244,11 @@ def _due_s(rule: PathRule, seen: PathSeen, state: PathState) -> float:
     """Return the earliest time at which the decision may change without a new observation."""
     now_s = seen.now_s
     if state.since_s == NEVER:  # the change of a watch is awaited
-        return now_s + LOOK_S
-    times = [now_s + LOOK_S]
+        return now_s + DECISION_INTERVAL_S
+    times = [now_s + DECISION_INTERVAL_S]
     if state.position is Position.OUT:
         if seen.ready and rule.burst != ALWAYS:
-            times = [state.since_s + rule.look_interval_s] if _is_reducible(rule, seen) else [NEVER]
+            times = [state.since_s + rule.measure_interval_s] if _is_reducible(rule, seen) else [NEVER]
         else:
             times = [state.since_s + LISTEN_S]
     else:

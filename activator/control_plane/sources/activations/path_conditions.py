@@ -14,7 +14,7 @@ _SENTENCES: Final = {
     Reason.NO_POD: "There is no pod: the first request starts one.",
     Reason.STARTING: "No pod answers yet: requests wait in the activator.",
     Reason.LIMIT: "Requests come through the activator, because only it enforces the limit of a pod.",
-    Reason.LOOKING: "Requests come through the activator, so that their number is known.",
+    Reason.MEASURING: "Requests come through the activator, so that their number is known.",
     Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients may keep connections to pods.",
     Reason.AMPLE: "The capacity is ample: requests go to the pods directly. Their number is not known.",
 }
@@ -23,11 +23,11 @@ _SENTENCES: Final = {
 def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
     """Return the condition for a position. `reason` None: another replica decides."""
     # Steps on the way to a position are not reported, because each would be a write.
-    status, why = "True", reason or Reason.LOOKING
+    status, why = "True", reason or Reason.MEASURING
     if position is Position.OUT:
         status, why = "False", Reason.AMPLE
     elif why in (Reason.LEAVING, Reason.AMPLE):
-        why = Reason.LOOKING
+        why = Reason.MEASURING
     return ConditionSpec(IN_PATH, status, why.value, _SENTENCES[why])
 
 

@@ -1,7 +1,7 @@
-"""Refreshes the list of an engine's containers after every change, and every LOOK_S in any case.
+"""Refreshes the list of an engine's containers after every change, and every REFRESH_INTERVAL_S in any case.
 
 Events of the engine only trigger a new list; their content is not used. So a lost event costs a late refresh, many
-events cost one refresh per LOOK_PAUSE_S, and a broken connection needs no catching up.
+events cost one refresh per REFRESH_PAUSE_S, and a broken connection needs no catching up.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from activator.control_plane.sources.container.streams import JsonLines, NoStrea
 from activator.runtime.backoff import Backoff
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause, wait_for
 
-LOOK_S: Final = 60.0  # without an event
-LOOK_PAUSE_S: Final = 0.25  # between two refreshes
+REFRESH_INTERVAL_S: Final = 60.0  # without an event
+REFRESH_PAUSE_S: Final = 0.25  # between two refreshes
 AGAIN_INITIAL_S: Final = 0.5  # after a broken connection; grows up to the maximum
 AGAIN_MAX_S: Final = 5.0
 ACTIONS: Final = frozenset(
@@ -30,17 +30,17 @@ log = logging.getLogger("activator.container")
 
 
 class Watcher:
-    """The loop that calls `look` on events of the engine and every LOOK_S; an error is logged, and retried."""
+    """Calls `refresh` on events of the engine and every REFRESH_INTERVAL_S; an error is logged, and retried."""
 
-    def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: Engine, tasks: TaskGroupOwner, refresh: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._tasks = tasks
-        self._refresh = look
+        self._refresh = refresh
         self._changed = asyncio.Event()
         self._refresh_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
         self._listen_backoff = Backoff(AGAIN_INITIAL_S, AGAIN_MAX_S)
         self._is_away = False
-        self.looks_total = 0
+        self.refreshes_total = 0
         self.problem = ""  # why the last refresh failed
 
     def expedite(self) -> None:
@@ -57,14 +57,14 @@ class Watcher:
 
     async def _refresh_and_rest(self) -> None:
         self._changed.clear()
-        self.looks_total += 1
+        self.refreshes_total += 1
         await self._refresh()
         if self._is_away:
             log.info("the container engine at %s answers again", self._engine.path)
         self._is_away, self.problem = False, ""
         self._refresh_backoff.reset()
-        await wait_for(self._changed, LOOK_S)
-        await pause(LOOK_PAUSE_S)
+        await wait_for(self._changed, REFRESH_INTERVAL_S)
+        await pause(REFRESH_PAUSE_S)
 
     def _refresh_failed(self, error: Exception) -> float:
         if isinstance(error, EngineAwayError | EngineError):

@@ -59,7 +59,7 @@ SCALER_HANDSHAKE_S: Final = 5.0  # until a connection has HTTP/2's settings
 SCALER_IDLE_S: Final = 300.0  # a connection without a call is closed; KEDA connects again for its next one
 SCALER_ALIVE_S: Final = 60.0  # between two pings of a quiet connection, and until one without an answer is closed
 SCALER_CLOSE_S: Final = 1.0  # for the streams to end normally; the others are cancelled
-STREAM_LOOK_S: Final = 60.0  # between two checks of a stream's revision
+STREAM_CHECK_S: Final = 60.0  # between two checks of a stream's revision
 STREAM_AGAIN_S: Final = 5.0  # between two repeated messages while requests are queued
 METRIC_NAME: Final = "activator"
 
@@ -154,8 +154,8 @@ class ExternalScaler:
                 elif is_active is not sent or self._figures.waits(key):
                     sent = is_active
                     await call.write(IsActiveResponse(result=is_active).SerializeToString())
-                look_s = self._again_s if self._figures.waits(key) else STREAM_LOOK_S
-                await wait_for(changed, min(active_for_s or look_s, look_s))
+                check_s = self._again_s if self._figures.waits(key) else STREAM_CHECK_S
+                await wait_for(changed, min(active_for_s or check_s, check_s))
         finally:
             self._figures.unwatch(key, changed)
 

@@ -1,7 +1,7 @@
 """Fixed pods from a file that another program writes: read when it changes, and applied as a whole or not at all.
 
 Rules
-  1. The file is checked every PODS_FILE_LOOK_S, in a thread, because a file system may hang. It may be replaced or
+  1. The file is checked every PODS_FILE_CHECK_S, in a thread, because a file system may hang. It may be replaced or
      written in place.
   2. A list whose end is recognizable takes effect at once: JSON, YAML in brackets, or YAML whose last line is `...`.
      The beginning of any other YAML list is also a valid list, so such a file has to be unchanged for
@@ -31,7 +31,7 @@ from activator.runtime.units import KIB, MIB
 from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_address import problem_with as problem_with_unix
 
-PODS_FILE_LOOK_S: Final = 1.0
+PODS_FILE_CHECK_S: Final = 1.0
 PODS_FILE_QUIET_S: Final = 3.0  # without a change: the writer has finished
 PODS_FILE_BYTES_MAX: Final = 4 * MIB
 PODS_FILE_YAML_BYTES_MAX: Final = 256 * KIB  # it is parsed in Python, at about 100 KiB a second
@@ -139,7 +139,7 @@ class PodsFile:
     async def step(self) -> None:
         """Check the file, and wait until the next check."""
         await self.check()
-        await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
+        await self._wait(asyncio.Event(), PODS_FILE_CHECK_S)
 
     async def check(self) -> None:
         """Read the file if it has changed, and apply the content once it is complete."""

@@ -56,8 +56,8 @@ from lb.registry import default_name, names
 from lb.rng import Rng
 
 CONCURRENCY_REPORT_S: Final = 1.0  # between two reports to Knative's autoscaler
-SCALE_LOOK_S: Final = 1.0  # between two checks for an unreachable autoscaler while requests wait
-MESH_LOOK_S: Final = 60.0  # the longest time between two checks for meshes
+SCALE_CHECK_S: Final = 1.0  # between two checks for an unreachable autoscaler while requests wait
+MESH_CHECK_S: Final = 60.0  # the longest time between two checks for meshes
 MESH_REPAIR_S: Final = 1.0  # the pause after an internal error in such a check
 
 log = logging.getLogger("activator.knative")
@@ -261,13 +261,13 @@ class KnativeMode(ClusterMode):
     def _start_checks(self) -> None:
         tasks = self._tasks
         tasks.repeat("reports", CONCURRENCY_REPORT_S, self.reporter.report, retry_max_s=CONCURRENCY_REPORT_S)
-        tasks.repeat("scale fallback", SCALE_LOOK_S, self._check_autoscaler, retry_max_s=SCALE_LOOK_S)
+        tasks.repeat("scale fallback", SCALE_CHECK_S, self._check_autoscaler, retry_max_s=SCALE_CHECK_S)
         tasks.keep_running("mesh", self._detect_meshes, Backoff(MESH_REPAIR_S, MESH_REPAIR_S))
 
     async def _detect_meshes(self) -> None:
         due_s = self.fallback.step()
         if due_s > 0.0:
-            await wait_for(self.fallback.has_work, min(due_s, MESH_LOOK_S))
+            await wait_for(self.fallback.has_work, min(due_s, MESH_CHECK_S))
         else:
             await pause(0.0)
 

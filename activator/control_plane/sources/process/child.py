@@ -217,11 +217,11 @@ class ChildProcess(Unit):
         return cause
 
     async def _answered_in_time(self, interval_s: float, timeout_s: float) -> bool:
-        looks = self._owner.tasks.start("other port", self._find_other_port())
+        search = self._owner.tasks.start("other port", self._find_other_port())
         try:
             return await until_answered(self._answers, interval_s, timeout_s, self._owner.now, self._step_share())
         finally:
-            looks.cancel()
+            search.cancel()
 
     async def _find_other_port(self) -> None:
         """Report once if the program, while it starts, listens on one other port and not on the one it was given.

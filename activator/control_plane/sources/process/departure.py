@@ -25,9 +25,9 @@ from activator.runtime.process_stat import PARENT, SESSION, STARTED, STATE, stat
 from activator.runtime.tasks import pause
 
 PROGRAM_MARK: Final = "ACTIVATOR_PROGRAM"
-LOOK_INITIAL_S: Final = 0.005
-LOOK_MAX_S: Final = 0.5
-EMPTY_LOOK_MAX_S: Final = 0.1  # while a program ends by itself: the next one may wait for its port
+CHECK_INITIAL_S: Final = 0.005
+CHECK_MAX_S: Final = 0.5
+EMPTY_CHECK_MAX_S: Final = 0.1  # while a program ends by itself: the next one may wait for its port
 REPORT_AFTER_S: Final = 10.0  # a process that cannot be killed waits in the kernel, for example for a device
 NAMED_MAX: Final = 3  # processes that a cause lists by name
 
@@ -81,7 +81,7 @@ class Remains:
 
     async def until_empty(self, timeout_s: float, now: Now) -> None:
         """Return when nothing of the program is alive, or after the time."""
-        began_s, steps = now(), Backoff(LOOK_INITIAL_S, EMPTY_LOOK_MAX_S)
+        began_s, steps = now(), Backoff(CHECK_INITIAL_S, EMPTY_CHECK_MAX_S)
         while await self.living():
             left_s = timeout_s - (now() - began_s)
             if left_s <= 0.0:
@@ -100,7 +100,7 @@ class Remains:
         If `may_give_up()`, return after REPORT_AFTER_S at the latest: the reaper continues when the activator ends.
         """
         signal_group(self.group, signal.SIGKILL)
-        steps, waited_s = Backoff(LOOK_INITIAL_S, LOOK_MAX_S), 0.0
+        steps, waited_s = Backoff(CHECK_INITIAL_S, CHECK_MAX_S), 0.0
         while left := await self.living():
             if waited_s >= REPORT_AFTER_S and may_give_up():
                 return

@@ -78,12 +78,12 @@ def ports_of(processes: Iterable[int]) -> dict[int, int]:
 def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
     """Return, for each socket, the first of these processes that has it open; sockets without one are left out."""
     found: dict[int, int] = {}
-    looked = 0
+    examined = 0
     for process in processes:
-        if len(found) == len(sockets) or looked > DESCRIPTORS_MAX:
+        if len(found) == len(sockets) or examined > DESCRIPTORS_MAX:
             break
         descriptors = _sockets_of(process, DESCRIPTORS_MAX)
-        looked += len(descriptors)
+        examined += len(descriptors)
         for inode in sockets & descriptors:
             found.setdefault(inode, process)
     return found

@@ -20,7 +20,7 @@ READINESS_STEP_MIN_S: Final = 0.002
 READINESS_STEP_SHARE: Final = 0.05
 # Whether a port listens is asked of the kernel, which takes 50 us, or longer with many listeners: it goes through all.
 PORT_STEP_SHARE: Final = 0.005
-PORT_STEP_LOOKS: Final = 10.0  # the least interval, as a multiple of the time that a check takes
+PORT_STEP_CHECKS: Final = 10.0  # the least interval, as a multiple of the time that a check takes
 
 
 class StartTimer:
@@ -54,7 +54,7 @@ class StartTimer:
 
 
 async def until_answered(
-    look: Callable[[], Awaitable[bool]],
+    check: Callable[[], Awaitable[bool]],
     interval_s: float,
     timeout_s: float,
     now: Now,
@@ -64,7 +64,7 @@ async def until_answered(
     timer = StartTimer(now)
     waited_s = 0.0
     while waited_s < timeout_s:
-        if await look():
+        if await check():
             return True
         took_s = timer.elapsed_s() - waited_s
         await timer.pause(min(step_s(waited_s, took_s, step_share), interval_s))
@@ -74,8 +74,8 @@ async def until_answered(
 
 def step_s(waited_s: float, took_s: float, step_share: float) -> float:
     """Return the time until the next check, `waited_s` after the start, if the last one took `took_s`."""
-    of_looks_s = PORT_STEP_LOOKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
-    return max(waited_s * step_share, of_looks_s, READINESS_STEP_MIN_S)
+    of_checks_s = PORT_STEP_CHECKS * took_s if step_share == PORT_STEP_SHARE else 0.0  # a slow answer costs us nothing
+    return max(waited_s * step_share, of_checks_s, READINESS_STEP_MIN_S)
 
 
 async def until_command(unit: Unit, command: list[str], interval_s: float, timeout_s: float, now: Now) -> bool:

@@ -25,9 +25,9 @@ class World:
         self.shown = shown or OUT
         self.lag = False
         self.state = PathState.begun(shown, ready, 0)
-        self.look()
+        self.evaluate()
 
-    def look(self) -> Position:
+    def evaluate(self) -> Position:
         for _ in range(4):
             before = self.state.position
             shown = None if self.shown is not before else before
@@ -52,7 +52,7 @@ class World:
             self.now_s += step_s
             if rate and self.state.position is not OUT:
                 self.requests_total += 1
-            self.look()
+            self.evaluate()
         return self.state.position
 
     def is_held(self) -> bool:
@@ -61,12 +61,12 @@ class World:
     def pods(self, ready: int, replicas: int | None = None) -> Position:
         self.ready = ready
         self.replicas = ready if replicas is None else replicas
-        return self.look()
+        return self.evaluate()
 
 
 def test_at_zero_it_stands_beside_the_pods_that_are_to_come() -> None:
     world = World()
-    assert world.look() is OUT, "not before all replicas listen on its port"
+    assert world.evaluate() is OUT, "not before all replicas listen on its port"
     assert world.wait(2.0) is BESIDE
     assert world.state.reason is Reason.NO_POD
     assert world.state.due_s == NEVER, "at zero nothing is looked at"
@@ -108,7 +108,7 @@ def test_requests_now_and_then_keep_it_in_the_path() -> None:
     for _ in range(20):
         assert world.wait(5.0) is ALONE
         world.requests_total += 1
-        world.look()
+        world.evaluate()
 
 
 def test_one_request_is_no_dwell_however_short_that_is() -> None:
@@ -117,7 +117,7 @@ def test_one_request_is_no_dwell_however_short_that_is() -> None:
     world.pods(1)
     world.wait(1.0)
     world.requests_total += 1
-    world.look()
+    world.evaluate()
     assert world.wait(30.0) is ALONE
     assert world.wait(2.0, rate=10.0) is OUT
 
@@ -184,7 +184,7 @@ def come_back(world: World, after_s: float) -> None:
     world.pods(0, 0)
     world.wait(after_s)
     world.queued = 1
-    world.look()
+    world.evaluate()
     world.queued = 0
     world.pods(1)
 
@@ -221,7 +221,7 @@ def test_a_request_long_after_zero_is_none() -> None:
     world.pods(0, 0)
     world.wait(100.0)
     world.queued = 1
-    world.look()
+    world.evaluate()
     world.queued = 0
     world.pods(1)
     assert world.wait(40.0, rate=10.0) is OUT
@@ -248,11 +248,11 @@ class PathMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(RULE._replace(settle_s=1.0, dwell_s=2.0, look_interval_s=10.0, grace_s=5.0, stable_s=8.0))
+        self.world = World(RULE._replace(settle_s=1.0, dwell_s=2.0, measure_interval_s=10.0, grace_s=5.0, stable_s=8.0))
         self.alone_since_s = NEVER  # as the cluster has it
         self.before = self.world.state.position
 
-    def _look(self) -> None:
+    def _evaluate(self) -> None:
         world = self.world
         before_s = world.now_s
         for _ in range(4):
@@ -279,27 +279,27 @@ class PathMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.05, 0.5, 1.0, 3.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.now_s += seconds
-        self._look()
+        self._evaluate()
 
     @rule(ready=st.integers(0, 3), more=st.integers(0, 2))
     def pods_change(self, ready: int, more: int) -> None:
         self.world.ready, self.world.replicas = ready, ready + more
         self.world.wanted = ready + more
-        self._look()
+        self._evaluate()
 
     @rule(in_flight=st.integers(0, 3), queued=st.integers(0, 2))
     @precondition(lambda self: self.world.shown is not OUT)
     def requests_come(self, in_flight: int, queued: int) -> None:
         self.world.in_flight, self.world.queued = in_flight, queued
         self.world.requests_total += in_flight
-        self._look()
+        self._evaluate()
 
     @rule(lag=st.booleans())
     def watches_lag(self, lag: bool) -> None:
         self.world.lag = lag
         if not lag:
             self.world.shown = self.world.state.position
-        self._look()
+        self._evaluate()
 
     @invariant()
     def zero_is_decided_only_where_requests_are_seen(self) -> None:

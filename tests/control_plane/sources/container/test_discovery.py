@@ -186,7 +186,7 @@ def test_the_sweeper_touches_only_what_is_proven_to_be_left(tmp_path: Path) -> N
             assert sorted(one.name for one in fake.containers.values()) == [
                 *("bystander", "known", "odd", "other", "stray", "unowned"),
             ]
-            await sweeper.sweep()  # the second look
+            await sweeper.sweep()  # the second refresh
             assert "stray" not in {one.name for one in fake.containers.values()}
             assert sweeper.removed_total == 2
             await engine.close()
@@ -224,11 +224,11 @@ def test_a_flood_of_events_is_a_few_looks_and_a_break_one(tmp_path: Path) -> Non
             tasks = TaskGroupOwner(lambda name, error: errors.append(error))
             seen: list[int] = []
 
-            async def look() -> None:
+            async def refresh() -> None:
                 found = await engine.call("GET", "/containers/json", {"filters": json.dumps({"label": []})})
                 seen.append(len(found))
 
-            watcher = Watcher(engine, tasks, look)
+            watcher = Watcher(engine, tasks, refresh)
             tasks.start("watch", watcher.run())
 
             async def until(count: int) -> None:
@@ -238,13 +238,13 @@ def test_a_flood_of_events_is_a_few_looks_and_a_break_one(tmp_path: Path) -> Non
                     await asyncio.sleep(0.01)
 
             await until(0)
-            began_s, looks = time.monotonic(), watcher.looks_total
+            began_s, refreshes = time.monotonic(), watcher.refreshes_total
             for number in range(200):
                 made = fake.add(f"c{number}", "web", Labels={})
                 for _ in range(50):
                     fake.say("start", made)
             await until(200)
-            assert watcher.looks_total - looks <= 3 + (time.monotonic() - began_s) / 0.25
+            assert watcher.refreshes_total - refreshes <= 3 + (time.monotonic() - began_s) / 0.25
             await fake.stop()
             fake.containers.clear()
             await fake.start()
@@ -269,20 +269,20 @@ def test_a_look_that_fails_unexpectedly_is_not_the_last(tmp_path: Path) -> None:
         async with fake_engine(tmp_path / "engine.sock") as fake:
             engine = Engine(fake.path)
             errors: list[str] = []
-            looks = 0
+            refreshes = 0
 
-            async def look() -> None:
-                nonlocal looks
-                looks += 1
-                if looks == 1:
+            async def refresh() -> None:
+                nonlocal refreshes
+                refreshes += 1
+                if refreshes == 1:
                     raise TypeError("an answer that nobody expects")
 
             tasks = TaskGroupOwner(lambda name, error: errors.append(name))
-            watching = tasks.start("watch", Watcher(engine, tasks, look).run())
+            watching = tasks.start("watch", Watcher(engine, tasks, refresh).run())
             sweeper = _Failing(engine, "this-run")
             sweeping = tasks.start("sweep", sweeper.run())
             until_s = time.monotonic() + 10.0
-            while looks < 2 or sweeper.sweeps < 2:
+            while refreshes < 2 or sweeper.sweeps < 2:
                 assert time.monotonic() < until_s
                 await asyncio.sleep(0.01)
             assert not watching.done() and not sweeping.done()
@@ -294,7 +294,7 @@ def test_a_look_that_fails_unexpectedly_is_not_the_last(tmp_path: Path) -> None:
 
 
 class _Failing(Sweeper):
-    """Fails at its first look."""
+    """Fails at its first refresh."""
 
     sweeps = 0
 

@@ -269,7 +269,7 @@ class PodsByEvents(RuleBasedStateMachine):
         for pod in sorted(some):
             self._find_out(Probed(KEY, pod))
         self.source.mark(KEY)
-        self.look()
+        self.compare()
         self.clock.pass_time(seconds)
 
     @rule(pod=pods)
@@ -294,7 +294,7 @@ class PodsByEvents(RuleBasedStateMachine):
 
     @rule()
     @precondition(lambda self: self.source.is_behind())
-    def look(self) -> None:
+    def compare(self) -> None:
         expected = self._expected()
         before = dict(self.pods)
         while self.deferred:
@@ -333,13 +333,13 @@ class PodsByEvents(RuleBasedStateMachine):
                     self.contested.update(identities)
 
     @invariant()
-    def each_is_looked_at(self) -> None:
+    def each_is_compared(self) -> None:
         if self.at_once and self.source.is_behind():
-            self.look()
+            self.compare()
 
     def teardown(self) -> None:
         if self.source.is_behind():
-            self.look()
+            self.compare()
 
     def _expected(self) -> list[PodSeen]:
         backends = self.source.revisions[KEY]
@@ -425,14 +425,14 @@ def test_a_pod_that_moves_keeps_its_place_before_one_that_comes_to_the_same_addr
     machine = PodsByEvents()
     machine.begin(shares=True, limit=0, at_once=True)
     machine.activators_are([])
-    machine.each_is_looked_at()
+    machine.each_is_compared()
     machine.pods_are({1, 2, 3})
-    machine.each_is_looked_at()
+    machine.each_is_compared()
     ports = {"http": 8012, "http2": 8013}
     machine.slice_is("a", [(0, 1, True, True, True)], "IPv4", ports, "Private", "now")
     machine.something_rare("limit", 1)
-    machine.each_is_looked_at()
+    machine.each_is_compared()
     moved = [(0, 1, True, True, True), (0, 5, True, True, False), (3, 5, True, True, False)]
     machine.slice_is("a", moved, "IPv4", ports, "Private", "now")
-    machine.each_is_looked_at()
+    machine.each_is_compared()
     machine.teardown()

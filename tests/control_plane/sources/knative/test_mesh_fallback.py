@@ -44,23 +44,23 @@ class Meshed(Cluster):
             self.see(config_map("config-network", **setting))
         self.see(revision(limit=limit), service(), self.pods)
 
-    def look(self, after_s: float = PATIENCE_S) -> None:
+    def detect(self, after_s: float = PATIENCE_S) -> None:
         self.joined.clock.pass_time(after_s)
         self.turn()
 
 
 def test_no_pod_answers_and_the_service_does() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     assert cluster.limits() == BY_SERVICE
     assert sorted(cluster.probed) == ["10.0.0.1:8012", "10.0.0.2:8012", SERVICE], "all at once, and once"
 
 
 def test_a_start_behind_a_mesh_waits_as_long_as_a_probe_may_take_and_no_longer() -> None:
     cluster = Meshed()
-    cluster.look(PATIENCE_S - 0.01)
+    cluster.detect(PATIENCE_S - 0.01)
     assert cluster.ready() == [] and cluster.probed == []
-    cluster.look(0.01)
+    cluster.detect(0.01)
     assert cluster.limits() == BY_SERVICE
 
 
@@ -77,7 +77,7 @@ def test_pods_and_service_are_asked_at_the_same_time() -> None:
         return cluster.says.get(address, (0, ""))
 
     cluster.fallback._probe = say
-    cluster.look()
+    cluster.detect()
     assert together == [3, 3, 3] and cluster.limits() == BY_SERVICE
 
 
@@ -85,7 +85,7 @@ def test_pods_and_service_are_asked_at_the_same_time() -> None:
 def test_an_answer_that_no_mesh_gives(status: int) -> None:
     cluster = Meshed()
     cluster.says["10.0.0.2:8012"] = (status, "")
-    cluster.look()
+    cluster.detect()
     assert cluster.ready() == [] and cluster.probed
 
 
@@ -93,7 +93,7 @@ def test_an_answer_that_no_mesh_gives(status: int) -> None:
 def test_an_answer_that_a_mesh_may_give(status: int) -> None:
     cluster = Meshed()
     cluster.says.update({"10.0.0.1:8012": (status, ""), "10.0.0.2:8012": (status, "")})
-    cluster.look()
+    cluster.detect()
     assert cluster.limits() == BY_SERVICE
 
 
@@ -103,29 +103,29 @@ def test_the_service_does_not_answer_either_and_is_asked_again_with_a_backoff(an
     cluster.says[SERVICE] = answer
     asked = []
     for _ in range(100):
-        cluster.look(0.1)
+        cluster.detect(0.1)
         asked.append(cluster.probed.count(SERVICE))
     assert cluster.ready() == []
     assert 5 < asked[-1] < 20, "often at first, and then less"
     cluster.says[SERVICE] = ANSWERS
-    cluster.look(MESH_STEP_MAX_S)
+    cluster.detect(MESH_STEP_MAX_S)
     assert cluster.limits() == BY_SERVICE
 
 
 def test_it_ends_with_the_first_pod_that_answers() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     cluster.answer("10.0.0.1")
     assert cluster.limits() == {"10.0.0.1:8012": 1}, "at once, without a look at all revisions"
 
 
 def test_what_was_found_is_remembered_at_zero_and_the_next_start_waits_for_nothing() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     nothing = endpoint_slice()
     cluster.see(nothing, old=cluster.pods)
     assert cluster.ready() == []
-    cluster.look(1000.0)
+    cluster.detect(1000.0)
     cluster.probed.clear()
     cluster.see(cluster.pods, old=nothing)
     assert cluster.limits() == BY_SERVICE, "no time has passed"
@@ -134,7 +134,7 @@ def test_what_was_found_is_remembered_at_zero_and_the_next_start_waits_for_nothi
 
 def test_what_was_found_is_not_believed_unasked_and_ends_where_a_pod_answers_first() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     nothing = endpoint_slice()
     cluster.see(nothing, old=cluster.pods)
     del cluster.says[SERVICE]
@@ -143,30 +143,30 @@ def test_what_was_found_is_not_believed_unasked_and_ends_where_a_pod_answers_fir
     cluster.answer("10.0.0.1")
     assert cluster.limits() == {"10.0.0.1:8012": 1}
     asked = len(cluster.probed)
-    cluster.look(60.0)
+    cluster.detect(60.0)
     assert len(cluster.probed) == asked
     cluster.see(nothing, old=cluster.pods)
     cluster.answering.clear()
     cluster.says[SERVICE] = ANSWERS
     cluster.see(cluster.pods, old=nothing)
     assert cluster.ready() == [], "there was no mesh the last time"
-    cluster.look()
+    cluster.detect()
     assert cluster.limits() == BY_SERVICE
 
 
 def test_another_address_of_the_service_is_asked_before_it_is_used() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     cluster.see(service("10.96.0.6"), old=service())
     assert cluster.ready() == []
     cluster.says["10.96.0.6:80"] = ANSWERS
-    cluster.look(MESH_STEP_MAX_S)
+    cluster.detect(MESH_STEP_MAX_S)
     assert cluster.limits() == {"10.96.0.6:80": 2}
 
 
 def test_the_capacity_follows_the_pods_behind_it() -> None:
     cluster = Meshed(limit=10)
-    cluster.look()
+    cluster.detect()
     assert cluster.limits() == {SERVICE: 20}
     cluster.see(endpoint_slice(*(endpoint(f"10.0.0.{number}") for number in range(1, 6))), old=cluster.pods)
     assert cluster.limits() == {SERVICE: 50}
@@ -177,13 +177,13 @@ def test_the_capacity_follows_the_pods_behind_it() -> None:
 )
 def test_where_it_does_not_apply(setting: dict[str, str]) -> None:
     cluster = Meshed(setting=setting)
-    cluster.look()
+    cluster.detect()
     assert cluster.probed == [] and KEY in cluster.source.revisions
 
 
 def test_it_ends_where_it_does_not_apply_any_more() -> None:
     cluster = Meshed()
-    cluster.look()
+    cluster.detect()
     cluster.see(config_map("config-network", mesh_compatibility_mode="disabled"))
     assert cluster.ready() == ["10.0.0.1:8012", "10.0.0.2:8012"]
     assert not cluster.source.revisions[KEY].by_service
@@ -203,10 +203,10 @@ def test_where_the_mode_is_enabled_the_service_gets_nothing_before_it_has_answer
     cluster.see(config_map("config-network", mesh_compatibility_mode="enabled"))
     assert cluster.ready() == [] and cluster.probed[-1] == SERVICE
     waiting = cluster.joined.ask(KEY)
-    cluster.look(0.05)
+    cluster.detect(0.05)
     assert went_to(waiting) == "" and cluster.ready() == []
     cluster.says[SERVICE] = ANSWERS
-    cluster.look(0.2)
+    cluster.detect(0.2)
     assert cluster.limits() == {SERVICE: 20}
     assert went_to(waiting) == SERVICE
 
@@ -214,17 +214,17 @@ def test_where_the_mode_is_enabled_the_service_gets_nothing_before_it_has_answer
 def test_no_service_address() -> None:
     cluster = Meshed()
     cluster.see(service("None"))
-    cluster.look()
+    cluster.detect()
     assert cluster.ready() == [] and cluster.probed == []
 
 
 def test_a_revision_that_is_gone_is_asked_no_more() -> None:
     cluster = Meshed()
     cluster.says[SERVICE] = (0, "")
-    cluster.look()
+    cluster.detect()
     cluster.miss(revision())
     asked = len(cluster.probed)
-    cluster.look(60.0)
+    cluster.detect(60.0)
     assert len(cluster.probed) == asked
 
 
@@ -258,13 +258,13 @@ def test_a_start_does_not_wait_for_the_probes_of_many_silent_revisions() -> None
     for number in range(2 * MESH_ASKED_AT_ONCE):
         cluster.silent(number)
     for _ in range(8):
-        cluster.look(MESH_STEP_MAX_S)
+        cluster.detect(MESH_STEP_MAX_S)
         assert len(cluster.held) == MESH_ASKED_AT_ONCE, "as many as may be at once"
         cluster.end()
-    cluster.look(MESH_STEP_MAX_S)
+    cluster.detect(MESH_STEP_MAX_S)
     late = "silent-99999"
     cluster.see(revision(late), endpoint_slice(endpoint("10.2.0.1"), name=late), service("10.98.0.1", late))
-    cluster.look(PATIENCE_S)
+    cluster.detect(PATIENCE_S)
     cluster.end()
     cluster.turn()
     asked = len(cluster.probed)
@@ -274,7 +274,7 @@ def test_a_start_does_not_wait_for_the_probes_of_many_silent_revisions() -> None
         coroutine.close()
 
 
-def test_a_look_at_many_changed_revisions_is_done_in_turns() -> None:
+def test_a_check_of_many_changed_revisions_is_done_in_turns() -> None:
     cluster = Meshed()
     for number in range(MESH_REVISIONS_PER_TURN + 1):
         cluster.fallback.mark_changed(f"ns/none-{number}")
@@ -288,7 +288,7 @@ def steps_of(pods: int) -> int:
     many = [endpoint(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}") for number in range(pods)]
     cluster.see(endpoint_slice(*many), old=cluster.pods)
     cluster.says[SERVICE] = (0, "")
-    cluster.look(60.0)
+    cluster.detect(60.0)
     steps = 0
 
     def count(_frame: FrameType, _event: str, _argument: object) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from activator.control_plane.sources.activations.objects import StartingPod
-from activator.control_plane.sources.activations.pod_looks import (
-    POD_LOOK_INTERVAL_MAX_S,
-    POD_LOOK_INTERVAL_S,
-    PodLooks,
+from activator.control_plane.sources.activations.pod_diagnostics import (
+    POD_DIAGNOSIS_INTERVAL_MAX_S,
+    POD_DIAGNOSIS_INTERVAL_S,
+    PodDiagnostics,
 )
 from activator.runtime.tasks import keep_running
 from tests.manual_clock import ManualClock
@@ -27,7 +27,7 @@ class World:
         self.asked: list[tuple[str, str]] = []
         self.listed: list[str] = []
         self.breaks: set[str] = set()
-        self.looks = PodLooks(self, self._pods_listed, self.clock.now, self._pause)
+        self.diagnostics = PodDiagnostics(self, self._pods_listed, self.clock.now, self._pause)
         self._until_s = 0.0
 
     async def list_page(self, path: str, query: Mapping[str, str] = {}) -> bytes:
@@ -48,23 +48,23 @@ class World:
     def run(self, seconds: float) -> None:
         self._until_s = self.clock.now() + seconds
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(keep_running(self.looks.step, lambda error: pytest.fail(repr(error))))
+            asyncio.run(keep_running(self.diagnostics.step, lambda error: pytest.fail(repr(error))))
 
 
 def test_it_looks_less_and_less_often_until_requests_come() -> None:
     world = World()
-    world.looks.set("default/hello", LABELS)
-    world.run(POD_LOOK_INTERVAL_S * 0.9)
+    world.diagnostics.set("default/hello", LABELS)
+    world.run(POD_DIAGNOSIS_INTERVAL_S * 0.9)
     assert world.listed == []
     world.run(60.0)
     seldom = len(world.listed)
-    assert 60 / POD_LOOK_INTERVAL_MAX_S <= seldom <= 15
+    assert 60 / POD_DIAGNOSIS_INTERVAL_MAX_S <= seldom <= 15
     assert set(world.asked) == {("/api/v1/namespaces/default/pods", "app=hello")}
     for _ in range(20):
-        world.looks.expedite("default/hello")
-        world.run(POD_LOOK_INTERVAL_S)
+        world.diagnostics.expedite("default/hello")
+        world.run(POD_DIAGNOSIS_INTERVAL_S)
     assert len(world.listed) - seldom >= 15
-    world.looks.set("default/hello", None)
+    world.diagnostics.set("default/hello", None)
     listed = len(world.listed)
     world.run(60.0)
     assert len(world.listed) == listed
@@ -73,10 +73,10 @@ def test_it_looks_less_and_less_often_until_requests_come() -> None:
 def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
     world = World()
     for number in range(10_000):
-        world.looks.set(f"default/a-{number % 3}", LABELS)
-        world.looks.set(f"default/a-{number % 3}", None)
-    assert len(world.looks) == 0
-    world.looks.set("default/hello", LABELS)
+        world.diagnostics.set(f"default/a-{number % 3}", LABELS)
+        world.diagnostics.set(f"default/a-{number % 3}", None)
+    assert len(world.diagnostics) == 0
+    world.diagnostics.set("default/hello", LABELS)
     world.run(2.0)
     assert world.listed == ["default/hello"]
 
@@ -84,10 +84,10 @@ def test_a_revision_that_turns_again_and_again_is_looked_at_once() -> None:
 def test_a_defect_in_one_look_ends_no_other() -> None:
     world = World()
     world.breaks.add("default/broken")
-    world.looks.set("default/broken", LABELS)
-    world.looks.set("default/hello", LABELS)
+    world.diagnostics.set("default/broken", LABELS)
+    world.diagnostics.set("default/hello", LABELS)
     world.run(2.0)
-    assert (world.listed, world.looks.errors_total) == (["default/hello"], 1)
+    assert (world.listed, world.diagnostics.errors_total) == (["default/hello"], 1)
     world.breaks.clear()
-    world.run(POD_LOOK_INTERVAL_MAX_S)
+    world.run(POD_DIAGNOSIS_INTERVAL_MAX_S)
     assert "default/broken" in world.listed

@@ -2,9 +2,9 @@
 
 Rules
   1. Only while pods are wanted and none answers: a revision that serves, or is at zero, costs no call.
-  2. At most POD_LOOKS_PER_S revisions a second, the longest waiting first. One revision is listed at most every
-     POD_LOOK_INTERVAL_S; the interval grows to POD_LOOK_INTERVAL_MAX_S.
-  3. One page of POD_LOOK_PODS_MAX pods is enough, because pods of one template fail for the same reason.
+  2. At most POD_DIAGNOSES_PER_S revisions a second, the longest waiting first. One revision is listed at most every
+     POD_DIAGNOSIS_INTERVAL_S; the interval grows to POD_DIAGNOSIS_INTERVAL_MAX_S.
+  3. One page of POD_DIAGNOSIS_PODS_MAX pods is enough, because pods of one template fail for the same reason.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.schedule import Schedule
 
-POD_LOOKS_PER_S: Final = 20.0
-POD_LOOK_INTERVAL_S: Final = 1.0
-POD_LOOK_INTERVAL_MAX_S: Final = 10.0
-POD_LOOK_GROWTH: Final = 1.5
-POD_LOOK_PODS_MAX: Final = 50
+POD_DIAGNOSES_PER_S: Final = 20.0
+POD_DIAGNOSIS_INTERVAL_S: Final = 1.0
+POD_DIAGNOSIS_INTERVAL_MAX_S: Final = 10.0
+POD_DIAGNOSIS_GROWTH: Final = 1.5
+POD_DIAGNOSIS_PODS_MAX: Final = 50
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -40,14 +40,14 @@ class Lists(Protocol):
         """Return one page of a list; raise KubeError on failure."""
 
 
-class _Look:
+class _Diagnosis:
     def __init__(self, labels: Mapping[str, str], due_s: float) -> None:
         self.labels = labels
         self.due_s = due_s
-        self.intervals = Backoff(POD_LOOK_INTERVAL_S, POD_LOOK_INTERVAL_MAX_S, factor=POD_LOOK_GROWTH)
+        self.intervals = Backoff(POD_DIAGNOSIS_INTERVAL_S, POD_DIAGNOSIS_INTERVAL_MAX_S, factor=POD_DIAGNOSIS_GROWTH)
 
 
-class PodLooks:
+class PodDiagnostics:
     """Lists pods and passes them to `listed(key, pods, now_s)`."""
 
     def __init__(self, client: Lists, listed: Listed, now: Now, pause: Pause) -> None:
@@ -56,68 +56,68 @@ class PodLooks:
         self._now = now
         self._pause = pause
         self._decoding = Decoding(StartingPod)
-        self._looks: dict[str, _Look] = {}
+        self._diagnoses: dict[str, _Diagnosis] = {}
         self._due: Schedule[str] = Schedule()
-        self.looks_total = 0
+        self.lists_total = 0
         self.errors_total = 0
 
     def set(self, key: str, labels: Mapping[str, str] | None) -> None:
         """List the pods with these labels in the revision's namespace from now on; None: stop."""
-        known = self._looks.get(key)
+        known = self._diagnoses.get(key)
         if labels is None:
-            self._looks.pop(key, None)
+            self._diagnoses.pop(key, None)
             self._due.cancel(key)
         elif known is None or known.labels != labels:
-            self._begin(key, labels, self._now() + POD_LOOK_INTERVAL_S)
+            self._begin(key, labels, self._now() + POD_DIAGNOSIS_INTERVAL_S)
 
     def expedite(self, key: str) -> None:
         """List the revision's pods again at the short interval: requests have arrived."""
-        known = self._looks.get(key)
+        known = self._diagnoses.get(key)
         if known is not None and known.intervals.failures:
             known.intervals.reset()
-            self._plan(key, known, min(known.due_s, self._now() + POD_LOOK_INTERVAL_S))
+            self._plan(key, known, min(known.due_s, self._now() + POD_DIAGNOSIS_INTERVAL_S))
 
     def __len__(self) -> int:
-        return len(self._looks)
+        return len(self._diagnoses)
 
     async def step(self) -> None:
         """Wait, then list the pods of the revision that is due, if any."""
-        await self._pause(1.0 / POD_LOOKS_PER_S)
+        await self._pause(1.0 / POD_DIAGNOSES_PER_S)
         key = self._due.pop(self._now())
         if key is None:
             return
         try:
-            await self._look(key)
+            await self._diagnose(key)
         except Exception as error:  # a defect: of this revision only
             self.errors_total += 1
             log.error("the pods of %s could not be listed", key, exc_info=error)
-            if key in self._looks:
-                self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
+            if key in self._diagnoses:
+                self._plan(key, self._diagnoses[key], self._now() + POD_DIAGNOSIS_INTERVAL_MAX_S)
 
     def _begin(self, key: str, labels: Mapping[str, str], due_s: float) -> None:
-        look = self._looks[key] = _Look(labels, due_s)
-        self._plan(key, look, due_s)
+        diagnosis = self._diagnoses[key] = _Diagnosis(labels, due_s)
+        self._plan(key, diagnosis, due_s)
 
-    def _plan(self, key: str, look: _Look, due_s: float) -> None:
-        look.due_s = due_s
+    def _plan(self, key: str, diagnosis: _Diagnosis, due_s: float) -> None:
+        diagnosis.due_s = due_s
         self._due.plan(key, due_s)
 
-    async def _look(self, key: str) -> None:
-        look = self._looks[key]
+    async def _diagnose(self, key: str) -> None:
+        diagnosis = self._diagnoses[key]
         namespace = key.partition("/")[0]
         query = {
-            "labelSelector": ",".join(f"{name}={value}" for name, value in look.labels.items()),
-            "limit": str(POD_LOOK_PODS_MAX),
+            "labelSelector": ",".join(f"{name}={value}" for name, value in diagnosis.labels.items()),
+            "limit": str(POD_DIAGNOSIS_PODS_MAX),
         }
-        self.looks_total += 1
+        self.lists_total += 1
         try:
             pods = self._decoding.list(await self._client.list_page(STARTING_PODS.collection(namespace), query)).items
         except KubeError as error:
             self.errors_total += 1
             log.warning("the pods of %s could not be listed: %s", key, error)
             pods = None
-        if self._looks.get(key) is not look:
+        if self._diagnoses.get(key) is not diagnosis:
             return  # it serves by now, or was removed
-        self._plan(key, look, self._now() + look.intervals.next_s())
+        self._plan(key, diagnosis, self._now() + diagnosis.intervals.next_s())
         if pods is not None:
             self._listed(key, pods, self._now())

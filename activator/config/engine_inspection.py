@@ -10,11 +10,11 @@ from urllib.parse import quote
 from activator.config.engines import hint_for
 from activator.runtime.units import MIB
 
-LOOK_TIMEOUT_S: Final = 3.0
-LOOK_BYTES_MAX: Final = MIB
+INSPECTION_TIMEOUT_S: Final = 3.0
+INSPECTION_BYTES_MAX: Final = MIB
 
 
-class EngineLook:
+class EngineInspection:
     """One engine, queried with blocking calls."""
 
     def __init__(self, path: str) -> None:
@@ -42,7 +42,7 @@ class EngineLook:
         try:
             connection.request("GET", target, headers={"Host": "engine"})
             answer = connection.getresponse()
-            data = answer.read(LOOK_BYTES_MAX)
+            data = answer.read(INSPECTION_BYTES_MAX)
             return answer.status, data
         finally:
             connection.close()
@@ -50,10 +50,10 @@ class EngineLook:
 
 class _UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
-        super().__init__("engine", timeout=LOOK_TIMEOUT_S)
+        super().__init__("engine", timeout=INSPECTION_TIMEOUT_S)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(LOOK_TIMEOUT_S)
+        self.sock.settimeout(INSPECTION_TIMEOUT_S)
         self.sock.connect(self._path)
