@@ -35,8 +35,8 @@ from activator.messages import (
     Drained,
     FromData,
     Load,
+    ObservedPod,
     PodDrained,
-    PodSeen,
     PodStatus,
     PodTaken,
     RevisionEnded,
@@ -105,7 +105,7 @@ class World:
             host = key.partition("/")[2]
             spec = RevisionSpec(key, routing=RoutingSpec((host,)), balancing=BalancingSpec(max_scale=self.pods))
             self.worker.submit(RevisionSet(spec))
-        await self.worker.submit_with_outcome(PodSeen(SERVED, "list", "p", upstream, PodStatus.READY))
+        await self.worker.submit_with_outcome(ObservedPod(SERVED, "list", "p", upstream, PodStatus.READY))
         self._words = [
             [_pod(FLOODED, number, status) for number in range(self.pods)]
             for status in (PodStatus.READY, PodStatus.NOT_READY)
@@ -129,8 +129,8 @@ class World:
         self.updates += count
 
 
-def _pod(key: str, number: int, status: PodStatus) -> PodSeen:
-    return PodSeen(key, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
+def _pod(key: str, number: int, status: PodStatus) -> ObservedPod:
+    return ObservedPod(key, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
 
 
 def _task_failed(name: str, error: BaseException) -> None:

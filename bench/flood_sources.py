@@ -36,7 +36,7 @@ from activator.kubernetes.reflector import Reflector
 from activator.kubernetes.relister import Relister
 from activator.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
 from activator.kubernetes.watches import KUBE_CHECK_INTERVAL_S
-from activator.messages import Change, PodGone, PodSeen, PodStatus
+from activator.messages import Change, ObservedPod, PodGone, PodStatus
 from lb.rng import Rng
 
 PORT: Final = 8080  # the pods' port
@@ -45,7 +45,7 @@ _MODIFIED: Final = b'{"type":"MODIFIED"'
 _VERSION: Final = re.compile(rb'"resourceVersion":"([0-9]+)"')
 
 
-class PodStatusSeen(KubeStruct, frozen=True, gc=False):
+class ObservedPodStatus(KubeStruct, frozen=True, gc=False):
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: list[Condition] | None = None
     container_statuses: list[ContainerStatus] | None = None
@@ -56,7 +56,7 @@ class FloodPod(KubeObject, frozen=True, gc=False):
 
     annotations_count: ClassVar[bool] = False
 
-    status: PodStatusSeen = PodStatusSeen()
+    status: ObservedPodStatus = ObservedPodStatus()
 
     @property
     def is_ready(self) -> bool:
@@ -154,7 +154,7 @@ class Pods:
     def listed(self, objects: Mapping[Key, FloodPod]) -> None:
         pass
 
-    def _seen(self, pod: FloodPod) -> PodSeen:
+    def _seen(self, pod: FloodPod) -> ObservedPod:
         restarts = sum(one.restart_count for one in pod.status.container_statuses or ())
         if pod.metadata.deletion_timestamp is not None:
             status = PodStatus.DRAINING
@@ -162,7 +162,7 @@ class Pods:
             status = PodStatus.PENDING if pod.is_ready else PodStatus.NOT_READY
         address = f"{pod.status.pod_ip}:{PORT}"
         probe = status is PodStatus.PENDING
-        return PodSeen(self._key, SOURCE, pod.metadata.uid, address, status, probe, restarts=restarts)
+        return ObservedPod(self._key, SOURCE, pod.metadata.uid, address, status, probe, restarts=restarts)
 
 
 class Slices:

@@ -15,7 +15,7 @@ from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
-from activator.messages import Change, Effect, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
+from activator.messages import Change, Effect, ObservedPod, PodStatus, RevisionBroken, RevisionSet, SlotDrained
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
 from bench.growth import Loop
@@ -156,8 +156,8 @@ class World:
             self.loop.defer(self.turn_worker)
 
 
-def seen(number: int, status: PodStatus = PodStatus.READY, key: str = KEY) -> PodSeen:
-    return PodSeen(
+def seen(number: int, status: PodStatus = PodStatus.READY, key: str = KEY) -> ObservedPod:
+    return ObservedPod(
         key, "list", f"pod-{number}", f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}:80", status
     )
 

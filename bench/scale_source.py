@@ -15,14 +15,14 @@ from activator.control_plane.reconcile.desired import (
     ACTIVATION_LABEL,
     NOTHING_OBSERVED,
     PODS_PORT,
-    ConditionSeen,
     ConditionSpec,
     Desired,
     Observed,
+    ObservedCondition,
+    ObservedScale,
+    ObservedService,
+    ObservedStatus,
     PodsService,
-    ScaleSeen,
-    ServiceSeen,
-    StatusSeen,
     TargetReference,
 )
 from activator.kubernetes.objects import (
@@ -60,7 +60,7 @@ class ActivationStatus(KubeStruct, frozen=True, gc=False):
     observed_generation: int = 0
     ready: int = 0
     wanted: int = 0
-    conditions: list[ConditionSeen] | None = None
+    conditions: list[ObservedCondition] | None = None
 
 
 class Activation(KubeObject, frozen=True, gc=False):
@@ -303,11 +303,11 @@ def gone(before: Desired, observed: Observed) -> Desired:
     )
 
 
-def service_seen(service: OwnedService) -> ServiceSeen:
+def service_seen(service: OwnedService) -> ObservedService:
     metadata = service.metadata
     owner = next((one.uid for one in metadata.owner_references or () if one.controller), "")
     port = next((one for one in service.spec.ports or () if one.port == PODS_PORT), Port())
-    return ServiceSeen(
+    return ObservedService(
         metadata.name,
         metadata.uid,
         metadata.resource_version,
@@ -321,13 +321,13 @@ def service_seen(service: OwnedService) -> ServiceSeen:
     )
 
 
-def scale_seen(target: Deployment) -> ScaleSeen:
-    return ScaleSeen(target.spec.replicas, target.metadata.resource_version, target.metadata.uid)
+def scale_seen(target: Deployment) -> ObservedScale:
+    return ObservedScale(target.spec.replicas, target.metadata.resource_version, target.metadata.uid)
 
 
-def status_seen(thing: Activation) -> StatusSeen:
+def status_seen(thing: Activation) -> ObservedStatus:
     status = thing.status
-    return StatusSeen(
+    return ObservedStatus(
         thing.metadata.uid,
         thing.metadata.resource_version,
         status.observed_generation,

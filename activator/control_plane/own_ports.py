@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from activator.messages import Change, Listed, PodGone, PodSeen
+from activator.messages import Change, Listed, ObservedPod, PodGone
 from activator.runtime.sockets import split_address
 from activator.runtime.unix_address import is_unix, path_of
 
@@ -38,7 +38,7 @@ class OwnPorts:
 
     def without_own(self, change: Change) -> Change:
         """Return the change without pods at own ports: a list is shortened, a single pod becomes PodGone."""
-        if type(change) is PodSeen:
+        if type(change) is ObservedPod:
             return PodGone(change.key, change.source, change.identity) if self._is_left_out(change) else change
         if type(change) is Listed:
             kept = tuple([pod for pod in change.pods if not self._is_left_out(pod)])
@@ -61,7 +61,7 @@ class OwnPorts:
         plain = _canonical(host)
         return plain in hosts or (not hosts.isdisjoint({"0.0.0.0", "::"}) and self._is_local(plain)) or _any(plain)
 
-    def _is_left_out(self, pod: PodSeen) -> bool:
+    def _is_left_out(self, pod: ObservedPod) -> bool:
         if not self.is_own(pod.address):
             return False
         name = (pod.key, pod.identity, pod.address)

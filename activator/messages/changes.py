@@ -39,7 +39,7 @@ class RevisionRecovered(Message, frozen=True, tag=True):
     key: str
 
 
-class PodSeen(Message, frozen=True, tag=True):
+class ObservedPod(Message, frozen=True, tag=True):
     """A source reports a pod. `probe`: the activator probes whether it answers; otherwise the source decides.
 
     `limit`: how many requests it may have at once; -1: the limit of its revision; 0: another replica's, known but
@@ -68,7 +68,7 @@ class Listed(Message, frozen=True, tag=True):
 
     key: str
     source: str
-    pods: tuple[PodSeen, ...]
+    pods: tuple[ObservedPod, ...]
 
 
 class Probed(Message, frozen=True, tag=True):
@@ -190,7 +190,7 @@ class SlotView(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class TableSeen(Message, frozen=True, tag=True):
+class ObservedTable(Message, frozen=True, tag=True):
     """A whole table after `applied` effects; `compared` of its slots are compared already, `matched` of them pods.
 
     `worker`: the worker whose table it is; `confirms`: every worker has received these effects.
@@ -210,7 +210,7 @@ Change = (
     | RevisionGone
     | RevisionFailed
     | RevisionRecovered
-    | PodSeen
+    | ObservedPod
     | PodGone
     | Listed
     | Probed
@@ -226,5 +226,5 @@ Change = (
     | QueueStalled
     | LeasesOrphaned
     | SlotForgotten
-    | TableSeen
+    | ObservedTable
 )

@@ -24,13 +24,13 @@ from activator.messages import (
     FreeSlot,
     FromData,
     Load,
+    ObservedTable,
     PodDrained,
     RebuildRevision,
     SentRevision,
     SetRevision,
     ShowOutput,
     SlotDrained,
-    TableSeen,
     WithdrawPod,
 )
 
@@ -185,7 +185,7 @@ class FanOut:
             self._pod_drained(worker, message)
         elif isinstance(message, SlotDrained):
             self._receive(replace(message, slot=worker << _WORKER_SHIFT | message.slot))
-        elif isinstance(message, TableSeen):
+        elif isinstance(message, ObservedTable):
             self._table_seen(worker, message)
         elif isinstance(message, Drained):
             self._drained[worker] = message.finished
@@ -223,7 +223,7 @@ class FanOut:
             self._drains.pop(pod, None)
             self._receive(message)
 
-    def _table_seen(self, worker: int, message: TableSeen) -> None:
+    def _table_seen(self, worker: int, message: ObservedTable) -> None:
         key = message.key
         applied = message.applied + self._offsets.get(key, {}).get(worker, 0)
         seen = self._seen.setdefault(key, {})

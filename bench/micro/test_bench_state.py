@@ -14,7 +14,7 @@ from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import Listed, PodSeen, PodStatus, RevisionSet
+from activator.messages import Listed, ObservedPod, PodStatus, RevisionSet
 from activator.runtime.clock import TimingWheel
 from bench.micro.drills import in_rounds
 from bench.seed_figures import ADD_POD_NS, LIST_NS
@@ -66,11 +66,11 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def seen(number: int, status: PodStatus) -> PodSeen:
-    return PodSeen(KEY, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
+def seen(number: int, status: PodStatus) -> ObservedPod:
+    return ObservedPod(KEY, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
 
 
-def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, PodSeen] | None = None) -> Listed:
+def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, ObservedPod] | None = None) -> Listed:
     """Return ready pods, but the first `changed` ones in `status`; the others are the same objects if `kept`."""
     words = []
     for number in range(pods):
@@ -108,7 +108,7 @@ def test_list(benchmark: BenchmarkFixture, pods: int, changed: str, says: str) -
     """
     worker = make_worker(pods)
     count = {"0": 0, "1": 1, "all": pods}[changed]
-    kept: dict[int, PodSeen] | None = {} if says == "kept" else None
+    kept: dict[int, ObservedPod] | None = {} if says == "kept" else None
     lists = [
         listed(pods, PodStatus.READY if number % 2 else PodStatus.NOT_READY, count, kept) for number in range(LISTS)
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from activator.kubernetes.client import KubeClient
 from activator.kubernetes.credentials import Credentials
-from activator.messages import Change, PodGone, PodSeen, PodStatus
+from activator.messages import Change, ObservedPod, PodGone, PodStatus
 from bench import pod_flood
 from bench.flood_cluster import PodLife, downs_of
 from bench.flood_sources import WAYS, FloodSource
@@ -65,7 +65,7 @@ BORN = (line("ADDED", pod(1, ready=False)), line("MODIFIED", pod(2)), line("MODI
 def test_what_each_way_handles_of_the_birth_of_a_pod(name: str, handled: int, statuses: list[PodStatus]) -> None:
     source, submitted = heard(name, *BORN)
     assert (source.received, source.handler.handled) == (3, handled)
-    assert [one.status for one in submitted if isinstance(one, PodSeen)] == statuses
+    assert [one.status for one in submitted if isinstance(one, ObservedPod)] == statuses
     assert source.reflector.version == "3", "a watch that breaks goes on from here"
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from activator.control_plane.own_ports import OwnPorts
-from activator.messages import Listed, PodGone, PodSeen, PodStatus, RevisionGone
+from activator.messages import Listed, ObservedPod, PodGone, PodStatus, RevisionGone
 
 
-def seen(identity: str, address: str) -> PodSeen:
-    return PodSeen("default/a", "kubernetes", identity, address, PodStatus.READY)
+def seen(identity: str, address: str) -> ObservedPod:
+    return ObservedPod("default/a", "kubernetes", identity, address, PodStatus.READY)
 
 
 @pytest.mark.parametrize(

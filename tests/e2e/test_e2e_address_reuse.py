@@ -21,9 +21,9 @@ from activator.messages import (
     Drained,
     FromData,
     Load,
+    ObservedPod,
     PodDrained,
     PodGone,
-    PodSeen,
     PodStatus,
     PodTaken,
     RevisionEnded,
@@ -107,7 +107,7 @@ class Running:
 
     async def comes(self, pod: Pod, identity: str) -> None:
         address = f"127.0.0.1:{pod.port}"
-        seen = PodSeen(f"ns/{pod.revision}", "list", identity, address, PodStatus.READY)
+        seen = ObservedPod(f"ns/{pod.revision}", "list", identity, address, PodStatus.READY)
         assert await self.worker.submit_with_outcome(seen) is Outcome.APPLIED
 
     async def goes(self, pod: Pod, identity: str) -> None:

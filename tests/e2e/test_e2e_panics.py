@@ -28,8 +28,8 @@ from activator.messages import (
     Drained,
     FromData,
     Load,
+    ObservedPod,
     PodDrained,
-    PodSeen,
     PodStatus,
     PodTaken,
     RevisionEnded,
@@ -54,7 +54,7 @@ class InjectedError(RuntimeError):
 
 def poisoned(model: Model, change: Change, now_s: float) -> Reduction:
     """`reduce`, that cannot work out what is said of one pod."""
-    if isinstance(change, PodSeen) and change.identity.startswith(POISON):
+    if isinstance(change, ObservedPod) and change.identity.startswith(POISON):
         raise InjectedError(change.identity)
     return reduce(model, change, now_s)
 
@@ -140,8 +140,8 @@ class Running:
             self.worker.submit(RevisionSet(spec))
             await self.worker.submit_with_outcome(self.pod(number, "p1"))
 
-    def pod(self, number: int, identity: str) -> PodSeen:
-        return PodSeen(_key(number), "list", identity, self.pod_address, PodStatus.READY)
+    def pod(self, number: int, identity: str) -> ObservedPod:
+        return ObservedPod(_key(number), "list", identity, self.pod_address, PodStatus.READY)
 
     async def client(self, place: int) -> None:
         """Asks one revision after the other, on one connection."""

@@ -15,6 +15,7 @@ from activator.messages import (
     FreeSlot,
     FromData,
     Load,
+    ObservedTable,
     PodDrained,
     PodServed,
     PumpQueue,
@@ -24,7 +25,6 @@ from activator.messages import (
     SetRevision,
     ShowOutput,
     SlotDrained,
-    TableSeen,
     WithdrawPod,
 )
 from activator.workers.fan_out import FanOut
@@ -187,13 +187,13 @@ def test_nothing_counts_of_a_worker_that_has_ended_or_of_a_revision_that_is_gone
 
 
 def confirmations(both: Both) -> list[tuple[int, int, bool]]:
-    return [(one.worker, one.applied, one.confirms) for one in both.heard() if isinstance(one, TableSeen)]
+    return [(one.worker, one.applied, one.confirms) for one in both.heard() if isinstance(one, ObservedTable)]
 
 
 def test_effects_are_confirmed_when_all_have_them(both: Both) -> None:
-    both.fan_out.receive(1, TableSeen(KEY, 3, ()))
-    both.fan_out.receive(2, TableSeen(KEY, 2, ()))
-    both.fan_out.receive(2, TableSeen(KEY, 3, ()))
+    both.fan_out.receive(1, ObservedTable(KEY, 3, ()))
+    both.fan_out.receive(2, ObservedTable(KEY, 2, ()))
+    both.fan_out.receive(2, ObservedTable(KEY, 3, ()))
     assert confirmations(both) == [(1, 3, False), (2, 2, True), (2, 3, True)]
 
 
@@ -201,11 +201,11 @@ def test_a_worker_that_comes_later_counts_from_what_was_sent_before(both: Both) 
     both.fan_out.joined(3, [SentRevision(RebuildRevision(SPEC, (), ""), 7)])
     both.fan_out.apply([PumpQueue(KEY)])
     for worker, applied in ((1, 8), (2, 8), (3, 1)):
-        both.fan_out.receive(worker, TableSeen(KEY, applied, ()))
+        both.fan_out.receive(worker, ObservedTable(KEY, applied, ()))
     assert confirmations(both) == [(1, 8, False), (2, 8, False), (3, 8, True)]
     both.fan_out.apply([RebuildRevision(SPEC, (), ""), PumpQueue(KEY)])  # all count from the beginning
     for worker in (1, 2, 3):
-        both.fan_out.receive(worker, TableSeen(KEY, 1, ()))
+        both.fan_out.receive(worker, ObservedTable(KEY, 1, ()))
     assert confirmations(both) == [(1, 1, False), (2, 1, False), (3, 1, True)]
 
 

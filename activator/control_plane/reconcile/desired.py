@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from activator.control_plane.reconcile.traffic_wanted import Traffic, TrafficSeen
+from activator.control_plane.reconcile.traffic_wanted import ObservedTraffic, Traffic
 
 ACTIVATION_GROUP: Final = "activator.dev"
 ACTIVATION_VERSION: Final = "activator.dev/v1alpha1"
@@ -77,7 +77,7 @@ class EventSpec(msgspec.Struct, frozen=True):
 # --- observed by a watch, or in an answer of the API -----------------------------------------------------------------
 
 
-class ServiceSeen(msgspec.Struct, frozen=True):
+class ObservedService(msgspec.Struct, frozen=True):
     """The used fields of a Service. `owner_uid`: of its controller; empty: it has none."""
 
     name: str
@@ -92,7 +92,7 @@ class ServiceSeen(msgspec.Struct, frozen=True):
     app_protocol: str
 
 
-class ScaleSeen(msgspec.Struct, frozen=True):
+class ObservedScale(msgspec.Struct, frozen=True):
     """The scale of a target. `replicas` is from the spec; `version` is that of the target, which its scale shares."""
 
     replicas: int
@@ -100,7 +100,7 @@ class ScaleSeen(msgspec.Struct, frozen=True):
     uid: str = ""
 
 
-class ConditionSeen(msgspec.Struct, frozen=True, rename="camel"):
+class ObservedCondition(msgspec.Struct, frozen=True, rename="camel"):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -108,7 +108,7 @@ class ConditionSeen(msgspec.Struct, frozen=True, rename="camel"):
     last_transition_time: str = ""
 
 
-class StatusSeen(msgspec.Struct, frozen=True):
+class ObservedStatus(msgspec.Struct, frozen=True):
     """The status of the Activation with this UID."""
 
     uid: str
@@ -117,17 +117,17 @@ class StatusSeen(msgspec.Struct, frozen=True):
     ready: int = 0
     wanted: int = 0
     hosts: tuple[str, ...] = ()
-    conditions: tuple[ConditionSeen, ...] = ()
+    conditions: tuple[ObservedCondition, ...] = ()
 
 
 class Observed(msgspec.Struct, frozen=True):
     """The state that watches show. `services_version`: the version of the watch of Services, in case it shows none."""
 
-    service: ServiceSeen | UnsetType | None = UNSET
-    scale: ScaleSeen | UnsetType | None = UNSET
-    status: StatusSeen | UnsetType | None = UNSET
+    service: ObservedService | UnsetType | None = UNSET
+    scale: ObservedScale | UnsetType | None = UNSET
+    status: ObservedStatus | UnsetType | None = UNSET
     services_version: str = ""
-    traffic: TrafficSeen | None = None  # None: the Service is not watched
+    traffic: ObservedTraffic | None = None  # None: the Service is not watched
 
 
 NOTHING_OBSERVED: Final = Observed()

@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from activator.control_plane.reconcile.desired import Desired, Observed, ScaleSeen, ServiceSeen, StatusSeen
-from activator.control_plane.reconcile.traffic_wanted import FrontSlice, FrontSliceSeen, TrafficSeen
+from activator.control_plane.reconcile.desired import Desired, Observed, ObservedScale, ObservedService, ObservedStatus
+from activator.control_plane.reconcile.traffic_wanted import FrontSlice, ObservedFrontSlice, ObservedTraffic
 
 REMEMBERED_S: Final = 30.0  # how long an answer about an unwatched object is valid
 
-Seen = TypeVar("Seen", ServiceSeen, ScaleSeen, StatusSeen)
+ObservedObject = TypeVar("ObservedObject", ObservedService, ObservedScale, ObservedStatus)
 
 
 class AnsweredTraffic:
@@ -33,7 +33,7 @@ class AnsweredTraffic:
         self.is_alone: tuple[bool, str] | None = None
         self.deleted: set[str] = set()  # UIDs of deleted slices, for as long as a watch shows them
 
-    def known(self, watched: TrafficSeen) -> TrafficSeen:
+    def known(self, watched: ObservedTraffic) -> ObservedTraffic:
         """Return the newer of the watched and the answered state."""
         self.deleted &= {one.uid for one in watched.slices}
         slices = {one.slice.name: one for one in watched.slices if one.uid not in self.deleted}
@@ -42,7 +42,7 @@ class AnsweredTraffic:
             if seen is not None and is_newer(version, seen.version):
                 slices[name] = msgspec.structs.replace(seen, slice=answered, version=version)
             elif seen is None and not is_newer(watched.slices_version, version):
-                slices[name] = FrontSliceSeen(answered, version, "", watched.service_uid)
+                slices[name] = ObservedFrontSlice(answered, version, "", watched.service_uid)
         is_alone = watched.is_alone
         if self.is_alone is not None and is_newer(self.is_alone[1], watched.service_version):
             is_alone = self.is_alone[0]
@@ -70,9 +70,9 @@ class Memory:
     )
 
     def __init__(self) -> None:
-        self.service: ServiceSeen | UnsetType | None = UNSET
-        self.scale: ScaleSeen | UnsetType | None = UNSET
-        self.status: StatusSeen | UnsetType | None = UNSET
+        self.service: ObservedService | UnsetType | None = UNSET
+        self.scale: ObservedScale | UnsetType | None = UNSET
+        self.status: ObservedStatus | UnsetType | None = UNSET
         self.service_s = self.scale_s = self.status_s = 0.0
         self.service_watched = ""  # the last version of the Service that a watch has shown
         self.service_deleted = ""  # the last version of a deleted Service that a watch has shown
@@ -88,44 +88,46 @@ class Memory:
     @property
     def is_service_outdated(self) -> bool:
         """True if another program has written or deleted the Service after the API's answer."""
-        if not isinstance(self.service, ServiceSeen):
+        if not isinstance(self.service, ObservedService):
             return False
         version = self.service.version
         return is_newer(self.service_watched, version) or (
             bool(self.service_deleted) and not is_newer(version, self.service_deleted)
         )
 
-    def known_service(self, observed: Observed, now_s: float) -> ServiceSeen | UnsetType | None:
+    def known_service(self, observed: Observed, now_s: float) -> ObservedService | UnsetType | None:
         if observed.service is None:
-            if isinstance(self.service, ServiceSeen) and is_newer(self.service.version, observed.services_version):
+            if isinstance(self.service, ObservedService) and is_newer(self.service.version, observed.services_version):
                 return self.service
             return None
         if observed.service is UNSET and self.is_service_outdated:
             return UNSET
         return _newer(observed.service, self.service, now_s - self.service_s)
 
-    def known_scale(self, observed: Observed, now_s: float) -> ScaleSeen | UnsetType | None:
+    def known_scale(self, observed: Observed, now_s: float) -> ObservedScale | UnsetType | None:
         return _newer(observed.scale, self.scale, now_s - self.scale_s)
 
-    def known_status(self, desired: Desired, now_s: float) -> StatusSeen | UnsetType | None:
+    def known_status(self, desired: Desired, now_s: float) -> ObservedStatus | UnsetType | None:
         """Return the last known status; UNSET if it belongs to an earlier Activation of the same name."""
         known = _newer(desired.observed.status, self.status, now_s - self.status_s)
-        if isinstance(known, StatusSeen) and known.uid != desired.uid:
+        if isinstance(known, ObservedStatus) and known.uid != desired.uid:
             return UNSET
         return known
 
-    def store_service(self, service: ServiceSeen | UnsetType | None, now_s: float) -> None:
+    def store_service(self, service: ObservedService | UnsetType | None, now_s: float) -> None:
         self.service, self.service_s = service, now_s
-        self.had_service |= isinstance(service, ServiceSeen)
+        self.had_service |= isinstance(service, ObservedService)
 
-    def store_scale(self, scale: ScaleSeen | UnsetType | None, now_s: float) -> None:
+    def store_scale(self, scale: ObservedScale | UnsetType | None, now_s: float) -> None:
         self.scale, self.scale_s = scale, now_s
 
-    def store_status(self, status: StatusSeen | UnsetType | None, now_s: float) -> None:
+    def store_status(self, status: ObservedStatus | UnsetType | None, now_s: float) -> None:
         self.status, self.status_s = status, now_s
 
 
-def _newer(watched: Seen | UnsetType | None, answer: Seen | UnsetType | None, age_s: float) -> Seen | UnsetType | None:
+def _newer(
+    watched: ObservedObject | UnsetType | None, answer: ObservedObject | UnsetType | None, age_s: float
+) -> ObservedObject | UnsetType | None:
     if watched is UNSET:
         return answer if age_s < REMEMBERED_S else UNSET
     if watched is None or answer is None or answer is UNSET:

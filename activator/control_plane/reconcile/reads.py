@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Api, not_found
-from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Desired, ServiceSeen
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Desired, ObservedService
 from activator.control_plane.reconcile.rights import ACTIVATIONS, SERVICES
 
 SERVICES_LISTED_MAX: Final = 100  # An Activation has one, or two after a change of its name.
@@ -36,7 +36,7 @@ class Reads:
         """Return the Activation itself; None: it was deleted."""
         return await self.get(ACTIVATIONS.path(self._desired.namespace, self._desired.name))
 
-    async def services(self) -> tuple[ServiceSeen, ...]:
+    async def services(self) -> tuple[ObservedService, ...]:
         """Return all Services with the label of this Activation, whatever their owner."""
         path = SERVICES.collection(self._desired.namespace)
         body = await self._once(path, "list", self._list)

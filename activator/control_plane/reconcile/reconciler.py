@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from activator.control_plane.reconcile.api import Api
-from activator.control_plane.reconcile.desired import Desired, ScaleSeen
+from activator.control_plane.reconcile.desired import Desired, ObservedScale
 from activator.control_plane.reconcile.events import EventComponent
 from activator.control_plane.reconcile.groups import IN_ORDER, REMOVAL, Groups, Part, run_groups
 from activator.control_plane.reconcile.kinds import Kinds
@@ -183,7 +183,7 @@ class Reconciler:
         if not desired.replicas or (before is not None and before.replicas == desired.replicas):
             return False
         known = self._memories[desired.key].known_scale(desired.observed, self._now())
-        return isinstance(known, ScaleSeen) and known.replicas == 0
+        return isinstance(known, ObservedScale) and known.replicas == 0
 
     def _pass(self, desired: Desired) -> Pass:
         reads = Reads(self._api, desired)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from msgspec import UNSET, UnsetType
 
 from activator.control_plane.reconcile import wire
-from activator.control_plane.reconcile.desired import Desired, StatusSeen
+from activator.control_plane.reconcile.desired import Desired, ObservedStatus
 from activator.control_plane.reconcile.memory import Memory
 from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.report import Component
@@ -42,12 +42,12 @@ class Pass:
             self.writer.skipped(component)
         return is_same
 
-    async def status(self, fresh: bool = False) -> StatusSeen | None:
+    async def status(self, fresh: bool = False) -> ObservedStatus | None:
         """Return the Activation's status; None: it was deleted, or another one has its name.
 
         `fresh`: read it even if it is known.
         """
-        known: StatusSeen | UnsetType | None = UNSET
+        known: ObservedStatus | UnsetType | None = UNSET
         if not fresh:
             known = self.memory.known_status(self.desired, self.now())
         if known is UNSET:

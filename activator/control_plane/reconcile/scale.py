@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, is_conflict, managers_in, not_found
-from activator.control_plane.reconcile.desired import ScaleSeen
+from activator.control_plane.reconcile.desired import ObservedScale
 from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
 from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
 from activator.control_plane.reconcile.run import Pass
@@ -48,7 +48,7 @@ class ScaleComponent:
         if replicas is None:
             return False
         known = run.memory.known_scale(run.desired.observed, run.now())
-        if not isinstance(known, ScaleSeen) or known.replicas != replicas:
+        if not isinstance(known, ObservedScale) or known.replicas != replicas:
             return True
         run.memory.settled = (known.uid, replicas)
         return False
@@ -67,7 +67,7 @@ class ScaleComponent:
             known = await self._read(run, path)
         if known is None:
             return _absent(run)
-        assert isinstance(known, ScaleSeen)
+        assert isinstance(known, ObservedScale)
         if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
             run.memory.settled = run.memory.taken_for = None
         if run.is_unchanged(self.component, known.replicas == replicas):
@@ -136,14 +136,14 @@ class ScaleComponent:
         memory.store_scale(written, now_s)
         return Outcome(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
-    async def _read(self, run: Pass, path: str) -> ScaleSeen | None:
+    async def _read(self, run: Pass, path: str) -> ObservedScale | None:
         body = await run.reads.get(path)
         scale = None if body is None else wire.scale_seen(body)
         run.memory.store_scale(scale, run.now())
         return scale
 
 
-def _was_changed(settled: tuple[str, int] | None, scale: ScaleSeen) -> bool:
+def _was_changed(settled: tuple[str, int] | None, scale: ObservedScale) -> bool:
     """Return True if the replicas of this target were as wanted before, and are another number now."""
     return settled is not None and settled[0] == scale.uid and settled[1] != scale.replicas
 

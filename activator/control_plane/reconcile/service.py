@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, already_exists, is_conflict, not_found
-from activator.control_plane.reconcile.desired import PODS_PORT, PodsService, ServiceSeen
+from activator.control_plane.reconcile.desired import PODS_PORT, ObservedService, PodsService
 from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
 from activator.control_plane.reconcile.rights import SERVICES
 from activator.control_plane.reconcile.run import Pass
@@ -38,8 +38,8 @@ class ServiceComponent:
         if known is UNSET:
             return True
         if wanted is None:
-            return isinstance(known, ServiceSeen) and known.owner_uid == run.desired.uid
-        return not isinstance(known, ServiceSeen) or not wire.is_service(known, wanted, run.desired)
+            return isinstance(known, ObservedService) and known.owner_uid == run.desired.uid
+        return not isinstance(known, ObservedService) or not wire.is_service(known, wanted, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
         """Create, update or delete the Service. Raises the error of the API if it rejects a write."""
@@ -58,9 +58,9 @@ class ServiceComponent:
             return UNCHANGED
         return await self._changed(run, wanted, known)
 
-    async def _known(self, run: Pass, name: str) -> ServiceSeen | None:
+    async def _known(self, run: Pass, name: str) -> ObservedService | None:
         known = run.memory.known_service(run.desired.observed, run.now())
-        if isinstance(known, ServiceSeen) or known is None:
+        if isinstance(known, ObservedService) or known is None:
             return known
         found = await run.reads.services()
         ours = [one for one in found if one.owner_uid == run.desired.uid]
@@ -92,9 +92,9 @@ class ServiceComponent:
         run.memory.store_service(wire.service_seen(answer), run.now())
         return WRITTEN
 
-    async def _changed(self, run: Pass, wanted: PodsService, known: ServiceSeen) -> Outcome:
+    async def _changed(self, run: Pass, wanted: PodsService, known: ObservedService) -> Outcome:
         path = SERVICES.path(run.desired.namespace, wanted.name)
-        foreign: list[ServiceSeen] = []
+        foreign: list[ObservedService] = []
 
         async def judge() -> Json | None:
             there = await self._read(run, wanted.name)
@@ -120,7 +120,7 @@ class ServiceComponent:
         run.memory.store_service(seen, run.now())
         return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
 
-    async def _deleted(self, run: Pass, known: ServiceSeen | None) -> Outcome:
+    async def _deleted(self, run: Pass, known: ObservedService | None) -> Outcome:
         if known is None or known.owner_uid != run.desired.uid:
             return UNCHANGED
         path = SERVICES.path(run.desired.namespace, known.name)
@@ -145,13 +145,13 @@ class ServiceComponent:
         run.memory.store_service(None, run.now())
         return Outcome(Result.DELETED)
 
-    async def _read(self, run: Pass, name: str) -> ServiceSeen | None:
+    async def _read(self, run: Pass, name: str) -> ObservedService | None:
         run.reads.forget()
         body = await run.reads.get(SERVICES.path(run.desired.namespace, name))
         return None if body is None else wire.service_seen(body)
 
 
-def not_owned(run: Pass, there: ServiceSeen) -> Outcome:
+def not_owned(run: Pass, there: ObservedService) -> Outcome:
     """Return the outcome for a Service of another owner, which is left unchanged."""
     run.memory.store_service(UNSET, run.now())
     whose = "it has no controller" if not there.owner_uid else f"its controller has UID {there.owner_uid}"
@@ -159,7 +159,7 @@ def not_owned(run: Pass, there: ServiceSeen) -> Outcome:
     return Outcome(Result.NOT_OWNED, message)
 
 
-def _rest(seen: ServiceSeen, wanted: PodsService) -> Json:
+def _rest(seen: ObservedService, wanted: PodsService) -> Json:
     """Return a merge patch of the fields that an apply has left: those of the creation that are no longer wanted."""
     selector: Json = {name: None for name in seen.selector if name not in wanted.selector}
     port: Json = {"name": wanted.port_name, "port": PODS_PORT, "protocol": "TCP", "targetPort": wanted.target_port}

@@ -15,7 +15,7 @@ from msgspec import UNSET
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, not_found
-from activator.control_plane.reconcile.desired import StatusSeen
+from activator.control_plane.reconcile.desired import ObservedStatus
 from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
 from activator.control_plane.reconcile.rights import STATUSES
 from activator.control_plane.reconcile.run import Pass
@@ -32,7 +32,7 @@ class StatusComponent:
         if not run.desired.present or not run.desired.owner.has_status:
             return False
         known = run.memory.known_status(run.desired, run.now())
-        return not isinstance(known, StatusSeen) or not wire.is_status(known, run.desired)
+        return not isinstance(known, ObservedStatus) or not wire.is_status(known, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
         """Write the status; raise the API's refusal."""
@@ -45,7 +45,7 @@ class StatusComponent:
             return UNCHANGED
         return await self._written(run, known)
 
-    async def _written(self, run: Pass, known: StatusSeen) -> Outcome:
+    async def _written(self, run: Pass, known: ObservedStatus) -> Outcome:
         desired = run.desired
         now = wire.rfc3339(run.wall_s())
         path = STATUSES.path(desired.namespace, desired.name)

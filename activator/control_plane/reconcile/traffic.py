@@ -31,10 +31,10 @@ from activator.control_plane.reconcile.traffic_wanted import (
     FrontEndpoint,
     FrontPort,
     FrontSlice,
-    FrontSliceSeen,
+    ObservedFrontSlice,
+    ObservedTraffic,
     Position,
     Traffic,
-    TrafficSeen,
 )
 from activator.control_plane.reconcile.writer import MANAGERS
 
@@ -144,7 +144,7 @@ class TrafficComponent:
         run.memory.traffic.is_alone = (_is_alone(wanted), _version(answer))
 
 
-def _seen(run: Pass) -> TrafficSeen:
+def _seen(run: Pass) -> ObservedTraffic:
     watched = run.desired.observed.traffic
     return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.known(watched)
 
@@ -157,7 +157,7 @@ def _is_alone(wanted: Traffic) -> bool:
     return wanted.position is Position.ALONE
 
 
-def _changed(wanted: Traffic, seen: TrafficSeen) -> list[FrontSlice]:
+def _changed(wanted: Traffic, seen: ObservedTraffic) -> list[FrontSlice]:
     there = {one.slice.name: one for one in seen.slices}
     return [
         one
@@ -166,7 +166,7 @@ def _changed(wanted: Traffic, seen: TrafficSeen) -> list[FrontSlice]:
     ]
 
 
-def _surplus(wanted: Traffic, seen: TrafficSeen) -> list[FrontSliceSeen]:
+def _surplus(wanted: Traffic, seen: ObservedTraffic) -> list[ObservedFrontSlice]:
     """Return our slices of an address family that the Service no longer has."""
     names = {one.name for one in wanted.slices}
     return [one for one in seen.slices if one.slice.name not in names and one.uid]

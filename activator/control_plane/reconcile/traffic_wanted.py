@@ -60,7 +60,7 @@ class FrontSlice(msgspec.Struct, frozen=True):
     ports: tuple[FrontPort, ...]
 
 
-class FrontSliceSeen(msgspec.Struct, frozen=True):
+class ObservedFrontSlice(msgspec.Struct, frozen=True):
     """An existing slice of ours. `service_uid`: of the Service that owns it."""
 
     slice: FrontSlice
@@ -79,20 +79,20 @@ class Traffic(msgspec.Struct, frozen=True):
     has_pods: bool = False
 
 
-class TrafficSeen(msgspec.Struct, frozen=True):
+class ObservedTraffic(msgspec.Struct, frozen=True):
     """The observed traffic. `is_alone`: the selector has our label; `slices_version`: that of the watch of slices."""
 
     service_uid: str
     service_version: str
     is_alone: bool
-    slices: tuple[FrontSliceSeen, ...]
+    slices: tuple[ObservedFrontSlice, ...]
     slices_version: str = ""
 
 
-NO_TRAFFIC_SEEN: Final = TrafficSeen("", "", False, ())
+NO_TRAFFIC_SEEN: Final = ObservedTraffic("", "", False, ())
 
 
-def position_of(seen: TrafficSeen, wanted: tuple[FrontSlice, ...]) -> Position | None:
+def position_of(seen: ObservedTraffic, wanted: tuple[FrontSlice, ...]) -> Position | None:
     """Return the observed position; None: between two. `wanted`: our slices with their endpoints."""
     there = {one.slice.name: one.slice for one in seen.slices}
     ports_fit = all(one.name in there and there[one.name].ports == one.ports for one in wanted)

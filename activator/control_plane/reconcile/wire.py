@@ -19,13 +19,13 @@ from activator.control_plane.reconcile.desired import (
     ACTIVATION_LABEL,
     ACTIVATION_VERSION,
     PODS_PORT,
-    ConditionSeen,
     ConditionSpec,
     Desired,
+    ObservedCondition,
+    ObservedScale,
+    ObservedService,
+    ObservedStatus,
     PodsService,
-    ScaleSeen,
-    ServiceSeen,
-    StatusSeen,
 )
 
 _EMPTY: Final[dict[str, str]] = {}
@@ -84,7 +84,7 @@ class _Status(_Struct, frozen=True, gc=False):
     ready: int = 0
     wanted: int = 0
     hosts: list[str] | None = None
-    conditions: list[ConditionSeen] | None = None
+    conditions: list[ObservedCondition] | None = None
 
 
 class _Activation(_Struct, frozen=True, gc=False):
@@ -101,21 +101,21 @@ _ACTIVATION: Final = msgspec.json.Decoder(_Activation)
 # --- decoded --------------------------------------------------------------------------------------------------------
 
 
-def service_seen(body: bytes) -> ServiceSeen:
+def service_seen(body: bytes) -> ObservedService:
     """Decode a Service; raise msgspec.DecodeError."""
     return _seen(_SERVICE.decode(body))
 
 
-def services_seen(body: bytes) -> tuple[ServiceSeen, ...]:
+def services_seen(body: bytes) -> tuple[ObservedService, ...]:
     """Decode a list of Services; raise msgspec.DecodeError."""
     return tuple(_seen(one) for one in _SERVICES.decode(body).items or ())
 
 
-def _seen(service: _Service) -> ServiceSeen:
+def _seen(service: _Service) -> ObservedService:
     metadata, spec = service.metadata, service.spec
     owner = next((one.uid for one in metadata.owner_references or () if one.controller), "")
     port = next((one for one in spec.ports or () if one.port == PODS_PORT), _Port())
-    return ServiceSeen(
+    return ObservedService(
         metadata.name,
         metadata.uid,
         metadata.resource_version,
@@ -129,17 +129,17 @@ def _seen(service: _Service) -> ServiceSeen:
     )
 
 
-def scale_seen(body: bytes) -> ScaleSeen:
+def scale_seen(body: bytes) -> ObservedScale:
     """Decode a scale; raise msgspec.DecodeError."""
     scale = _SCALE.decode(body)
-    return ScaleSeen(scale.spec.replicas, scale.metadata.resource_version, scale.metadata.uid)
+    return ObservedScale(scale.spec.replicas, scale.metadata.resource_version, scale.metadata.uid)
 
 
-def status_seen(body: bytes) -> StatusSeen:
+def status_seen(body: bytes) -> ObservedStatus:
     """Decode an Activation; raise msgspec.DecodeError."""
     thing = _ACTIVATION.decode(body)
     metadata, status = thing.metadata, thing.status
-    return StatusSeen(
+    return ObservedStatus(
         metadata.uid,
         metadata.resource_version,
         status.observed_generation,
@@ -153,7 +153,7 @@ def status_seen(body: bytes) -> StatusSeen:
 # --- compared -------------------------------------------------------------------------------------------------------
 
 
-def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> bool:
+def is_service(seen: ObservedService, service: PodsService, desired: Desired) -> bool:
     """Return True if the Service is as wanted, whatever ports and labels others have added."""
     return (
         seen.name == service.name
@@ -166,7 +166,7 @@ def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> boo
     )
 
 
-def is_status(seen: StatusSeen, desired: Desired) -> bool:
+def is_status(seen: ObservedStatus, desired: Desired) -> bool:
     """Return True if the status is as wanted; times do not count."""
     if (
         seen.observed_generation != desired.generation
@@ -180,7 +180,7 @@ def is_status(seen: StatusSeen, desired: Desired) -> bool:
     return all(_is_condition(by_type.get(one.type), one) for one in desired.conditions)
 
 
-def _is_condition(seen: ConditionSeen | None, wanted: ConditionSpec) -> bool:
+def _is_condition(seen: ObservedCondition | None, wanted: ConditionSpec) -> bool:
     return (
         seen is not None
         and seen.status == wanted.status
@@ -238,7 +238,7 @@ def scale_body(desired: Desired, replicas: int) -> Json:
     }
 
 
-def status_body(desired: Desired, before: StatusSeen, now: str) -> Json:
+def status_body(desired: Desired, before: ObservedStatus, now: str) -> Json:
     """Return the body of the status. A condition whose status in `before` stays keeps its last transition time."""
     by_type = {one.type: one for one in before.conditions}
     return {
@@ -255,7 +255,7 @@ def status_body(desired: Desired, before: StatusSeen, now: str) -> Json:
     }
 
 
-def _condition(wanted: ConditionSpec, by_type: Mapping[str, ConditionSeen], now: str) -> Json:
+def _condition(wanted: ConditionSpec, by_type: Mapping[str, ObservedCondition], now: str) -> Json:
     old = by_type.get(wanted.type)
     stays = old is not None and old.status == wanted.status and old.last_transition_time
     return {

@@ -15,10 +15,11 @@ from typing import Final, final
 from activator.messages import (
     Change,
     Listed,
+    ObservedPod,
+    ObservedTable,
     PodFailedChecks,
     PodGone,
     PodRefused,
-    PodSeen,
     PodServed,
     PodSetAside,
     PodStatus,
@@ -31,7 +32,6 @@ from activator.messages import (
     RevisionSet,
     SlotDrained,
     SlotForgotten,
-    TableSeen,
     TrialEnded,
 )
 
@@ -41,7 +41,7 @@ FoldKey = tuple[str, ...]
 def fold_key(change: Change) -> FoldKey:
     """Return the key of a change: of several changes with one key only the newest counts."""
     kind = type(change)
-    if isinstance(change, PodSeen):
+    if isinstance(change, ObservedPod):
         return (change.key, "pod", change.source, change.identity)
     if isinstance(change, PodGone):
         return (change.key, "pod", change.source, change.identity)
@@ -55,7 +55,7 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "revision")
     if isinstance(change, (RevisionFailed, RevisionRecovered)):
         return (change.key, "failure")
-    if isinstance(change, TableSeen):
+    if isinstance(change, ObservedTable):
         return (change.key, "table", str(change.worker))
     if kind in _OF_A_POD:
         return (change.key, kind.__name__, change.identity)  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ _OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodSetAside, PodServed, T
 
 def _may_be_dropped(change: Change) -> bool:
     """Return True if a full queue may drop it: its source can submit it again, and no request depends on it."""
-    return isinstance(change, PodSeen) and change.status is not PodStatus.DRAINING
+    return isinstance(change, ObservedPod) and change.status is not PodStatus.DRAINING
 
 
 @final
@@ -188,7 +188,8 @@ class ChangeQueue:
         return [
             key
             for key in self._of_revisions.get(listed.key, ())
-            if isinstance(change := self._entries[key].change, (PodSeen, PodGone)) and change.source == listed.source
+            if isinstance(change := self._entries[key].change, (ObservedPod, PodGone))
+            and change.source == listed.source
         ]
 
     def _supersede(self, stale: list[FoldKey]) -> None:

@@ -30,10 +30,11 @@ from activator.messages import (
     FreeSlot,
     LeasesOrphaned,
     Listed,
+    ObservedPod,
+    ObservedTable,
     PodFailedChecks,
     PodGone,
     PodRefused,
-    PodSeen,
     PodServed,
     PodSetAside,
     PodStatus,
@@ -51,7 +52,6 @@ from activator.messages import (
     SlotForgotten,
     StopProbe,
     Sweep,
-    TableSeen,
     TrialEnded,
 )
 from lb.tracker import DRAINING
@@ -68,10 +68,10 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
         reduction.refused = True  # the revision has been removed: the change is late
         if type(change) is Probed:  # unless the order that ends its probes was lost
             reduction.probes.append(SetProbes(change.key, ()))
-        elif type(change) is RevisionBroken or type(change) is TableSeen:
+        elif type(change) is RevisionBroken or type(change) is ObservedTable:
             reduction.effects.append(DropRevision(change.key))
         return reduction
-    if type(change) is TableSeen:
+    if type(change) is ObservedTable:
         repair.table_seen(model, revision, change, reduction)
     elif type(change) is RevisionBroken:
         repair.revision_broken(model, revision, change, now_s, reduction)
@@ -132,7 +132,7 @@ def _revision_recovered(
 # --- pods, as reported by sources -----------------------------------------------------------------------------------
 
 
-def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction: Reduction) -> None:
+def _pod_seen(revision: RevisionRecord, change: ObservedPod, now_s: float, reduction: Reduction) -> None:
     old = revision.pods.get(change.identity)
     pushed_s = now_s if change.source == PUSH else 0.0
     if old is None or old.address != change.address:
@@ -160,7 +160,7 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
     put(revision, old, new, SEEN, now_s, reduction)
 
 
-def _is_unchanged(old: PodRecord, change: PodSeen) -> bool:
+def _is_unchanged(old: PodRecord, change: ObservedPod) -> bool:
     return (
         old.claims.get(change.source) is change.status
         and old.weight == change.weight
@@ -169,7 +169,7 @@ def _is_unchanged(old: PodRecord, change: PodSeen) -> bool:
     )
 
 
-def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
+def _as_seen(old: PodRecord, change: ObservedPod) -> PodRecord:
     new = replace(
         old,
         claims={**old.claims, change.source: change.status},
@@ -186,7 +186,7 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
     return new
 
 
-def _is_declared_ready(old: PodRecord, change: PodSeen) -> bool:
+def _is_declared_ready(old: PodRecord, change: ObservedPod) -> bool:
     """Return True if its source reported another status before, and now reports it ready without a probe."""
     ready = PodStatus.READY
     return change.status is ready and not change.probe and old.claims.get(change.source) is not ready
@@ -229,14 +229,14 @@ def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s
         reduction.listed = change
 
 
-def _changed_reports(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
+def _changed_reports(before: tuple[ObservedPod, ...], after: tuple[ObservedPod, ...]) -> list[ObservedPod] | None:
     """Return the reports that differ; None if they are not about the same pods in the same order.
 
     Identical objects are recognized at once, equal ones by one comparison.
     """
     if len(before) != len(after):
         return None
-    news: list[PodSeen] = []
+    news: list[ObservedPod] = []
     for was, seen in zip(before, after):
         if was is not seen and was != seen:
             if was.identity != seen.identity:
@@ -275,7 +275,7 @@ def _pod_unplaced(revision: RevisionRecord, change: PodUnplaced, now_s: float, r
 
 
 _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], None]]] = {
-    PodSeen: _pod_seen,
+    ObservedPod: _pod_seen,
     PodGone: _pod_gone,
     PodSetAside: _pod_set_aside,
     Probed: health.probed,

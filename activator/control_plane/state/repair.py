@@ -17,6 +17,7 @@ from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.control_plane.state.tally import Tally
 from activator.messages import (
     LeasesOrphaned,
+    ObservedTable,
     PlacePod,
     PumpQueue,
     QueueStalled,
@@ -28,7 +29,6 @@ from activator.messages import (
     SlotForgotten,
     SlotView,
     StartProbe,
-    TableSeen,
     WithdrawPod,
 )
 from lb.tracker import DRAINING, STATE_NAMES
@@ -155,7 +155,7 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
     reduction.effects.append(set_pod(revision, pod))
 
 
-def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
+def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, reduction: Reduction) -> None:
     """Compare COMPARED_AT_ONCE slots of a table with the model; the rest is queued as a change of its own.
 
     A view from before effects that are still under way is ignored.
@@ -189,7 +189,7 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
         _place_missing(revision, change, reduction)
 
 
-def _place_missing(revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
+def _place_missing(revision: RevisionRecord, change: ObservedTable, reduction: Reduction) -> None:
     """Place the missing pods; it iterates over all pods, because only a bug leads here."""
     seen = {(slot.identity, slot.address) for slot in change.slots}
     for pod in _placed(revision):

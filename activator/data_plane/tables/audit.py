@@ -27,12 +27,12 @@ from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Change,
     LeasesOrphaned,
+    ObservedTable,
     QueueStalled,
     RevisionBroken,
     SlotDrained,
     SlotForgotten,
     SlotView,
-    TableSeen,
 )
 from activator.runtime.clock import Defer, Now, Periodic, TimingWheel
 from lb.table import TrackerTable
@@ -210,11 +210,11 @@ class Auditor(Periodic):
             self._send(LeasesOrphaned(key, f"{check.orphaned} leases without a request at {pods}"))
         if self._tables.applied.get(key, 0) != check.applied:
             if check.shows:  # confirms earlier effects; the next check shows the table
-                self._send(TableSeen(key, check.applied, ()))
+                self._send(ObservedTable(key, check.applied, ()))
             return  # effects have arrived since the check began
         check.table.check_totals(check.held, check.capacity, check.draining)
         if check.shows:
-            self._send(TableSeen(key, check.applied, tuple(check.seen)))
+            self._send(ObservedTable(key, check.applied, tuple(check.seen)))
 
     def _distrust(self, throttler: RevisionThrottler, error: Exception) -> None:
         self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")

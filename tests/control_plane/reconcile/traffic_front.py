@@ -9,9 +9,9 @@ from activator.control_plane.reconcile.traffic_wanted import (
     FrontEndpoint,
     FrontPort,
     FrontSlice,
+    ObservedTraffic,
     Position,
     Traffic,
-    TrafficSeen,
 )
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead
 from activator.control_plane.sources.activations.service_front import traffic_seen
@@ -35,7 +35,7 @@ class Front:
         thing = {"metadata": {"name": "a"}, "spec": {"selector": {"app": "a"}, "ports": ports}}
         self.service = here.server.create("services", thing)
 
-    def seen(self) -> TrafficSeen:
+    def seen(self) -> ObservedTraffic:
         service = msgspec.convert(self.here.one("services", "a"), AnnotatedService, strict=False)
         slices = self.here.server.collection("endpointslices").objects.values()
         ours = [one for one in slices if one["metadata"]["name"].startswith("a-activator")]

@@ -35,7 +35,7 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import CRASHES_MAX, ProcessSupervisor
 from activator.control_plane.sources.process.unit import Unit
 from activator.control_plane.state.supervision import Supervision
-from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
+from activator.messages import Change, ObservedPod, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 from tests.control_plane.sources.program_reports import ProgramReports
@@ -88,7 +88,7 @@ def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[
         ready = asyncio.Event()
 
         def hear(change: Change) -> None:
-            if isinstance(change, PodSeen) and change.status is PodStatus.READY:
+            if isinstance(change, ObservedPod) and change.status is PodStatus.READY:
                 ready.set()
 
         tasks = TaskGroupOwner(lambda name, error: errors.append(error))
@@ -168,7 +168,7 @@ def test_a_corrected_program_is_started_at_once() -> None:
         watched.want(*SERVE)
         assert fleet.not_before_s < began_s < not_before_s and fleet.crashes == 0
         await watched.until(watched.is_ready)
-        assert isinstance(watched.changes[-1], PodSeen)
+        assert isinstance(watched.changes[-1], ObservedPod)
         assert any(isinstance(one, RevisionRecovered) for one in watched.changes)
         await watched.close()
 
@@ -233,7 +233,7 @@ def test_a_grace_of_zero_puts_an_idle_program_to_sleep_and_stops_a_busy_one_at_o
         watched.reports.grace_s = 0.0
         watched.want(*SERVE, sleep=Sleep(signal="SIGSTOP"))
         await watched.until(watched.is_ready)
-        identity = next(one.identity for one in watched.changes if isinstance(one, PodSeen))
+        identity = next(one.identity for one in watched.changes if isinstance(one, ObservedPod))
         watched.supervisor.grant(KEY, 0)
         if is_idle:
             await pause(0.05)  # as the data plane reports

@@ -19,7 +19,7 @@ from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Unit, Units
 from activator.control_plane.state.supervision import Supervision
-from activator.messages import Change, PodGone, PodSeen, PodTaken
+from activator.messages import Change, ObservedPod, PodGone, PodTaken
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.sources.program_reports import ProgramReports
 
@@ -153,7 +153,7 @@ class World:
         for one in self.changes:
             if isinstance(one, PodGone):
                 gone.add(one.identity)
-            elif isinstance(one, PodSeen):
+            elif isinstance(one, ObservedPod):
                 assert one.identity not in gone, f"{one} was said of a pod that has gone"
         assert (self.errors, self.supervision.panics_total) == ([], 0)
 

@@ -18,9 +18,9 @@ from activator.messages import (
     Change,
     Effect,
     Load,
+    ObservedPod,
     PodDrained,
     PodRefused,
-    PodSeen,
     PodServed,
     PodStatus,
     PodTaken,
@@ -198,8 +198,8 @@ class Joined:
         }
 
 
-def seen(identity: str, status: PodStatus = PodStatus.READY, **more: object) -> PodSeen:
+def seen(identity: str, status: PodStatus = PodStatus.READY, **more: object) -> ObservedPod:
     """A pod at an address made from its identity."""
     number = int("".join(digit for digit in identity if digit.isdigit()) or "0")
     fields: dict[str, object] = {"key": KEY, "source": "list", "address": f"10.0.0.{number}:80"}
-    return PodSeen(identity=identity, status=status, **{**fields, **more})  # type: ignore[arg-type]
+    return ObservedPod(identity=identity, status=status, **{**fields, **more})  # type: ignore[arg-type]

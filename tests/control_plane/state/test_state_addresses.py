@@ -13,9 +13,9 @@ from activator.messages import (
     PUSH,
     Change,
     Listed,
+    ObservedPod,
     PlacePod,
     PodGone,
-    PodSeen,
     PodStatus,
     Probed,
     RevisionBroken,
@@ -33,7 +33,7 @@ PODS = ("a", "b", "c", "d")
 LIMIT = SPEC.container_concurrency
 
 
-def at(identity: str, address: str = HERE, status: PodStatus = PodStatus.READY, **more: object) -> PodSeen:
+def at(identity: str, address: str = HERE, status: PodStatus = PodStatus.READY, **more: object) -> ObservedPod:
     return seen(identity, status, address=address, **more)
 
 
@@ -71,7 +71,7 @@ class World(Joined):
         self.requests: list[Request] = []
         self.do(RevisionSet(SPEC))
 
-    def says(self, source: str, pod: str, address: str, status: PodStatus) -> PodSeen:
+    def says(self, source: str, pod: str, address: str, status: PodStatus) -> ObservedPod:
         where, claims = self.said.get(pod, ("", {}))
         if where != address:
             self.leaves(pod)

@@ -19,6 +19,7 @@ from activator.data_plane.throttle.leases import Lease
 from activator.messages import (
     Change,
     Effect,
+    ObservedTable,
     PodGone,
     PodStatus,
     RevisionBroken,
@@ -26,7 +27,6 @@ from activator.messages import (
     RevisionSet,
     SetPod,
     SlotView,
-    TableSeen,
 )
 from activator.runtime.reasons import Reason
 from lb.policy import Policy
@@ -281,9 +281,9 @@ def test_a_newer_view_takes_the_place_of_what_is_left_of_an_older_one() -> None:
         SlotView(f"p{number}", f"10.0.{number // 250}.{number % 250}:80", READY, 2, 1, pods[f"p{number}"].epoch)
         for number in range(PODS)
     )
-    view = TableSeen(KEY, model.sent[KEY], slots)
+    view = ObservedTable(KEY, model.sent[KEY], slots)
     first = reduce(model, view, 0.0).again
-    assert isinstance(first, TableSeen) and (first.compared, first.matched) == (COMPARED_AT_ONCE, COMPARED_AT_ONCE)
+    assert isinstance(first, ObservedTable) and (first.compared, first.matched) == (COMPARED_AT_ONCE, COMPARED_AT_ONCE)
     joined.worker.queue.put(view)
     joined.worker.queue.put_rest(first)
     assert joined.worker.queue.take(5) == [view]
@@ -596,7 +596,7 @@ def test_a_table_that_is_changed_all_the_time_is_confirmed_all_the_same() -> Non
     for number in range(60):
         joined.clock.pass_time(AUDIT_INTERVAL_S)
         joined.auditor.expired(joined.clock.now())
-        views = [message for message in joined.hooks.told if isinstance(message, TableSeen)]
+        views = [message for message in joined.hooks.told if isinstance(message, ObservedTable)]
         joined.hooks.told.clear()
         joined.do(seen("p1", PodStatus.NOT_READY if number % 2 else PodStatus.READY))
         joined.do(*views)

@@ -21,9 +21,9 @@ from activator.messages import (
     PUSH,
     Change,
     Listed,
+    ObservedPod,
     PodGone,
     PodRefused,
-    PodSeen,
     PodStatus,
     Probed,
     ProbeOrder,
@@ -67,7 +67,7 @@ class World(Joined):
         super().__init__(trap or Trap())
         self.exists = True
         self.failure = ""
-        self.truth: dict[str, dict[str, PodSeen]] = {source: {} for source in SOURCES}
+        self.truth: dict[str, dict[str, ObservedPod]] = {source: {} for source in SOURCES}
         self.asked: dict[str, StartProbe] = {}
         self.worker._probe = self._order
         self.do(RevisionSet(SPEC))

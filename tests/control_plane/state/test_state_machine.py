@@ -17,8 +17,8 @@ from activator.messages import (
     PUSH,
     Change,
     Listed,
+    ObservedPod,
     PodGone,
-    PodSeen,
     PodSetAside,
     PodStatus,
     PodUnplaced,
@@ -112,7 +112,7 @@ class Disagreement(RuleBasedStateMachine):
         super().__init__()
         self.trap = Trap()
         self.world = World(self.trap)
-        self.truth: dict[str, dict[str, PodSeen]] = {source: {} for source in (*LISTING, PUSH)}
+        self.truth: dict[str, dict[str, ObservedPod]] = {source: {} for source in (*LISTING, PUSH)}
         self.under_way: list[Change] = []
         self.requests: list[Request] = []
 
@@ -137,7 +137,7 @@ class Disagreement(RuleBasedStateMachine):
         """A source has something to say, which is lost, or comes once or several times."""
         if source == PUSH:  # reports have no such words
             limit = restarts = -1
-        seen = PodSeen(KEY, source, pod, address, status, source != PUSH, limit=limit, restarts=restarts)
+        seen = ObservedPod(KEY, source, pod, address, status, source != PUSH, limit=limit, restarts=restarts)
         self.truth[source][pod] = seen
         self.under_way.extend([seen] * copies)
 

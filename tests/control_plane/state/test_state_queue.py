@@ -9,8 +9,8 @@ from activator.control_plane.state.queue import ChangeQueue, fold_key
 from activator.messages import (
     Change,
     Listed,
+    ObservedPod,
     PodGone,
-    PodSeen,
     PodStatus,
     Probed,
     RevisionBroken,
@@ -55,14 +55,14 @@ class PlainQueue:
         if type(change) is RevisionGone:
             self._drop([one for one in self.changes if one.key == change.key])
         if type(change) is Listed:
-            pods = [one for one in self.changes if isinstance(one, PodSeen | PodGone) and one.key == change.key]
+            pods = [one for one in self.changes if isinstance(one, ObservedPod | PodGone) and one.key == change.key]
             self._drop([one for one in pods if one.source == change.source])
         for place, one in enumerate(self.changes):
             if fold_key(one) == fold_key(change):
                 if not (type(one) is RevisionBroken and one.kind):
                     self.changes[place] = change
                 return True
-        if len(self.changes) >= CHANGES_MAX and type(change) is PodSeen and change.status is not PodStatus.DRAINING:
+        if len(self.changes) >= CHANGES_MAX and type(change) is ObservedPod and change.status is not PodStatus.DRAINING:
             return False
         self.changes.append(change)
         return True

@@ -24,9 +24,9 @@ from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Effect,
     Listed,
+    ObservedPod,
     PlacePod,
     PodGone,
-    PodSeen,
     PodStatus,
     RebuildPods,
     RebuildRevision,
@@ -80,7 +80,7 @@ class Large(Program):
         self.effects: list[Effect] = []
         self.lost: Callable[[Effect], bool] = lambda effect: False
         self.specs[KEY] = spec
-        self.pods: dict[str, PodSeen] = {}
+        self.pods: dict[str, ObservedPod] = {}
         self.source_dirty("", KEY)
         self.lists_pods(*(pod(number) for number in range(pods)))
         self.finish()
@@ -89,7 +89,7 @@ class Large(Program):
         self.effects += effects
         super()._send([effect for effect in effects if not self.lost(effect)])
 
-    def lists_pods(self, *pods: PodSeen) -> None:
+    def lists_pods(self, *pods: ObservedPod) -> None:
         """The list as it was, with these."""
         self.pods.update({one.identity: one for one in pods})
         self.lists[KEY] = Listed(KEY, "list", tuple(self.pods.values()))
@@ -189,7 +189,7 @@ class Large(Program):
         assert all(len(request.ends) <= 1 for request in self.requests)
 
 
-def pod(number: int, status: PodStatus = PodStatus.READY, **more: object) -> PodSeen:
+def pod(number: int, status: PodStatus = PodStatus.READY, **more: object) -> ObservedPod:
     return seen(f"p{number}", status, **more)
 
 
@@ -652,7 +652,7 @@ def test_whatever_happens_meanwhile_the_table_becomes_what_the_model_says(distru
 
 
 def happen(joined: Large, one: Any) -> None:
-    if isinstance(one, PodSeen):
+    if isinstance(one, ObservedPod):
         joined.lists_pods(one)
     elif isinstance(one, RevisionSpec):
         joined.wants(one)

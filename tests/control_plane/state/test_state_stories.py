@@ -9,6 +9,7 @@ from activator.control_plane.state.reduce import reduce
 from activator.messages import (
     FreeSlot,
     Listed,
+    ObservedTable,
     PlacePod,
     PodGone,
     PodSetAside,
@@ -24,7 +25,6 @@ from activator.messages import (
     SlotView,
     StartProbe,
     StopProbe,
-    TableSeen,
 )
 from activator.runtime.reasons import Reason
 from lb.tracker import READY, UNLIMITED
@@ -359,14 +359,14 @@ def test_a_pod_without_a_slot_gets_the_next_that_comes_free() -> None:
     model = joined.worker.model
     applied = model.sent[KEY]
     one = SlotView("p1", "10.0.0.1:80", READY, 2, 1, joined.epoch("p1"))
-    assert reduce(model, TableSeen(KEY, applied, (one,)), 0.0).mismatches == [], "that it has none is known"
+    assert reduce(model, ObservedTable(KEY, applied, (one,)), 0.0).mismatches == [], "that it has none is known"
     rebuild = reduce(model, RevisionBroken(KEY, "lost count"), 0.0)
     assert {name: pod is not None and pod.unplaced for name, pod in rebuild.pods.items()} == {(KEY, "p2"): False}
     placed = PlacePod(KEY, "p2", "10.0.0.2:80", READY, 2, 1, joined.epoch("p2"))
     assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9), placed]
     joined.do(SlotDrained(KEY, 9, 9))
     assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9)], "it has one now"
-    assert reduce(model, TableSeen(KEY, model.sent[KEY], (one,)), 0.0).mismatches == [("missing", "p2 has no slot")]
+    assert reduce(model, ObservedTable(KEY, model.sent[KEY], (one,)), 0.0).mismatches == [("missing", "p2 has no slot")]
 
 
 def test_a_new_max_scale_sizes_the_table_that_is_there() -> None:

@@ -26,8 +26,8 @@ from activator.messages import (
     Change,
     FailRevision,
     Listed,
+    ObservedPod,
     PodGone,
-    PodSeen,
     PodStatus,
     RevisionBroken,
     RevisionFailed,
@@ -378,7 +378,7 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
         left = 1
 
         def __call__(self, model: Model, change: Change, now_s: float) -> Reduction:
-            if isinstance(change, PodSeen) and self.left:
+            if isinstance(change, ObservedPod) and self.left:
                 self.left = 0
                 raise RuntimeError("once")
             return reduce(model, change, now_s)

@@ -23,8 +23,8 @@ from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.messages import (
     Change,
     Listed,
+    ObservedPod,
     PodGone,
-    PodSeen,
     PodStatus,
     ProbeOrder,
     RevisionFailed,
@@ -146,7 +146,7 @@ class Trap:
         self.sprung = 0
 
     def __call__(self, model: Model, change: Change, now_s: float) -> Reduction:
-        if isinstance(change, PodSeen) and change.identity.startswith("bad"):
+        if isinstance(change, ObservedPod) and change.identity.startswith("bad"):
             self.sprung += 1
             raise RuntimeError("sprung")
         return reduce(model, change, now_s)
@@ -155,7 +155,7 @@ class Trap:
 OTHER = "ns/other"
 
 
-def other(identity: str) -> PodSeen:
+def other(identity: str) -> ObservedPod:
     return seen(identity, key=OTHER)
 
 
@@ -404,7 +404,7 @@ def test_a_list_in_which_little_is_new_is_read_as_one_in_which_all_is() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), Listed(KEY, "list", (p1, p2)))
 
-    def lists(*pods: PodSeen, source: str = "list") -> dict[str, str]:
+    def lists(*pods: ObservedPod, source: str = "list") -> dict[str, str]:
         joined.do(Listed(KEY, source, pods))
         return joined.slots()
 

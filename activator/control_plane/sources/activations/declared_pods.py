@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from activator.control_plane.sources.cluster.backends import Backend, of_slice
 from activator.control_plane.sources.cluster.slice_index import SliceIndex
 from activator.kubernetes.objects import EndpointSlice
-from activator.messages import Change, PodGone, PodSeen, PodStatus
+from activator.messages import Change, ObservedPod, PodGone, PodStatus
 
 SOURCE: Final = "kubernetes"
 PORT_NAME: Final = "pods"  # the name of the only port of the private Service
@@ -39,7 +39,7 @@ class DeclaredPods:
         self._changed: dict[str, EndpointSlice | None] = {}  # slices by name; None: removed
         self._doubted: set[str] = set()  # pods that were unready for a while, or may have been
         self._readiness: dict[str, _Readiness] = {}
-        self._submitted: dict[str, PodSeen] = {}
+        self._submitted: dict[str, ObservedPod] = {}
         self._are_lost = False  # changes may have been lost: all pods are to be submitted
 
     def put_slice(self, name: str, one: EndpointSlice | None) -> None:
@@ -100,7 +100,7 @@ class DeclaredPods:
                 news[identity] = pods[identity]
         return news
 
-    def _seen(self, one: Backend, is_probed: bool) -> PodSeen:
+    def _seen(self, one: Backend, is_probed: bool) -> ObservedPod:
         before = self._readiness.get(one.identity, _NEVER_READY)
         ends = before.is_ready and not one.terminating and (not one.ready or one.identity in self._doubted)
         readiness = self._readiness[one.identity] = _Readiness(one.ready, before.restarts + ends)
@@ -110,4 +110,4 @@ class DeclaredPods:
             status, probe = PodStatus.PENDING, True
         else:
             status, probe = PodStatus.NOT_READY, False
-        return PodSeen(self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts)
+        return ObservedPod(self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts)

@@ -32,15 +32,15 @@ from activator.control_plane.reconcile.traffic_wanted import (
     SERVICE_NAME_LABEL,
     FrontEndpoint,
     FrontSlice,
+    ObservedTraffic,
     Position,
     Traffic,
-    TrafficSeen,
     position_of,
 )
 from activator.control_plane.scaling.rule import ScalingRule
 from activator.control_plane.sources.activations.hosts import HostClaims
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
-from activator.control_plane.sources.activations.path import PathRule, PathSeen, PathState, decide
+from activator.control_plane.sources.activations.path import ObservedPath, PathRule, PathState, decide
 from activator.control_plane.sources.activations.path_conditions import in_path, refused
 from activator.control_plane.sources.activations.service_front import (
     FAMILIES,
@@ -70,7 +70,7 @@ class FrontOutcome(NamedTuple):
     """
 
     traffic: Traffic | None
-    seen: TrafficSeen | None
+    seen: ObservedTraffic | None
     condition: ConditionSpec
     is_held: bool
     writes_replicas: bool
@@ -350,7 +350,7 @@ class Fronts:
         if front.state is None:
             front.state = PathState.begun(shown, inputs.replicas, load.requests_total)
         before = front.state.position
-        seen = PathSeen(
+        seen = ObservedPath(
             self._now(),
             shown,
             inputs.ready,

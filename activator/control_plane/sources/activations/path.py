@@ -66,7 +66,7 @@ class PathRule(NamedTuple):
     zero_only: bool = False
 
 
-class PathSeen(NamedTuple):
+class ObservedPath(NamedTuple):
     """The observed state. `shown`: the position that the watches show; None: between two. `replicas` -1: unknown."""
 
     now_s: float
@@ -104,7 +104,7 @@ class PathState(NamedTuple):
         return cls(position=shown or Position.OUT, requests_total=requests_total, went_out=replicas != 0)
 
 
-def decide(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
+def decide(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
     """Return the next state, with the wanted position."""
     state = _with_load(rule, seen, state)
     if seen.shown is not state.position:
@@ -121,7 +121,7 @@ def decide(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
 # --- observations ----------------------------------------------------------------------------------------------------
 
 
-def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
+def _with_load(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
     now_s = seen.now_s
     carries = seen.in_flight + seen.queued > 0
     if carries or seen.requests_total != state.requests_total:
@@ -146,7 +146,7 @@ def _settled_s(rule: PathRule, state: PathState) -> float:
     return state.since_s + rule.settle_s
 
 
-def _fit(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
+def _fit(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
     """Update the time since which the activator may leave the path."""
     now_s = seen.now_s
     spare = seen.ready * rule.limit - seen.in_flight if rule.limit else rule.burst
@@ -165,12 +165,12 @@ def _fit(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
     return state._replace(fit_s=now_s) if state.fit_s == NEVER else state
 
 
-def _is_reducible(rule: PathRule, seen: PathSeen) -> bool:
+def _is_reducible(rule: PathRule, seen: ObservedPath) -> bool:
     """Return True if fewer pods may be wanted without load."""
     return rule.least == 0 or (not rule.zero_only and seen.replicas > rule.least)
 
 
-def _no_fewer(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
+def _no_fewer(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
     """Return True if fewer pods would not do for a busy revision, as far as has been observed."""
     if rule.zero_only or seen.replicas <= max(rule.least, 1):
         return True
@@ -180,7 +180,7 @@ def _no_fewer(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
 # --- decisions -------------------------------------------------------------------------------------------------------
 
 
-def _step(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
+def _step(rule: PathRule, seen: ObservedPath, state: PathState) -> PathState:
     goal, reason, leaving = _goal(rule, seen, state)
     state = state._replace(reason=reason, leaving=leaving)
     position = state.position
@@ -201,7 +201,7 @@ def _moved(state: PathState, to: Position) -> PathState:
     return state._replace(position=to, since_s=NEVER, fit_s=NEVER, went_out=went_out)
 
 
-def _goal(rule: PathRule, seen: PathSeen, state: PathState) -> tuple[Position, Reason, bool]:
+def _goal(rule: PathRule, seen: ObservedPath, state: PathState) -> tuple[Position, Reason, bool]:
     """Return the position to move to, the reason, and True if the activator is leaving the path."""
     if rule.burst == ALWAYS:
         return Position.ALONE, Reason.LIMIT, False
@@ -223,7 +223,7 @@ def _goal(rule: PathRule, seen: PathSeen, state: PathState) -> tuple[Position, R
     return Position.ALONE, _in_reason(rule, seen, state), False
 
 
-def _in_reason(rule: PathRule, seen: PathSeen, state: PathState) -> Reason:
+def _in_reason(rule: PathRule, seen: ObservedPath, state: PathState) -> Reason:
     if seen.now_s < state.distrust_s:
         return Reason.KEPT_CONNECTIONS
     if rule.limit and rule.burst > 0 and seen.ready * rule.limit - seen.in_flight < rule.burst:
@@ -231,7 +231,7 @@ def _in_reason(rule: PathRule, seen: PathSeen, state: PathState) -> Reason:
     return Reason.MEASURING
 
 
-def _is_held(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
+def _is_held(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:
     if seen.ready == 0 and seen.replicas == 0:
         return False
     if state.position is not Position.ALONE or state.since_s == NEVER:
@@ -240,7 +240,7 @@ def _is_held(rule: PathRule, seen: PathSeen, state: PathState) -> bool:
     return seen.now_s < _settled_s(rule, state) + seen_s
 
 
-def _due_s(rule: PathRule, seen: PathSeen, state: PathState) -> float:
+def _due_s(rule: PathRule, seen: ObservedPath, state: PathState) -> float:
     """Return the earliest time at which the decision may change without a new observation."""
     now_s = seen.now_s
     if state.since_s == NEVER:  # the change of a watch is awaited

@@ -28,9 +28,9 @@ from activator.control_plane.reconcile.desired import (
     Desired,
     EventSpec,
     Observed,
+    ObservedScale,
     Owner,
     PodsService,
-    ScaleSeen,
     TargetReference,
 )
 from activator.control_plane.sources.activations.conditions import ConditionInputs, TakenHost, conditions_of
@@ -283,9 +283,9 @@ def _wanted(inputs: RevisionInputs) -> int:
     return 0 if inputs.workload is None else max(replicas_of(inputs.workload), 0)
 
 
-def scale_seen(workload: Workload) -> ScaleSeen:
+def scale_seen(workload: Workload) -> ObservedScale:
     metadata = workload.metadata
-    return ScaleSeen(replicas_of(workload), metadata.resource_version, metadata.uid)
+    return ObservedScale(replicas_of(workload), metadata.resource_version, metadata.uid)
 
 
 def replicas_of(workload: Workload) -> int:

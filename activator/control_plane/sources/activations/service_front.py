@@ -22,8 +22,8 @@ from activator.control_plane.reconcile.traffic_wanted import (
     FrontEndpoint,
     FrontPort,
     FrontSlice,
-    FrontSliceSeen,
-    TrafficSeen,
+    ObservedFrontSlice,
+    ObservedTraffic,
 )
 from activator.control_plane.sources.activations.objects import (
     AnnotatedService,
@@ -165,24 +165,24 @@ def front_name(service: str, family: str) -> str:
     return child_name(service, f"-activator-{family.lower()}")
 
 
-def slice_seen(one: FrontSliceRead) -> FrontSliceSeen:
+def slice_seen(one: FrontSliceRead) -> ObservedFrontSlice:
     """Return one of our slices as it is in the cluster."""
     endpoints = tuple(_endpoint(read) for read in one.endpoints or ())
     ports = tuple(FrontPort(port.name, port.port or 0, port.app_protocol) for port in one.ports or ())
     owner = next((ref.uid for ref in one.metadata.owner_references or () if ref.controller), "")
     shown = FrontSlice(one.metadata.name, one.address_type, endpoints, ports)
-    return FrontSliceSeen(shown, one.metadata.resource_version, one.metadata.uid, owner)
+    return ObservedFrontSlice(shown, one.metadata.resource_version, one.metadata.uid, owner)
 
 
 def traffic_seen(
     service: AnnotatedService | None, slices: Iterable[FrontSliceRead], slices_version: str
-) -> TrafficSeen:
+) -> ObservedTraffic:
     """Return where the requests of a Service go, as the watches show it."""
     seen = tuple(slice_seen(one) for one in slices)
     if service is None:
-        return TrafficSeen("", "", False, seen, slices_version)
+        return ObservedTraffic("", "", False, seen, slices_version)
     metadata = service.metadata
-    return TrafficSeen(metadata.uid, metadata.resource_version, is_labelled(service), seen, slices_version)
+    return ObservedTraffic(metadata.uid, metadata.resource_version, is_labelled(service), seen, slices_version)
 
 
 def is_labelled(service: AnnotatedService) -> bool:

@@ -22,7 +22,7 @@ from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
 from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
-from activator.messages import Change, Listed, PodSeen, PodStatus
+from activator.messages import Change, Listed, ObservedPod, PodStatus
 from activator.runtime.clock import Now
 from activator.runtime.sockets import join_address, split_address
 from activator.runtime.tasks import TaskGroupOwner, wait_for
@@ -124,12 +124,12 @@ class FixedPods:
     def listed(self, key: str) -> Listed:
         """Return all of its pods as one list."""
         known = self._revisions.get(key)
-        pods: dict[str, PodSeen] = {}
+        pods: dict[str, ObservedPod] = {}
         if known is not None:
             for entry in self._entries(known):
                 for address, weight in self._addresses(known, entry):
                     if address not in pods:
-                        pods[address] = PodSeen(key, SOURCE, address, address, PodStatus.PENDING, True, weight)
+                        pods[address] = ObservedPod(key, SOURCE, address, address, PodStatus.PENDING, True, weight)
         return Listed(key, SOURCE, tuple(pods.values()))
 
     # --- within ---

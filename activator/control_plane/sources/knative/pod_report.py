@@ -16,7 +16,7 @@ from activator.config.cluster_settings import MESH_DISABLED, MESH_ENABLED
 from activator.control_plane.sources.cluster.backends import Backend
 from activator.control_plane.sources.knative.known_pods import KnownPods
 from activator.control_plane.sources.knative.shared_pods import SharedPods
-from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus
+from activator.messages import Change, Listed, ObservedPod, PodGone, PodStatus
 
 SOURCE: Final = "kubernetes"
 UNLIMITED: Final = -1  # the revision's own limit applies
@@ -50,13 +50,13 @@ class PodReport:
         self._key = key
         self._pods = pods
         self._shared = shared
-        self._submitted: dict[str, PodSeen] | None = None  # by identity; None: not known
+        self._submitted: dict[str, ObservedPod] | None = None  # by identity; None: not known
 
     def forget(self) -> None:
         """Submit everything again: some changes were lost."""
         self._submitted = None
 
-    def full_list(self, cluster: list[PodSeen], now: ReportContext) -> list[Change]:
+    def full_list(self, cluster: list[ObservedPod], now: ReportContext) -> list[Change]:
         """Return the change with all pods as a list; empty if nothing differs."""
         pods = list(cluster)
         if now.mode != MESH_ENABLED:
@@ -67,7 +67,7 @@ class PodReport:
         self._submitted = submitted
         return [Listed(self._key, SOURCE, tuple(pods))]
 
-    def differences(self, touched: Iterable[str], cluster: list[PodSeen], now: ReportContext) -> list[Change]:
+    def differences(self, touched: Iterable[str], cluster: list[ObservedPod], now: ReportContext) -> list[Change]:
         """Return the changes of these pods, and of the Service in their place."""
         submitted = self._submitted
         assert submitted is not None, "all pods have been submitted"
@@ -91,12 +91,12 @@ class PodReport:
                 (not_ours if is_left else others).append(pod)
         return gone + not_ours + others
 
-    def _seen(self, one: Backend, now: ReportContext) -> PodSeen:
+    def _seen(self, one: Backend, now: ReportContext) -> ObservedPod:
         status, probe = _status(one, now.mode, now.trusts_queue_proxy)
         is_ours = not now.service and (now.share == EVERY or (now.share == SOME and self._shared.is_ours(one.address)))
         limit = UNLIMITED if is_ours else 0
         flips = self._pods.flips(one.identity)
-        return PodSeen(self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips)
+        return ObservedPod(self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips)
 
 
 def _status(one: Backend, mode: str, trusts_queue_proxy: bool) -> tuple[PodStatus, bool]:

@@ -48,7 +48,7 @@ from activator.control_plane.sources.knative.service_backends import REVISION_UI
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
 from activator.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
-from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
+from activator.messages import Change, ObservedPod, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
 from activator.runtime.clock import NEVER
 
 EXITS_PATIENCE_S: Final = 20.0  # for exited containers: a kubelet has started them three times by then
@@ -288,13 +288,13 @@ class RevisionBackends:
             return ""
         return self.answered_address
 
-    def _cluster_pod(self, spec: RevisionSpec, address: str, share: str) -> list[PodSeen]:
+    def _cluster_pod(self, spec: RevisionSpec, address: str, share: str) -> list[ObservedPod]:
         if not address:
             return []
         limit = self._cluster_limit(spec, share)
         if spec.connection.tls is not None:
             address = with_port(address, 443)
-        return [PodSeen(self.key, SOURCE, cluster_pod(address), address, PodStatus.READY, limit=limit)]
+        return [ObservedPod(self.key, SOURCE, cluster_pod(address), address, PodStatus.READY, limit=limit)]
 
     def _cluster_limit(self, spec: RevisionSpec, share: str) -> int:
         """Return how many requests this activator may send to the Service."""

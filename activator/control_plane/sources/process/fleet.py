@@ -12,7 +12,7 @@ from activator.config.specs import is_once, resolve_program
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.program_log import ProgramLog
 from activator.control_plane.sources.process.unit import Unit
-from activator.messages import PodSeen, PodStatus
+from activator.messages import ObservedPod, PodStatus
 
 
 class Rest(Enum):
@@ -56,10 +56,10 @@ class LocalProcess:
     def status(self) -> PodStatus:
         return PodStatus.READY if self.ready else PodStatus.PENDING
 
-    def seen(self, source: str) -> PodSeen | None:
+    def seen(self, source: str) -> ObservedPod | None:
         """Return the report of it as a pod; None while it has no address."""
         address = self.unit.address
-        return PodSeen(self.key, source, self.identity, address, self.status) if address else None
+        return ObservedPod(self.key, source, self.identity, address, self.status) if address else None
 
 
 class Fleet:

@@ -24,7 +24,7 @@ from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, 
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord
 from activator.control_plane.state.worker import Outcome
-from activator.messages import PUSH, Change, PodSeen, PodStatus
+from activator.messages import PUSH, Change, ObservedPod, PodStatus
 
 PUSH_ANSWER_S: Final = 10.0  # after which a report is answered with "waiting"
 PUSH_VALIDATIONS_MAX: Final = 32  # concurrent probes of pods that report "ready"
@@ -169,9 +169,9 @@ class PushIntake:
             verdict = await self._validate(name, report, request)
             if verdict is not None:
                 return verdict
-        return await self._apply(PodSeen(key, PUSH, report.pod, address, _STATUS[report.state]))
+        return await self._apply(ObservedPod(key, PUSH, report.pod, address, _STATUS[report.state]))
 
-    async def _apply(self, change: PodSeen) -> Verdict:
+    async def _apply(self, change: ObservedPod) -> Verdict:
         future = self._submit_with_outcome(change)
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else Verdict.WAITING

@@ -9,8 +9,8 @@ from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Conditio
 from activator.messages import (
     Change,
     DropRevision,
+    ObservedPod,
     PodGone,
-    PodSeen,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
@@ -41,7 +41,7 @@ def declared(**spec: object) -> World:
 
 
 def pods_of(changes: list[Change]) -> list[str]:
-    return [one.identity for one in changes if isinstance(one, PodSeen)]
+    return [one.identity for one in changes if isinstance(one, ObservedPod)]
 
 
 # --- slices -----------------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.reconcile.desired import ConditionSpec, PodsService, ScaleSeen
+from activator.control_plane.reconcile.desired import ConditionSpec, ObservedScale, PodsService
 from activator.messages import (
     Change,
+    ObservedPod,
     PodGone,
-    PodSeen,
     PodStatus,
     RevisionFailed,
     RevisionGone,
@@ -52,8 +52,8 @@ def hosts_of(changes: list[Change]) -> tuple[str, ...]:
     return spec.routing.hosts
 
 
-def seen(number: int, status: PodStatus = PodStatus.PENDING, probe: bool = True, restarts: int = 0) -> PodSeen:
-    return PodSeen(KEY, "kubernetes", f"pod-{number}", f"10.0.0.{number}:8080", status, probe, restarts=restarts)
+def seen(number: int, status: PodStatus = PodStatus.PENDING, probe: bool = True, restarts: int = 0) -> ObservedPod:
+    return ObservedPod(KEY, "kubernetes", f"pod-{number}", f"10.0.0.{number}:8080", status, probe, restarts=restarts)
 
 
 # --- a revision -----------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def test_an_activation_and_its_workload_are_a_revision() -> None:
     assert desired.service == PodsService("hello-pods", LABELS, "pods", 8080)
     assert (desired.target.kind, desired.target.name, desired.uid) == ("Deployment", "hello", "uid-hello")
     assert desired.replicas is None, "nobody has decided yet"
-    assert desired.observed.scale == ScaleSeen(0, "1", "uid-hello")
+    assert desired.observed.scale == ObservedScale(0, "1", "uid-hello")
 
 
 def test_what_changes_nothing_submits_nothing() -> None:
@@ -86,7 +86,7 @@ def test_many_events_of_one_turn_are_one_pass() -> None:
     for number in range(100):
         world.slices(endpoint_slice(endpoint(number)))
     changes = world.turn()
-    assert [type(one) for one in changes] == [RevisionSet, PodSeen]
+    assert [type(one) for one in changes] == [RevisionSet, ObservedPod]
     assert len(world.wanted) == 1
 
 
@@ -228,7 +228,7 @@ def test_what_was_lost_is_submitted_again() -> None:
     world.turn()
     world.relist(KEY)
     again = world.turn()
-    assert [type(one) for one in again] == [RevisionSet, PodSeen, PodSeen]
+    assert [type(one) for one in again] == [RevisionSet, ObservedPod, ObservedPod]
     world.relist("default/unknown")
     assert world.changes == [*again, RevisionGone("default/unknown")]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activator.control_plane.reconcile.traffic_wanted import Position
-from activator.control_plane.sources.activations.path import ALWAYS, PathRule, PathSeen, PathState, Reason, decide
+from activator.control_plane.sources.activations.path import ALWAYS, ObservedPath, PathRule, PathState, Reason, decide
 from activator.runtime.clock import NEVER
 
 OUT, BESIDE, ALONE = Position.OUT, Position.BESIDE, Position.ALONE
@@ -31,7 +31,7 @@ class World:
         for _ in range(4):
             before = self.state.position
             shown = None if self.shown is not before else before
-            seen = PathSeen(
+            seen = ObservedPath(
                 self.now_s, shown, self.ready, self.replicas, self.wanted, self.in_flight, self.queued,
                 self.requests_total,
             )  # fmt: skip
@@ -258,7 +258,7 @@ class PathMachine(RuleBasedStateMachine):
         for _ in range(4):
             position = world.state.position
             world_shown = position if world.shown is position else None
-            seen = PathSeen(
+            seen = ObservedPath(
                 world.now_s, world_shown, world.ready, world.replicas, world.wanted, world.in_flight, world.queued,
                 world.requests_total,
             )  # fmt: skip

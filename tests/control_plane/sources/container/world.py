@@ -17,7 +17,7 @@ from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision
-from activator.messages import Change, PodGone, PodSeen, PodStatus, RevisionFailed
+from activator.messages import Change, ObservedPod, PodGone, PodStatus, RevisionFailed
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.sources.container.fake_engine import FakeEngine, fake_engine
 from tests.control_plane.sources.program_reports import ProgramReports
@@ -59,10 +59,10 @@ class World:
         self.supervisor.set_revision(KEY, revision)
         self.supervisor.grant(KEY, count)
 
-    def ready(self) -> list[PodSeen]:
+    def ready(self) -> list[ObservedPod]:
         """Those that are, in the order in which they became so."""
-        last = {one.identity: one for one in self.changes if isinstance(one, PodSeen | PodGone)}
-        return [one for one in last.values() if isinstance(one, PodSeen) and one.status is PodStatus.READY]
+        last = {one.identity: one for one in self.changes if isinstance(one, ObservedPod | PodGone)}
+        return [one for one in last.values() if isinstance(one, ObservedPod) and one.status is PodStatus.READY]
 
     def failures(self) -> list[str]:
         return [one.cause for one in self.changes if isinstance(one, RevisionFailed)]

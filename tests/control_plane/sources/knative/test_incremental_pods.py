@@ -24,9 +24,9 @@ from activator.messages import (
     Change,
     Effect,
     Listed,
+    ObservedPod,
     PodGone,
     PodRefused,
-    PodSeen,
     Probed,
     RevisionBroken,
     RevisionGone,
@@ -125,7 +125,7 @@ class PodsByEvents(RuleBasedStateMachine):
         self.whole = WholeReading(KEY, OWN_IP, shares)
         self.slices: dict[str, EndpointSlice] = {}
         self.endpoints: dict[str, Endpoints] = {}
-        self.pods: dict[str, PodSeen] = {}
+        self.pods: dict[str, ObservedPod] = {}
         self.by_events, self.by_lists = Told(), Told()
         # Pods that have been at one address with another one. A list says all at once, events one after the other: who
         # came last may differ, and so who has the address.
@@ -303,11 +303,11 @@ class PodsByEvents(RuleBasedStateMachine):
         told, self.told[:] = list(self.told), []
         for change in told:
             self._replay(change)
-            if isinstance(change, PodSeen) and change.identity not in before:
+            if isinstance(change, ObservedPod) and change.identity not in before:
                 seen_anew.append(change.identity)
             self._apply(self.by_events, change)
             self._note_contested()
-            if not isinstance(change, PodSeen | PodGone | Listed):
+            if not isinstance(change, ObservedPod | PodGone | Listed):
                 self._apply(self.by_lists, change)
         assert self.pods == {one.identity: one for one in expected}
         if not any(isinstance(change, Listed) for change in told):
@@ -341,7 +341,7 @@ class PodsByEvents(RuleBasedStateMachine):
         if self.source.is_behind():
             self.compare()
 
-    def _expected(self) -> list[PodSeen]:
+    def _expected(self) -> list[ObservedPod]:
         backends = self.source.revisions[KEY]
         assert backends.revision is not None
         mode = self.source.settings.mesh_mode
@@ -361,7 +361,7 @@ class PodsByEvents(RuleBasedStateMachine):
     def _replay(self, change: Change) -> None:
         if isinstance(change, Listed):
             self.pods = {one.identity: one for one in change.pods}
-        elif isinstance(change, PodSeen):
+        elif isinstance(change, ObservedPod):
             assert self.pods.get(change.identity) != change, "it is no news"
             self.pods[change.identity] = change
         elif isinstance(change, PodGone):

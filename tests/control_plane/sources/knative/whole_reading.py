@@ -18,7 +18,7 @@ from activator.control_plane.sources.knative.sharing import (
     infer_index,
     share_of,
 )
-from activator.messages import PodSeen, PodStatus
+from activator.messages import ObservedPod, PodStatus
 from activator.runtime.clock import NEVER
 from activator.runtime.sockets import split_address
 
@@ -99,7 +99,7 @@ class WholeReading:
         proven: AbstractSet[str],
         waiting_since_s: float,
         now_s: float,
-    ) -> list[PodSeen]:
+    ) -> list[ObservedPod]:
         """`service`: where it answers in place of its pods, if there is a ready one."""
         self.due_s = NEVER
         backends = self._backends(self.private, port_name)
@@ -115,11 +115,11 @@ class WholeReading:
             share = share_of(self.ready_pods, limit, activators) if mine is None or self._place[0] != UNKNOWN else 0
             whole = -1 if limit == 0 else share
             identity = f"cluster-ip/{address}"
-            cluster = [PodSeen(self._key, "kubernetes", identity, address, PodStatus.READY, limit=whole)]
+            cluster = [ObservedPod(self._key, "kubernetes", identity, address, PodStatus.READY, limit=whole)]
         if mode == MESH_ENABLED:
             return cluster
         return cluster + [
-            PodSeen(
+            ObservedPod(
                 self._key,
                 "kubernetes",
                 one.identity,
