@@ -230,20 +230,20 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     _raise_descriptor_limit()  # before the workers are forked, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
-    reaping = Reaping.start()  # before the template is forked: it must not have this pipe
-    template = None
+    reaping = Reaping.start()  # before the zygote is forked: it must not have this pipe
+    zygote = None
     if worker_count(loaded[0]) > 1:
-        from activator.workers.fork_server import fork_template
+        from activator.workers.fork_server import fork_zygote
 
         load(loaded[0])
-        template = fork_template()  # after the modules are loaded, before there is an event loop or a thread
-    if template is not None:
-        reaping.born(template.process)
-        template.ended = reaping.exited
+        zygote = fork_zygote()  # after the modules are loaded, before there is an event loop or a thread
+    if zygote is not None:
+        reaping.born(zygote.process)
+        zygote.ended = reaping.exited
 
     async def serve() -> int:
         settings = Settings(*loaded, reload=reload)
-        return await App(settings, reaping, app_log=app_log, manager=manager, template=template).run()
+        return await App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote).run()
 
     try:
         return uvloop.run(serve())

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
     from activator.telemetry.request_hooks import RequestHooks
-    from activator.workers.fork_server import Template
+    from activator.workers.fork_server import Zygote
 
 STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
@@ -110,7 +110,7 @@ def worker_count(config: Config) -> int:
 def load(config: Config) -> None:
     """Import the modules that the parent of several workers uses.
 
-    Call it before the workers' template is forked: modules that are loaded later are copied in every process.
+    Call it before the workers' zygote is forked: modules that are loaded later are copied in every process.
     """
     importlib.import_module("activator.workers.pool")
     importlib.import_module("encodings.idna")  # used for every lookup of a name
@@ -130,12 +130,12 @@ class App:
         now: Now = time.monotonic,
         app_log: AppLog | None = None,
         manager: ServiceManager | None = None,
-        template: Template | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         """Build the parts.
 
         `reaping` ends remaining processes when the program is killed; `manager` is the service manager that started it;
-        `template` is the process that workers are forked from, made before the event loop.
+        `zygote` is the process that workers are forked from, made before the event loop.
         """
         self.settings = settings
         self.config = settings.config
@@ -173,7 +173,7 @@ class App:
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
-            self.workers = self._make_pool(count, channel, reaping, app_log, template)
+            self.workers = self._make_pool(count, channel, reaping, app_log, zygote)
         self.history = History(self.workers.revision_statistics, now)
         self._served = ServedAddresses(self.workers, lambda: self.config)
         self.sources = Sources(
@@ -482,7 +482,7 @@ class App:
         )
 
     def _make_pool(
-        self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, template: Template | None
+        self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, zygote: Zygote | None
     ) -> Workers:
         from activator.workers.pool import WorkerPool  # imported only with several workers
 
@@ -490,5 +490,5 @@ class App:
         log_level = "" if app_log is None else app_log.fixed_level or ""
         return WorkerPool(
             *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),
-            *(self._tasks, environment, log_level, template),
+            *(self._tasks, environment, log_level, zygote),
         )

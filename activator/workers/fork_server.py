@@ -1,8 +1,8 @@
-"""The template of all workers: a process that has loaded the program, and forks.
+"""The zygote of all workers: a process that has loaded the program, and forks.
 
 A fork takes a few milliseconds and shares the memory of the loaded program. The parent itself must not fork once it has
-a loop and threads, so the template is forked from it before (`fork_template`), and shares what both have loaded by
-then. A template that ends is replaced by a new program, `python -m activator.workers.fork_server DESCRIPTOR`.
+a loop and threads, so the zygote is forked from it before (`fork_zygote`), and shares what both have loaded by
+then. A zygote that ends is replaced by a new program, `python -m activator.workers.fork_server DESCRIPTOR`.
 
 Rules
   1. It has one thread and no event loop, so that a fork copies nothing that is in use.
@@ -41,7 +41,7 @@ def main() -> int:
     return _serve(parent)
 
 
-class Template:
+class Zygote:
     """The parent's handle of a fork server that was forked, not started as a program.
 
     `process` is its PID, and the ID of the process group that it and its workers form. `ended(process)` is called when
@@ -80,8 +80,8 @@ class Template:
         return False
 
 
-def fork_template() -> Template:
-    """Fork a template.
+def fork_zygote() -> Zygote:
+    """Fork a zygote.
 
     This process must have one thread, no event loop, and no descriptors except those that it was started with.
     """
@@ -99,7 +99,7 @@ def fork_template() -> Template:
         finally:
             os._exit(code)
     others.close()
-    return Template(child, own)
+    return Zygote(child, own)
 
 
 def _load() -> None:
@@ -127,7 +127,7 @@ def _serve(parent: socket.socket) -> int:
 
 
 class ForkServer:
-    """The loop of the template. `parent` is a socket of the type SOCK_SEQPACKET."""
+    """The loop of the zygote. `parent` is a socket of the type SOCK_SEQPACKET."""
 
     def __init__(self, parent: socket.socket) -> None:
         self._parent = parent

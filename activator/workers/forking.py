@@ -12,12 +12,12 @@ import subprocess
 import sys
 from typing import Final, Protocol
 
-from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Template
+from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Zygote
 
 log = logging.getLogger("activator")
 
 RETRY_S: Final = 1.0  # delay before the fork server is started again after a failed start
-GROUP_CHECK_S: Final = 5.0  # interval of the check for workers of a template that has ended
+GROUP_CHECK_S: Final = 5.0  # interval of the check for workers of a zygote that has ended
 
 
 class ForkListener(Protocol):
@@ -41,22 +41,22 @@ class ForkListener(Protocol):
 
 
 class Forking:
-    """The fork server. `environment` is that of the workers; `template` is the first server, if it exists already."""
+    """The fork server. `environment` is that of the workers; `zygote` is the first server, if it exists already."""
 
-    def __init__(self, listener: ForkListener, environment: dict[str, str], template: Template | None = None) -> None:
+    def __init__(self, listener: ForkListener, environment: dict[str, str], zygote: Zygote | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._environment = environment
-        self._template = template
-        self._process: subprocess.Popen[bytes] | Template | None = None
+        self._zygote = zygote
+        self._process: subprocess.Popen[bytes] | Zygote | None = None
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
         """Start the fork server. Raises OSError."""
-        template, self._template = self._template, None
-        if template is not None:
-            self._process = template
-            self._connect(template.socket)
+        zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            self._process = zygote
+            self._connect(zygote.socket)
             return
         own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with others:
@@ -85,7 +85,7 @@ class Forking:
         self._disconnect()
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
-        if isinstance(self._process, Template):
+        if isinstance(self._process, Zygote):
             self._process.has_ended()
 
     def _connect(self, sock: socket.socket) -> None:
@@ -125,7 +125,7 @@ class Forking:
         assert self._process is not None
         self._process.kill()  # its socket is closed already, so the next line does not wait
         self._process.wait()
-        if isinstance(self._process, Template):
+        if isinstance(self._process, Zygote):
             self._check_group(self._process)
         try:
             self.start()
@@ -134,10 +134,10 @@ class Forking:
             self._loop.call_later(RETRY_S, self._start_again)
         self._listener.forks_lost()
 
-    def _check_group(self, template: Template) -> None:
+    def _check_group(self, zygote: Zygote) -> None:
         """Keep the ID of the group until all its workers have ended: it is the only way to find and end them."""
-        if not template.has_ended():
-            self._loop.call_later(GROUP_CHECK_S, self._check_group, template)
+        if not zygote.has_ended():
+            self._loop.call_later(GROUP_CHECK_S, self._check_group, zygote)
 
     def _start_again(self) -> None:
         if self._socket is None:

@@ -21,7 +21,7 @@ from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import pause, wait_for
 from activator.runtime.wire import Wire, pair
-from activator.workers.fork_server import Template
+from activator.workers.fork_server import Zygote
 from activator.workers.forking import Forking, ForkListener
 from activator.workers.messages import Begin, End
 from activator.workers.peers import first_slot
@@ -59,7 +59,7 @@ class WorkerListener(Protocol):
 
 
 class WorkerLifecycle(ForkListener):
-    """The processes of `count` places. `environment` and `template`: as in `Forking`."""
+    """The processes of `count` places. `environment` and `zygote`: as in `Forking`."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class WorkerLifecycle(ForkListener):
         rng: Rng,
         environment: dict[str, str],
         log_level: str,
-        template: Template | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         self.config = config
         self.replica = 0  # number of this replica in its group; 0 outside of a group
@@ -85,7 +85,7 @@ class WorkerLifecycle(ForkListener):
         self._last_number = 0
         self._watched_s = now()
         self._ending: dict[int, int] = {}  # places of ended workers whose exit status is not known yet, by number
-        self._forking = Forking(self, environment, template)
+        self._forking = Forking(self, environment, zygote)
 
     def taking_part(self) -> list[WorkerProcess]:
         """Return the workers that have begun and have not ended."""

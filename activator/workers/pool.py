@@ -32,7 +32,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.request_counts import RequestReader, WorkersRequests
 from activator.workers.fan_out import FanOut
 from activator.workers.figures import Figures
-from activator.workers.fork_server import Template
+from activator.workers.fork_server import Zygote
 from activator.workers.lifecycle import WORKER_START_S, WORKER_WATCH_S, WorkerLifecycle, WorkerListener
 from activator.workers.messages import (
     Alive,
@@ -81,7 +81,7 @@ class WorkerPool(Workers, WorkerListener):
     """The workers of one parent.
 
     `receive` gets their reports, for the control plane. `tables` yields the revisions that a worker that joins must be
-    sent. `environment` and `template`: as in `Forking`.
+    sent. `environment` and `zygote`: as in `Forking`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class WorkerPool(Workers, WorkerListener):
         tasks: TaskGroupOwner,
         environment: dict[str, str],
         log_level: str,
-        template: Template | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._settings: ClusterSettings | None = None
@@ -104,7 +104,7 @@ class WorkerPool(Workers, WorkerListener):
         self._tables = tables
         self._tasks = tasks
         self._group: GroupSide | None = None
-        self._lifecycle = WorkerLifecycle(config, count, self, now, rng, environment, log_level, template)
+        self._lifecycle = WorkerLifecycle(config, count, self, now, rng, environment, log_level, zygote)
         self._members = WorkerMembers(self._send_to_all)
         self._sockets = SharedSockets(count)
         self._assignment = SocketAssignment(self._sockets, self._lifecycle, now)

@@ -1,6 +1,6 @@
 """The benefit and the cost of the threshold in four scenarios. The tuning guide in docs/table.md is based on this.
 
-Every table is of unknown scale, so that it grows and shrinks. A walk is lb.drill.scan over `slots[:length]`.
+Every table is of unknown scale, so that it grows and shrinks. A walk is lb.benchmark.scan over `slots[:length]`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench.micro.drills import best_ns, note
-from lb.drill import scan
+from bench.micro.rounds import best_ns, note
+from lb.benchmark import scan
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

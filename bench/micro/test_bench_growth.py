@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from bench.growth import LARGE, SMALL, Case, growth
 from bench.growth_cases import CASES
-from bench.micro.drills import note
+from bench.micro.rounds import note
 
 ROUNDS = 5
 

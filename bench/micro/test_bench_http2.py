@@ -16,7 +16,7 @@ from activator.codec.http2.field import Field
 from activator.codec.http2.hpack.decoder import HpackDecoder
 from activator.codec.http2.hpack.encoder import HpackEncoder
 from activator.codec.message import Fields, Headers
-from bench.micro.drills import best_ns, in_rounds
+from bench.micro.rounds import best_ns, in_rounds
 
 HEADS = 1_000  # per round
 

@@ -3,8 +3,8 @@
     pytest bench/micro --benchmark-enable
 
 `caller` is the calling code. "in_place" is the relevant one: the throttler, which is compiled together with the table
-(lb/drill.py); "lease" is the same with the lease that each request gets (data_plane/throttle/drill.py). "Python" is
-an interpreted caller: three calls from the interpreter cost more than the operations, and `floor_ns` is the cost of
+(lb/benchmark.py); "lease" is the same with the lease that each request gets (data_plane/throttle/benchmark.py).
+"Python" is an interpreted caller: three calls from the interpreter cost more than the operations, and `floor_ns` is the cost of
 three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all callers run
 the same code, interpreted. "scan" is the cost of a pick that inspects every slot: that of the oracle, and of any policy
 without room structures.
@@ -20,9 +20,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
-from activator.data_plane.throttle.drill import cycle_with_lease
-from bench.micro.drills import LOADS, POLICIES, SIZES, TIMES, Extra, best_ns, in_rounds, make_table
-from lb.drill import cycle, cycle_scanning, idle
+from activator.data_plane.throttle.benchmark import cycle_with_lease
+from bench.micro.rounds import LOADS, POLICIES, SIZES, TIMES, Extra, best_ns, in_rounds, make_table
+from lb.benchmark import cycle, cycle_scanning, idle
 from lb.table import TrackerTable
 from lb.tracker import PodTracker
 

@@ -1,6 +1,6 @@
 """The cost of finding a request's revision: by its host alone, by one of many rules, and by its body.
 
-The calls come from plain Python (bench/routing_drill.py), which adds the cost of a call to each of them.
+The calls come from plain Python (bench/routing_benchmark.py), which adds the cost of a call to each of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.units import KIB
 from bench.micro.test_bench_throttle import Deaf, note, rounds_of
-from bench.routing_drill import RoutingDrill
+from bench.routing_benchmark import RoutingBenchmark
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -68,9 +68,9 @@ def test_by_host(benchmark: BenchmarkFixture) -> None:
     for number in range(RULES):
         router.set(throttler(number, MatchSpec(), f"h{number}.test"))
     router.set(throttler(RULES, MatchSpec()))
-    drill = RoutingDrill(router, head(), "")
-    rounds_of(benchmark)(drill.by_host, args=(TIMES,), rounds=30)
-    assert drill.found is not None
+    loop = RoutingBenchmark(router, head(), "")
+    rounds_of(benchmark)(loop.by_host, args=(TIMES,), rounds=30)
+    assert loop.found is not None
     note(benchmark, TIMES)
 
 
@@ -80,9 +80,9 @@ def test_of_1000_rules(benchmark: BenchmarkFixture, by: str) -> None:
     router = Router(False)
     for number in range(RULES):
         router.set(throttler(number, rule(by, number)))
-    drill = RoutingDrill(router, head(b"/api/team-9/v1" if by == "mixed" else b"/api/team-999/v1/chat"), "model-999")
-    rounds_of(benchmark)(drill.by_rules, args=(TIMES,), rounds=30)
-    assert drill.found is not None and drill.found.key == "ns/r999"
+    loop = RoutingBenchmark(router, head(b"/api/team-9/v1" if by == "mixed" else b"/api/team-999/v1/chat"), "model-999")
+    rounds_of(benchmark)(loop.by_rules, args=(TIMES,), rounds=30)
+    assert loop.found is not None and loop.found.key == "ns/r999"
     note(benchmark, TIMES)
 
 
@@ -131,8 +131,8 @@ def test_body_scan(benchmark: BenchmarkFixture, kind: str) -> None:
         "250KB-brackets": lambda: b'{"a":[%b0],"model":"m"}' % (b"[],{}," * 42_000),
         "250KB-members": lambda: b'{%b"model":"m"}' % (b'"a":1,' * 42_000),
     }[kind]()
-    drill = RoutingDrill(Router(False), head(), "")
-    rounds_of(benchmark)(drill.scan, args=(body, 64 * KIB, 20), rounds=30)
+    loop = RoutingBenchmark(Router(False), head(), "")
+    rounds_of(benchmark)(loop.scan, args=(body, 64 * KIB, 20), rounds=30)
     scan = FieldScan("model", 64 * KIB)
     scan.feed(body)
     assert scan.state == (BEYOND if kind.startswith("250KB") else FOUND)

@@ -9,7 +9,7 @@ from activator.control_plane.scaling.autoscaler import SCALING_INTERVAL_S, Autos
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import ScalingRule
 from activator.messages import Load
-from bench.micro.drills import in_rounds
+from bench.micro.rounds import in_rounds
 
 REVISIONS = 1_000
 SLEEPING = 10_000

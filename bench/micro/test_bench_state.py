@@ -16,7 +16,7 @@ from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import Listed, ObservedPod, PodStatus, RevisionSet
 from activator.runtime.clock import TimingWheel
-from bench.micro.drills import in_rounds
+from bench.micro.rounds import in_rounds
 from bench.seed_figures import ADD_POD_NS, LIST_NS
 from lb.policy import Policy
 from lb.registry import create

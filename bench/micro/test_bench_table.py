@@ -13,10 +13,10 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
-from bench.micro.drills import POLICIES, TIMES, in_rounds, make_table, note
+from bench.micro.rounds import POLICIES, TIMES, in_rounds, make_table, note
 from bench.processes import ROOT
 from bench.seed_figures import ADD_POD_NS, TABLE_BYTES
-from lb.drill import add_all, cycle, drain_all
+from lb.benchmark import add_all, cycle, drain_all
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

@@ -1,6 +1,6 @@
 """The cost of telemetry per request without sockets: counting requests, and the text of /metrics.
 
-Counting is measured in place, by a compiled caller (data_plane/throttle/drill.py), for one warm request.
+Counting is measured in place, by a compiled caller (data_plane/throttle/benchmark.py), for one warm request.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane import statistics
-from activator.data_plane.throttle.drill import Drill
+from activator.data_plane.throttle.benchmark import ThrottlerBenchmark
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, samples_of
@@ -23,7 +23,7 @@ from activator.telemetry.metrics.families import Kind
 from activator.telemetry.metrics.named import Roster
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
-from bench.micro.drills import TIMES, in_rounds, note
+from bench.micro.rounds import TIMES, in_rounds, note
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -58,9 +58,9 @@ def _defer(callback: Callable[[], None]) -> None:
 @pytest.mark.benchmark(group="telemetry")
 @pytest.mark.parametrize("histograms", [True, False])
 def test_counting_a_request(benchmark: BenchmarkFixture, histograms: bool) -> None:
-    drill = Drill(make(0))
-    in_rounds(benchmark, lambda: drill.count(TIMES, histograms), extra={"histograms": histograms})
-    assert drill.throttler.counters.requests_total >= TIMES
+    loop = ThrottlerBenchmark(make(0))
+    in_rounds(benchmark, lambda: loop.count(TIMES, histograms), extra={"histograms": histograms})
+    assert loop.throttler.counters.requests_total >= TIMES
 
 
 @pytest.mark.benchmark(group="telemetry")
@@ -73,7 +73,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
     throttlers = {}
     for number in range(REVISIONS):
         throttler = make(number)
-        Drill(throttler).count(10 + number % 7, True)
+        ThrottlerBenchmark(throttler).count(10 + number % 7, True)
         throttler.counters.codes[200] = 10
         throttlers[throttler.key] = throttler
     families = [one for one in REVISION_FAMILIES if histograms or one.kind is not Kind.HISTOGRAM]

@@ -1,6 +1,6 @@
 """The cost of a request in the throttler: with room, handed over from line to slot, cancelled among 10,000 others.
 
-"in place" is the relevant caller: the proxy, compiled together with the throttler (data_plane/throttle/drill.py).
+"in place" is the relevant caller: the proxy, compiled together with the throttler (data_plane/throttle/benchmark.py).
 A hand-over is a release, the choice of the next request, its reservation and its grant.
 """
 
@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
 from activator.config.specs import DisciplineSpec, QueueSpec, RevisionSpec
-from activator.data_plane.throttle.drill import Drill, DrilledWaiter
+from activator.data_plane.throttle.benchmark import BenchmarkWaiter, ThrottlerBenchmark
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TICK_S, WHEEL_SLOTS, TimingWheel
@@ -59,12 +59,12 @@ def note(benchmark: BenchmarkFixture, times: int = TIMES, **extra: float) -> Non
         benchmark.extra_info.update(figure=round(benchmark.stats.stats.min / times * 1e9, 1), unit="ns")
 
 
-def make(discipline: str, limit: int, policy: str = "round-robin") -> Drill:
+def make(discipline: str, limit: int, policy: str = "round-robin") -> ThrottlerBenchmark:
     """Return a throttler with one pod that takes `limit` requests at a time."""
     table = TrackerTable(create(policy, Rng(1)), 4)
     table.add("pod", "10.0.0.1:8012", limit, READY)
     spec = RevisionSpec(key="ns/bench", queue=QueueSpec(depth=WAITERS + 1, discipline=DISCIPLINES[discipline]))
-    return Drill(RevisionThrottler(spec, table, time.monotonic, _defer, Deaf(), 256))
+    return ThrottlerBenchmark(RevisionThrottler(spec, table, time.monotonic, _defer, Deaf(), 256))
 
 
 def _defer(callback: Callable[[], None]) -> None:
@@ -80,38 +80,38 @@ def heads() -> list[RequestHead]:
     return [RequestHead(b"GET", b"/", b"a.test", one, UNKNOWN_LENGTH, False) for one in fields]
 
 
-def full(discipline: str) -> tuple[Drill, list[DrilledWaiter]]:
+def full(discipline: str) -> tuple[ThrottlerBenchmark, list[BenchmarkWaiter]]:
     """Return a throttler whose only slot is taken and whose line has WAITERS waiters."""
-    drill = make(discipline, 1)
-    holder = DrilledWaiter(drill, None)
-    lease = drill.throttler.try_acquire(holder, 1.0)
+    loop = make(discipline, 1)
+    holder = BenchmarkWaiter(loop, None)
+    lease = loop.throttler.try_acquire(holder, 1.0)
     assert lease is not None
     holder.granted(lease)
-    return drill, drill.fill_queue(heads(), WAITERS)
+    return loop, loop.fill_queue(heads(), WAITERS)
 
 
 @pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_acquire_and_release_with_room(benchmark: BenchmarkFixture, discipline: str) -> None:
-    drill = make(discipline, 10)
-    assert rounds_of(benchmark)(drill.pass_through, args=(TIMES,), rounds=50, warmup_rounds=2) == TIMES
+    loop = make(discipline, 10)
+    assert rounds_of(benchmark)(loop.pass_through, args=(TIMES,), rounds=50, warmup_rounds=2) == TIMES
     note(benchmark)
 
 
 @pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discipline: str) -> None:
-    drills: list[Drill] = []
+    loops: list[ThrottlerBenchmark] = []
 
     def setup() -> tuple[tuple[int], dict[str, Any]]:
-        drills.append(full(discipline)[0])
+        loops.append(full(discipline)[0])
         return (WAITERS,), {}
 
     def hand_over(times: int) -> int:
-        return int(drills[-1].hand_over(times))
+        return int(loops[-1].hand_over(times))
 
     assert rounds_of(benchmark)(hand_over, setup=setup, rounds=20) == WAITERS
-    assert drills[-1].throttler.queue.waiters.length == 0
+    assert loops[-1].throttler.queue.waiters.length == 0
     note(benchmark)
 
 
@@ -119,21 +119,21 @@ def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discip
 @every_discipline
 def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
     """Ask, find no room, be sorted by the header fields, join the line; includes creating the request object."""
-    drills: list[Drill] = []
+    loops: list[ThrottlerBenchmark] = []
     asked = heads()
 
     def setup() -> tuple[tuple[list[RequestHead], int], dict[str, Any]]:
-        drill = make(discipline, 1)
-        lease = drill.throttler.try_acquire(DrilledWaiter(drill, None), 1.0)
+        loop = make(discipline, 1)
+        lease = loop.throttler.try_acquire(BenchmarkWaiter(loop, None), 1.0)
         assert lease is not None
-        drills.append(drill)
+        loops.append(loop)
         return (asked, WAITERS), {}
 
     def fill_queue(asked: list[RequestHead], count: int) -> None:
-        drills[-1].fill_queue(asked, count)
+        loops[-1].fill_queue(asked, count)
 
     rounds_of(benchmark)(fill_queue, setup=setup, rounds=10)
-    assert drills[-1].throttler.queue.waiters.length == WAITERS
+    assert loops[-1].throttler.queue.waiters.length == WAITERS
     note(benchmark)
 
 
@@ -141,13 +141,13 @@ def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
 @every_discipline
 def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> None:
     """Measure one cancellation; 10,000 times that is the cost of a crowd that leaves at once."""
-    lines: list[tuple[Drill, list[DrilledWaiter]]] = []
+    lines: list[tuple[ThrottlerBenchmark, list[BenchmarkWaiter]]] = []
 
-    def setup() -> tuple[tuple[list[DrilledWaiter]], dict[str, Any]]:
+    def setup() -> tuple[tuple[list[BenchmarkWaiter]], dict[str, Any]]:
         lines.append(full(discipline))
         return (lines[-1][1],), {}
 
-    def cancel_all(waiters: list[DrilledWaiter]) -> None:
+    def cancel_all(waiters: list[BenchmarkWaiter]) -> None:
         lines[-1][0].cancel_all(waiters)
 
     rounds_of(benchmark)(cancel_all, setup=setup, rounds=10)
@@ -165,7 +165,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
     """
     now = [0.0]
     wheel = TimingWheel(lambda: now[0], lambda delay_s, callback: _Never(), _fail)
-    drill, waiters = full("fifo")
+    loop, waiters = full("fifo")
     for waiter in waiters:
         wheel.arm(waiter, 3_600.0)
 
@@ -175,7 +175,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
             wheel.advance()
 
     rounds_of(benchmark)(rotation, rounds=5)
-    assert wheel.armed == drill.throttler.queue.waiters.length == WAITERS
+    assert wheel.armed == loop.throttler.queue.waiters.length == WAITERS
     note(benchmark, WAITERS)
     if benchmark.stats is not None:
         benchmark.extra_info["share_of_a_core"] = round(benchmark.stats.stats.min / (WHEEL_SLOTS * TICK_S), 6)
@@ -187,19 +187,19 @@ def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None
     """Measure the memory in the throttler alone, without the connection and the head."""
 
     def measure() -> int:
-        drill = make(discipline, 1)
-        holder = DrilledWaiter(drill, None)
-        lease = drill.throttler.try_acquire(holder, 1.0)
+        loop = make(discipline, 1)
+        holder = BenchmarkWaiter(loop, None)
+        lease = loop.throttler.try_acquire(holder, 1.0)
         assert lease is not None
         asked = heads()
         gc.collect()
         tracemalloc.start()
         try:
-            waiters = drill.fill_queue(asked, WAITERS)
+            waiters = loop.fill_queue(asked, WAITERS)
             size_bytes = tracemalloc.get_traced_memory()[0]
         finally:
             tracemalloc.stop()
-        drill.cancel_all(waiters)
+        loop.cancel_all(waiters)
         return size_bytes
 
     size_bytes = rounds_of(benchmark)(measure, rounds=1)

@@ -32,7 +32,7 @@ def processes(activator: Activator) -> int:
 
 @pytest.mark.parametrize(("workers", "limit"), [(1, 0), (2, 0), (2, 1)])
 def test_a_browser_looks_until_the_program_is_there(run_activator: RunActivator, workers: int, limit: int) -> None:
-    """With a limit and several workers the ticket waits at another worker."""
+    """With a limit and several workers the start request waits at another worker."""
     one = {
         "container_concurrency": limit,
         "name": "app",

@@ -221,7 +221,7 @@ def test_what_forks_workers_may_be_killed(run_activator: RunActivator) -> None:
         activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
         activator.may_log_errors = True
         before = pids(activator)
-        os.kill(template_of(activator), signal.SIGKILL)
+        os.kill(zygote_of(activator), signal.SIGKILL)
         activator.wait_log("the process that starts workers has ended")
         assert ask(activator.address, request()).status == 200
         assert pids(activator) == before, "they go on"
@@ -230,11 +230,11 @@ def test_what_forks_workers_may_be_killed(run_activator: RunActivator) -> None:
         pids(activator)
 
 
-def template_of(activator: Activator) -> int:
+def zygote_of(activator: Activator) -> int:
     """The process that workers are forked from."""
     parent = activator.process.pid
-    (template,) = [pid for pid in activator.processes() if parent_of(pid) == parent and forks(pid, parent)]
-    return template
+    (zygote,) = [pid for pid in activator.processes() if parent_of(pid) == parent and forks(pid, parent)]
+    return zygote
 
 
 def parent_of(pid: int) -> int:
@@ -262,9 +262,9 @@ def test_nothing_is_left_when_the_parent_is_killed(run_activator: RunActivator, 
         activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
         if template_dies:
             activator.may_log_errors = True
-            os.kill(template_of(activator), signal.SIGKILL)
+            os.kill(zygote_of(activator), signal.SIGKILL)
             activator.wait_log("the process that starts workers has ended")
-            os.kill(pids(activator)[1], signal.SIGKILL)  # and its place is taken by one of another template
+            os.kill(pids(activator)[1], signal.SIGKILL)  # and its place is taken by one of another zygote
             eventually(lambda: workers(activator)[1]["restarts"] == 1)
         os.kill(pids(activator)[0], signal.SIGSTOP)  # one that cannot notice
         activator.signal(signal.SIGKILL)
@@ -399,11 +399,11 @@ def test_a_template_that_dies_before_it_has_forked(run_activator: RunActivator) 
     with CountingPods(1, 0.0) as pods:
         activator = run_activator(configured([limited(pods.addresses, 1)], workers=2))
         activator.may_log_errors = True
-        template = template_of(activator)
-        os.kill(template, signal.SIGSTOP)
+        zygote = zygote_of(activator)
+        os.kill(zygote, signal.SIGSTOP)
         os.kill(pids(activator)[0], signal.SIGKILL)
         eventually(lambda: workers(activator)[0]["state"] == "starting")
-        os.kill(template, signal.SIGKILL)
+        os.kill(zygote, signal.SIGKILL)
         pids(activator)
         assert ask(activator.address, request()).status == 200
 
@@ -413,7 +413,7 @@ def test_a_template_that_stands_still_is_replaced(run_activator: RunActivator) -
     with CountingPods(1, 0.0) as pods:
         activator = run_activator(configured([limited(pods.addresses, 1)], workers=2))
         activator.may_log_errors = True
-        os.kill(template_of(activator), signal.SIGSTOP)
+        os.kill(zygote_of(activator), signal.SIGSTOP)
         os.kill(pids(activator)[0], signal.SIGKILL)
         eventually(lambda: workers(activator)[0]["state"] == "starting")
         eventually(lambda: workers(activator)[0]["state"] == "serving", timeout_s=40.0)

@@ -18,9 +18,9 @@ Rules
 
 from __future__ import annotations
 
-from activator.control_plane.groups.draft import Draft, Drafts
+from activator.control_plane.groups.eviction import make_room, shrink
+from activator.control_plane.groups.plan_builder import PlanBuilder, PlanEntry
 from activator.control_plane.groups.policy import GroupPolicy, Plan, View, Wait, WaitsFor
-from activator.control_plane.groups.victims import make_room, shrink
 from activator.runtime.clock import NEVER
 
 _BEFORE_ALL = float("-inf")  # the age of a claim for a guaranteed minimum
@@ -33,49 +33,49 @@ class Turns(GroupPolicy):
         self.patience_s = patience_s
 
     def plan(self, view: View) -> Plan:
-        drafts = Drafts(view)
-        for draft in drafts.all:
-            member = draft.member
-            draft.grant = min(member.granted, max(member.wanted, member.floor))
+        builder = PlanBuilder(view)
+        for entry in builder.all:
+            member = entry.member
+            entry.grant = min(member.granted, max(member.wanted, member.floor))
             if not member.may_start:
-                draft.grant = min(draft.grant, member.started)  # resources that it cannot use now go to others
-        if not drafts.fits_soon():
-            shrink(drafts)
+                entry.grant = min(entry.grant, member.started)  # resources that it cannot use now go to others
+        if not builder.fits_soon():
+            shrink(builder)
         waits: dict[str, Wait] = {}
-        open_since_s = self._serve_claims(drafts, waits)
+        open_since_s = self._serve_claims(builder, waits)
         if open_since_s == NEVER or view.exclusive:
-            _add_spare(drafts)
+            _add_spare(builder)
         if open_since_s == NEVER:
-            _add_kept(drafts)
-        return _plan_of(drafts, waits)
+            _add_kept(builder)
+        return _plan_of(builder, waits)
 
-    def _serve_claims(self, drafts: Drafts, waits: dict[str, Wait]) -> float:
+    def _serve_claims(self, builder: PlanBuilder, waits: dict[str, Wait]) -> float:
         """Serve claims; return the age of the oldest one that could not be served, NEVER if there is none."""
         open_since_s, first = NEVER, ""
-        for since_s, key, draft in sorted(_claims(drafts), key=_age):
-            if not draft.member.may_start:
+        for since_s, key, entry in sorted(_claims(builder), key=_age):
+            if not entry.member.may_start:
                 waits[key] = Wait(WaitsFor.BACKOFF)
             elif since_s >= open_since_s + self.patience_s:
                 waits[key] = Wait(WaitsFor.BEHIND, (first,))
-            elif not self._serve(drafts, draft, since_s):
-                waits[key] = Wait(WaitsFor.TURN, _holders(drafts, draft))
+            elif not self._serve(builder, entry, since_s):
+                waits[key] = Wait(WaitsFor.TURN, _holders(builder, entry))
                 if open_since_s == NEVER:
                     open_since_s, first = since_s, key
-            elif draft.reserved:
-                waits[key] = Wait(WaitsFor.LEAVING, _leavers(drafts, draft))
+            elif entry.reserved:
+                waits[key] = Wait(WaitsFor.LEAVING, _leavers(builder, entry))
         return open_since_s
 
-    def _serve(self, drafts: Drafts, draft: Draft, since_s: float) -> bool:
+    def _serve(self, builder: PlanBuilder, entry: PlanEntry, since_s: float) -> bool:
         """Grant or reserve a program; False if neither is possible."""
-        if _grant_one(drafts, draft):
+        if _grant_one(builder, entry):
             return True
-        draft.reserved += 1
-        if drafts.fits_soon() or make_room(drafts, draft, since_s + self.patience_s):
-            draft.reserved -= 1
-            if not _grant_one(drafts, draft):
-                draft.reserved += 1
+        entry.reserved += 1
+        if builder.fits_soon() or make_room(builder, entry, since_s + self.patience_s):
+            entry.reserved -= 1
+            if not _grant_one(builder, entry):
+                entry.reserved += 1
             return True
-        draft.reserved -= 1
+        entry.reserved -= 1
         return False
 
 
@@ -97,72 +97,72 @@ class Fifo(Turns):
         super().__init__(0.0)
 
 
-def _claims(drafts: Drafts) -> list[tuple[float, str, Draft]]:
+def _claims(builder: PlanBuilder) -> list[tuple[float, str, PlanEntry]]:
     found = []
-    for draft in drafts.all:
-        member = draft.member
-        if draft.grant < member.floor:
-            found.append((_BEFORE_ALL, member.key, draft))
-        elif draft.grant == 0 and draft.has_queue:
-            found.append((member.since_s, member.key, draft))
+    for entry in builder.all:
+        member = entry.member
+        if entry.grant < member.floor:
+            found.append((_BEFORE_ALL, member.key, entry))
+        elif entry.grant == 0 and entry.has_queue:
+            found.append((member.since_s, member.key, entry))
     return found
 
 
-def _age(claim: tuple[float, str, Draft]) -> tuple[float, str]:
+def _age(claim: tuple[float, str, PlanEntry]) -> tuple[float, str]:
     return claim[0], claim[1]
 
 
-def _grant_one(drafts: Drafts, draft: Draft) -> bool:
-    stopped_asleep = draft.stopped_asleep
-    draft.grant += 1
-    draft.keep_asleep()
-    if drafts.fits_now() and drafts.fits_soon():
+def _grant_one(builder: PlanBuilder, entry: PlanEntry) -> bool:
+    stopped_asleep = entry.stopped_asleep
+    entry.grant += 1
+    entry.keep_asleep()
+    if builder.fits_now() and builder.fits_soon():
         return True
-    draft.grant -= 1
-    draft.stopped_asleep = stopped_asleep
+    entry.grant -= 1
+    entry.stopped_asleep = stopped_asleep
     return False
 
 
-def _add_spare(drafts: Drafts) -> None:
-    for draft in drafts.all:
-        member = draft.member
-        most = member.wanted if member.busy or draft.has_queue else min(member.kept, member.wanted)
+def _add_spare(builder: PlanBuilder) -> None:
+    for entry in builder.all:
+        member = entry.member
+        most = member.wanted if member.busy or entry.has_queue else min(member.kept, member.wanted)
         # Not in the plan that evicts one: it would be started again.
-        while member.may_start and draft.eviction is None and 0 < draft.grant < most:
-            if not _grant_one(drafts, draft):
+        while member.may_start and entry.eviction is None and 0 < entry.grant < most:
+            if not _grant_one(builder, entry):
                 break
 
 
-def _add_kept(drafts: Drafts) -> None:
-    for draft in drafts.all:
-        member = draft.member
-        is_open = draft.grant == 0 and draft.reserved == 0 and draft.eviction is None
+def _add_kept(builder: PlanBuilder) -> None:
+    for entry in builder.all:
+        member = entry.member
+        is_open = entry.grant == 0 and entry.reserved == 0 and entry.eviction is None
         if is_open and member.kept > 0 and member.may_start:
-            _grant_one(drafts, draft)
+            _grant_one(builder, entry)
 
 
-def _holders(drafts: Drafts, claimant: Draft) -> tuple[str, ...]:
-    return tuple(one.member.key for one in drafts.all if one is not claimant and one.grant + one.member.leaving > 0)
+def _holders(builder: PlanBuilder, claimant: PlanEntry) -> tuple[str, ...]:
+    return tuple(one.member.key for one in builder.all if one is not claimant and one.grant + one.member.leaving > 0)
 
 
-def _leavers(drafts: Drafts, claimant: Draft) -> tuple[str, ...]:
+def _leavers(builder: PlanBuilder, claimant: PlanEntry) -> tuple[str, ...]:
     return tuple(
         one.member.key
-        for one in drafts.all
+        for one in builder.all
         if one.grant < one.member.granted or one.member.leaving + one.member.stopping_asleep > 0 or one.stopped_asleep
     )
 
 
-def _plan_of(drafts: Drafts, waits: dict[str, Wait]) -> Plan:
-    served = tuple(one.member.key for one in drafts.all if one.reserved)
-    for one in drafts.all:
+def _plan_of(builder: PlanBuilder, waits: dict[str, Wait]) -> Plan:
+    served = tuple(one.member.key for one in builder.all if one.reserved)
+    for one in builder.all:
         if one.grant == 0 and one.has_queue and one.member.key not in waits:  # its turn is over
             waits[one.member.key] = Wait(WaitsFor.BEHIND, served) if one.member.may_start else Wait(WaitsFor.BACKOFF)
-    changed = [one for one in drafts.all if one.grant != one.member.granted]
+    changed = [one for one in builder.all if one.grant != one.member.granted]
     return Plan(
         grants={one.member.key: one.grant for one in changed},
-        stop_asleep={one.member.key: one.stopped_asleep for one in drafts.all if one.stopped_asleep},
+        stop_asleep={one.member.key: one.stopped_asleep for one in builder.all if one.stopped_asleep},
         no_sleep=frozenset(one.member.key for one in changed if one.member.asleep is not None and not one.sleeps),
-        evictions={one.member.key: one.eviction for one in drafts.all if one.eviction is not None},
+        evictions={one.member.key: one.eviction for one in builder.all if one.eviction is not None},
         waits=waits,
     )

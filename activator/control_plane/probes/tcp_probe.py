@@ -58,7 +58,7 @@ Connects = Callable[[str, int], Awaitable[bool | None]]
 _SILENT_S: Final = 0.05  # a port without an answer for this time counts as hidden
 
 
-class Sight(Enum):
+class PortVisibility(Enum):
     """The knowledge about the port of a revision's program."""
 
     UNKNOWN = "unknown"
@@ -125,7 +125,7 @@ class TcpProber:
         self._probe_pod = probe_pod
         self._probe_port = probe_port
         self._wait = wait
-        self._sights: dict[str, Sight] = {}  # by revision
+        self._visibilities: dict[str, PortVisibility] = {}  # by revision
         self._since_s: dict[str, float] = {}  # by pod, `identity@address`: time of the first probe of its port
         self._probing: set[str] = set()  # addresses whose ports are being probed
         self._in_flight: dict[str, int] = {}  # by address: probes under way to queue-proxy
@@ -135,10 +135,10 @@ class TcpProber:
     async def probe(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
         """Probe once; REFUSED while the program's port can be probed and is closed."""
         port = request.probe.port
-        sight = self._sights.get(request.revision, Sight.UNKNOWN)
-        if not port or not request.expedited or sight is Sight.HIDDEN:
+        visibility = self._visibilities.get(request.revision, PortVisibility.UNKNOWN)
+        if not port or not request.expedited or visibility is PortVisibility.HIDDEN:
             return await self._probe_pod(request, timeout_s)
-        seen = sight is Sight.SEEN
+        seen = visibility is PortVisibility.SEEN
         pod = f"{request.identity}@{request.address}"
         since_s = self._first_probe_s(pod)
         if request.address in self._probing:
@@ -160,7 +160,7 @@ class TcpProber:
             self._since_s.pop(pod, None)
             if not opened:
                 opened = await self._probe_port(*_program_of(request))
-            self._remember(request.revision, Sight.SEEN if opened else Sight.HIDDEN)
+            self._remember(request.revision, PortVisibility.SEEN if opened else PortVisibility.HIDDEN)
         return found
 
     async def _probe_queue_proxy(self, request: ProbeRequest, timeout_s: float, proven: bool) -> ProbeOutcome:
@@ -223,7 +223,7 @@ class TcpProber:
                 self._apart.clear()
             self._apart.add(pod)
 
-    def _remember(self, revision: str, sight: Sight) -> None:
-        if len(self._sights) >= TCP_PROBED_REVISIONS_MAX:
-            self._sights.clear()
-        self._sights[revision] = sight
+    def _remember(self, revision: str, visibility: PortVisibility) -> None:
+        if len(self._visibilities) >= TCP_PROBED_REVISIONS_MAX:
+            self._visibilities.clear()
+        self._visibilities[revision] = visibility

@@ -8,7 +8,7 @@ from activator.codec.message import Fields, Headers, ResponseHead
 from activator.config.specs import FallbackSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
-from activator.data_plane.filters.start_ticket import ticket_for
+from activator.data_plane.filters.start_request import start_request_for
 from activator.data_plane.refusals import PHRASES
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason, Substitute
@@ -58,9 +58,9 @@ class FallbackRevision(Filter):
         throttler = request.throttler
         if not self._while_starting or throttler is None or throttler.table.capacity != 0:
             return
-        ticket = ticket_for(request, throttler, self._wheel)
-        if ticket is not None:
-            ticket.wait_until(self._now() + throttler.queue.queue_timeout_s())
+        start_request = start_request_for(request, throttler, self._wheel)
+        if start_request is not None:
+            start_request.wait_until(self._now() + throttler.queue.queue_timeout_s())
             request.fall_back(self._key, Reason.STARTING)
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:

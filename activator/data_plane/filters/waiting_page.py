@@ -14,7 +14,7 @@ from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.specs import WaitingPageSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
-from activator.data_plane.filters.start_ticket import ticket_for
+from activator.data_plane.filters.start_request import start_request_for
 from activator.data_plane.refusals import PHRASES, POSITION_HEADER
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.reasons import Reason
@@ -94,7 +94,7 @@ class PageTemplate:
 
 @final
 class WaitingPage(Filter):
-    """The filter that shows browsers the page while no pod is ready; a ticket waits for the start on their behalf."""
+    """The filter that shows browsers the page while no pod is ready; a start request waits on their behalf."""
 
     def __init__(self, key: str, spec: WaitingPageSpec, wheel: TimingWheel, now: Now) -> None:
         self._page = PageTemplate(key, spec)
@@ -108,11 +108,11 @@ class WaitingPage(Filter):
             return
         if not wants_page(request.head):
             return
-        ticket = ticket_for(request, throttler, self._wheel)
-        if ticket is None:
+        start_request = start_request_for(request, throttler, self._wheel)
+        if start_request is None:
             return
         now_s = self._now()
-        ticket.wait_until(now_s + self._open_s)
+        start_request.wait_until(now_s + self._open_s)
         request.reason = Reason.STARTING
         waited_s, usual_s = throttler.queue.start_progress(now_s)
         request.respond(

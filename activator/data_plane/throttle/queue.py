@@ -70,7 +70,7 @@ class StartObservers:
     """The state for clients that watch the progress of one revision; created on first use."""
 
     def __init__(self) -> None:
-        self.ticket: Waiter | None = None  # waits for a start on behalf of clients (filters/start_ticket.py)
+        self.start_request: Waiter | None = None  # waits for a start on behalf of clients (filters/start_request.py)
         self.output: tuple[str, ...] = ()  # output of the program since the start began
         self.positions = Positions()
 

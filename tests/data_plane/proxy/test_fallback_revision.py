@@ -223,7 +223,7 @@ def test_while_the_first_starts_the_second_serves() -> None:
     world.second_pod(limit=5)
     for _ in range(3):
         exchange, client = world.begin()
-        assert world.throttler.queue.waiters.length == 1, "one ticket wants the start"
+        assert world.throttler.queue.waiters.length == 1, "one start request"
         world.answer(exchange)
         assert client.fields["activator-fallback"] == "ns/second"
     assert world.heard.events == [("activated",), ("queue_formed",)]

@@ -8,7 +8,7 @@ Rules
      request (`once.py`).
   2. Every group is reported to the reaper as soon as it exists, so that no process survives a killed activator.
   3. A program is its group and every process that carries its mark: all of them get the grace, and all are killed
-     after it (`departure.py`).
+     after it (`process_tree.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
-from activator.control_plane.sources.process.departure import Remains, mark_of, signal_group
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
@@ -40,6 +39,7 @@ from activator.control_plane.sources.process.ports import (
     listens,
     ports_of,
 )
+from activator.control_plane.sources.process.process_tree import ProcessTree, mark_of, signal_group
 from activator.control_plane.sources.process.readiness import (
     PORT_STEP_SHARE,
     READINESS_STEP_SHARE,
@@ -134,7 +134,7 @@ class ChildProcess(Unit):
         self._cgroup: Cgroup | None = None  # the cgroup limits its memory
         self._launch: Launch | None = None  # how it was started
         self._child: Spawned | None = None
-        self._remains: Remains | None = None
+        self._tree: ProcessTree | None = None
         self._was_ready = False
         self._elsewhere = ""  # the other port that the program listens on, for the cause
         self._readers: list[asyncio.Task[None]] = []
@@ -156,7 +156,7 @@ class ChildProcess(Unit):
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._child = child
-        self._remains = Remains(child.pid, mark_of(reaping.mark, self.identity))
+        self._tree = ProcessTree(child.pid, mark_of(reaping.mark, self.identity))
         reaping.born(child.pid)
         log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
         self._readers = [
@@ -230,11 +230,11 @@ class ChildProcess(Unit):
         """
         port, before = self._place.port, 0
         checks = Backoff(OTHER_PORT_INITIAL_S, OTHER_PORT_MAX_S)
-        while port and self._remains is not None:
+        while port and self._tree is not None:
             await pause(checks.next_s())
             if listens(join_address(LOOPBACK_4, port)):
                 return
-            found = await asyncio.to_thread(ports_of, await self._remains.living())
+            found = await asyncio.to_thread(ports_of, await self._tree.living())
             if port in found:  # on ::1, or where the kernel does not answer `listens`
                 return
             other = next(iter(found)) if len(found) == 1 else 0
@@ -281,10 +281,10 @@ class ChildProcess(Unit):
             limit = int(self._settings.memory)
             return f"the program was killed because it used more memory than `memory: {limit}` allows"
         cause = cause_of(self.exit_code or 0, self.output.lines())
-        if self.exit_code == 0 and self._remains is not None:
-            await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)
-            await self._remains.claim_hidden(self._owner.reaping.groups - {self._remains.group})
-            if left := await self._remains.described():
+        if self.exit_code == 0 and self._tree is not None:
+            await self._tree.until_empty(_LAST_OUTPUT_S, self._owner.now)
+            await self._tree.claim_hidden(self._owner.reaping.groups - {self._tree.group})
+            if left := await self._tree.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"
             if not self._was_ready:  # a daemon that hides its environment looks like a program that has ended
@@ -321,7 +321,7 @@ class ChildProcess(Unit):
 
     async def stop(self) -> None:
         stop = self._settings.stop
-        if self._launch is None or self._remains is None:
+        if self._launch is None or self._tree is None:
             return
         if stop.command:
             code = await self.run_beside(stop.command, self.grace_s)
@@ -331,20 +331,20 @@ class ChildProcess(Unit):
             log.warning(
                 "%s: %s (`stop.command`) %s: the program gets %s", self.identity, stop.command[0], how, stop.signal
             )
-        await self._remains.signal(signal.Signals[stop.signal])
+        await self._tree.signal(signal.Signals[stop.signal])
         if stop.command:
             await self.emptied(self.grace_s)
 
     async def end_rest(self) -> None:
-        if self._remains is not None and await self._remains.living():
-            await self._remains.signal(signal.Signals[self._settings.stop.signal])
-            await self._remains.until_empty(self.grace_s, self._owner.now)
+        if self._tree is not None and await self._tree.living():
+            await self._tree.signal(signal.Signals[self._settings.stop.signal])
+            await self._tree.until_empty(self.grace_s, self._owner.now)
 
     async def emptied(self, timeout_s: float) -> None:
         until_s = self._owner.now() + timeout_s
         await super().emptied(timeout_s)
-        if self._remains is not None:
-            await self._remains.until_empty(until_s - self._owner.now(), self._owner.now)
+        if self._tree is not None:
+            await self._tree.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
@@ -357,8 +357,8 @@ class ChildProcess(Unit):
 
     async def remove(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if self._remains is not None:
-                await self._remains.end(lambda: not is_held or is_closing())
+            if self._tree is not None:
+                await self._tree.end(lambda: not is_held or is_closing())
             await self._owner.places.remove_folder(self._place)
             if self._cgroup is not None:
                 self._cgroup.remove()

@@ -14,9 +14,9 @@ from typing import Final
 from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, owner_of, variables_of
 from activator.control_plane.sources.process.cgroups import Cgroup
-from activator.control_plane.sources.process.departure import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.gpus import VARIABLES
 from activator.control_plane.sources.process.places import Place
+from activator.control_plane.sources.process.process_tree import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
 

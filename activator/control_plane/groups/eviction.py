@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from activator.control_plane.groups.draft import Draft, Drafts
+from activator.control_plane.groups.plan_builder import PlanBuilder, PlanEntry
 from activator.control_plane.groups.policy import Eviction
 
 USED_AGO_MIN_S: Final = 0.001
@@ -29,116 +29,116 @@ class _Unit(NamedTuple):
     rank: int
     value: float
     key: str
-    draft: Draft
+    entry: PlanEntry
     is_asleep: bool
     eviction: Eviction
 
 
-def make_room(drafts: Drafts, claimant: Draft, over_after_s: float) -> bool:
+def make_room(builder: PlanBuilder, claimant: PlanEntry, over_after_s: float) -> bool:
     """Evict what `claimant`, which has a reservation, needs; if that is impossible, change nothing and return False.
 
     `over_after_s`: the turn of a revision is over if the request that it would serve next arrived later than that.
     """
     units = []
-    for draft in drafts.all:
-        if draft is not claimant:
-            units.extend(_running_units(draft, drafts.view.now_s, over_after_s))
-        units.extend(_sleeping_units(draft, drafts.view.now_s, draft is claimant))
-    return _take(drafts, sorted(units, key=_order))
+    for entry in builder.all:
+        if entry is not claimant:
+            units.extend(_running_units(entry, builder.view.now_s, over_after_s))
+        units.extend(_sleeping_units(entry, builder.view.now_s, entry is claimant))
+    return _take(builder, sorted(units, key=_order))
 
 
-def shrink(drafts: Drafts) -> None:
+def shrink(builder: PlanBuilder) -> None:
     """Evict what exceeds a budget that was lowered."""
     units = []
-    for draft in drafts.all:
-        units.extend(_sleeping_units(draft, drafts.view.now_s, False))
-        value = _value(draft, drafts.view.now_s)
-        for left in range(draft.grant):  # 0: its last one
-            if left < draft.member.floor:
+    for entry in builder.all:
+        units.extend(_sleeping_units(entry, builder.view.now_s, False))
+        value = _value(entry, builder.view.now_s)
+        for left in range(entry.grant):  # 0: its last one
+            if left < entry.member.floor:
                 rank = _KEPT
-            elif draft.is_idle:
+            elif entry.is_idle:
                 rank = _IDLE
             elif left > 0:
                 rank = _SPARE
             else:
-                rank = _LOADING if draft.is_loading else _BUSY
-            units.append(_Unit(rank, value, draft.member.key, draft, False, Eviction.BUDGET))
-    _take(drafts, sorted(units, key=_order), all_at_worst=True)
+                rank = _LOADING if entry.is_loading else _BUSY
+            units.append(_Unit(rank, value, entry.member.key, entry, False, Eviction.BUDGET))
+    _take(builder, sorted(units, key=_order), all_at_worst=True)
 
 
 def _order(unit: _Unit) -> tuple[int, float, str]:
     return unit.rank, unit.value, unit.key
 
 
-def _running_units(draft: Draft, now_s: float, over_after_s: float) -> list[_Unit]:
-    member = draft.member
-    if draft.is_idle:
+def _running_units(entry: PlanEntry, now_s: float, over_after_s: float) -> list[_Unit]:
+    member = entry.member
+    if entry.is_idle:
         rank, least, eviction = _IDLE, member.floor, Eviction.DEMAND
-    elif not draft.is_loading and draft.next_arrival_s(now_s) > over_after_s:
+    elif not entry.is_loading and entry.next_arrival_s(now_s) > over_after_s:
         rank, least, eviction = _TURN_OVER, member.floor, Eviction.OVERTAKEN
     else:
         rank, least, eviction = _SPARE, max(member.floor, 1), Eviction.SPARE
-    value = _value(draft, now_s)
-    units = [_Unit(rank, value, member.key, draft, False, eviction)] * max(draft.grant - least, 0)
+    value = _value(entry, now_s)
+    units = [_Unit(rank, value, member.key, entry, False, eviction)] * max(entry.grant - least, 0)
     if rank == _TURN_OVER and len(units) > 1:  # its spare ones are evicted before the last
         units[1:] = [unit._replace(rank=_SPARE, eviction=Eviction.SPARE) for unit in units[1:]]
     return units
 
 
-def _sleeping_units(draft: Draft, now_s: float, is_claimant: bool) -> list[_Unit]:
-    member = draft.member
+def _sleeping_units(entry: PlanEntry, now_s: float, is_claimant: bool) -> list[_Unit]:
+    member = entry.member
     if member.asleep is None or not any(member.asleep):
         return []
     value = max(member.start_s, COST_MIN_S) / max(now_s - member.used_s, USED_AGO_MIN_S)
-    count = member.sleeping - draft.stopped_asleep - (1 if is_claimant else 0)
-    return [_Unit(_IDLE, value, member.key, draft, True, Eviction.ASLEEP)] * max(count, 0)
+    count = member.sleeping - entry.stopped_asleep - (1 if is_claimant else 0)
+    return [_Unit(_IDLE, value, member.key, entry, True, Eviction.ASLEEP)] * max(count, 0)
 
 
-def _value(draft: Draft, now_s: float) -> float:
-    member = draft.member
+def _value(entry: PlanEntry, now_s: float) -> float:
+    member = entry.member
     cost_s = member.start_s if member.asleep is None else member.wake_s
     return max(cost_s, COST_MIN_S) / max(now_s - member.used_s, USED_AGO_MIN_S)
 
 
-def _take(drafts: Drafts, units: list[_Unit], all_at_worst: bool = False) -> bool:
+def _take(builder: PlanBuilder, units: list[_Unit], all_at_worst: bool = False) -> bool:
     taken: list[_Unit] = []
     for unit in units:
-        if drafts.fits_soon():
+        if builder.fits_soon():
             break
         _apply(unit, 1)
         taken.append(unit)
-    stopped = _stop_instead(drafts, taken)
-    if not drafts.fits_soon() and not all_at_worst:
-        for draft in stopped:
-            draft.sleeps = True
+    stopped = _stop_instead(builder, taken)
+    if not builder.fits_soon() and not all_at_worst:
+        for entry in stopped:
+            entry.sleeps = True
         for unit in taken:
             _apply(unit, -1)
         return False
     kept = []
     for unit in reversed(taken):  # the most valuable first: the last one taken may have made it superfluous
         _apply(unit, -1)
-        if not drafts.fits_soon():
+        if not builder.fits_soon():
             _apply(unit, 1)
             kept.append(unit)
     for unit in kept:
-        unit.draft.eviction = unit.eviction
+        unit.entry.eviction = unit.eviction
     return True
 
 
-def _stop_instead(drafts: Drafts, taken: list[_Unit]) -> list[Draft]:
+def _stop_instead(builder: PlanBuilder, taken: list[_Unit]) -> list[PlanEntry]:
     """Stop some of the programs that would be put to sleep, because sleeping ones would hold too much."""
-    stopped: list[Draft] = []
+    stopped: list[PlanEntry] = []
     for unit in taken:
-        if drafts.fits_soon():
+        if builder.fits_soon():
             break
-        if not unit.is_asleep and unit.draft.sleeps:
-            unit.draft.sleeps = False
-            stopped.append(unit.draft)
+        if not unit.is_asleep and unit.entry.sleeps:
+            unit.entry.sleeps = False
+            stopped.append(unit.entry)
     return stopped
 
 
 def _apply(unit: _Unit, sign: int) -> None:
     if unit.is_asleep:
-        unit.draft.stopped_asleep += sign
+        unit.entry.stopped_asleep += sign
     else:
-        unit.draft.grant -= sign
+        unit.entry.grant -= sign

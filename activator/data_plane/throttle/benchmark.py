@@ -18,7 +18,7 @@ from lb.table import TrackerTable
 def cycle_with_lease(table: TrackerTable, times: i64) -> i64:
     """Pick, reserve and release by a lease `times` times; return how many picks found a pod.
 
-    lb/drill.py does the same without leases.
+    lb/benchmark.py does the same without leases.
     """
     found: i64 = 0
     while times > 0:
@@ -32,38 +32,38 @@ def cycle_with_lease(table: TrackerTable, times: i64) -> i64:
     return found
 
 
-class DrilledWaiter(Waiter):
-    """A waiter that stores its lease in the drill."""
+class BenchmarkWaiter(Waiter):
+    """A waiter that stores its lease in the benchmark."""
 
-    def __init__(self, drill: Drill, head: RequestHead | None) -> None:
+    def __init__(self, benchmark: ThrottlerBenchmark, head: RequestHead | None) -> None:
         super().__init__()
-        self._drill = drill
+        self._benchmark = benchmark
         self._head = head
 
     def request(self) -> RequestHead | None:
         return self._head
 
     def granted(self, lease: Lease) -> None:
-        self._drill.waiter = self
-        self._drill.lease = lease
+        self._benchmark.waiter = self
+        self._benchmark.lease = lease
 
     def refused(self, reason: Reason, detail: str) -> None:
-        self._drill.refused += 1
+        self._benchmark.refused += 1
 
 
-class Drill:
+class ThrottlerBenchmark:
     """A benchmark loop around one throttler; `lease` and `waiter` are those of the last grant."""
 
     def __init__(self, throttler: RevisionThrottler) -> None:
         self.throttler = throttler
-        self.waiter: DrilledWaiter | None = None
+        self.waiter: BenchmarkWaiter | None = None
         self.lease: Lease | None = None
         self.refused: int = 0
 
     def pass_through(self, times: i64) -> i64:
         """Acquire and release a free slot `times` times; return how many acquisitions succeeded."""
         throttler = self.throttler
-        waiter = DrilledWaiter(self, None)
+        waiter = BenchmarkWaiter(self, None)
         found: i64 = 0
         while times > 0:
             times -= 1
@@ -91,9 +91,9 @@ class Drill:
                 traffic.first_byte.observe(0.0011)
         return times
 
-    def fill_queue(self, heads: list[RequestHead], count: int) -> list[DrilledWaiter]:
+    def fill_queue(self, heads: list[RequestHead], count: int) -> list[BenchmarkWaiter]:
         """Enqueue `count` waiters, which use `heads` in turn."""
-        waiters = [DrilledWaiter(self, heads[number % len(heads)]) for number in range(count)]
+        waiters = [BenchmarkWaiter(self, heads[number % len(heads)]) for number in range(count)]
         for waiter in waiters:
             assert self.throttler.try_acquire(waiter, 1.0) is None
             assert self.throttler.queue.enqueue(waiter) is None
@@ -112,6 +112,6 @@ class Drill:
                 found += 1
         return found
 
-    def cancel_all(self, waiters: list[DrilledWaiter]) -> None:
+    def cancel_all(self, waiters: list[BenchmarkWaiter]) -> None:
         for waiter in waiters:
             self.throttler.queue.cancel(waiter)

@@ -39,7 +39,7 @@ def mark_of(reaper_mark: str, identity: str) -> str:
     return f"{reaper_mark}/{identity}"
 
 
-class Remains:
+class ProcessTree:
     """All processes of one program, which leads the process group `group`; `mark` is the value of its variable."""
 
     def __init__(self, group: int, mark: str) -> None:

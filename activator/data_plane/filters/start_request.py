@@ -3,7 +3,7 @@
 These are browsers that are shown a waiting page, and requests that another revision serves until the start is over.
 
 Rules
-  1. A revision has at most one ticket. Each request extends the time for which it waits.
+  1. A revision has at most one start request. Each request extends the time for which it waits.
   2. A granted slot is released in the same call, so that the next request gets the pod.
 """
 
@@ -20,8 +20,8 @@ from activator.runtime.reasons import Reason
 
 
 @final
-class StartTicket(Waiter):
-    """The ticket of one revision."""
+class StartRequest(Waiter):
+    """The start request of one revision."""
 
     def __init__(self, throttler: RevisionThrottler, wheel: TimingWheel) -> None:
         super().__init__()
@@ -52,23 +52,23 @@ class StartTicket(Waiter):
     def _over(self) -> None:
         self._wheel.cancel(self)
         start_observers = self._throttler.queue.start_observers
-        if start_observers.ticket is self:
-            start_observers.ticket = None
+        if start_observers.start_request is self:
+            start_observers.start_request = None
 
 
-def ticket_for(request: Exchange, throttler: RevisionThrottler, wheel: TimingWheel) -> StartTicket | None:
-    """Return the ticket of the request's revision, which is created if there is none.
+def start_request_for(request: Exchange, throttler: RevisionThrottler, wheel: TimingWheel) -> StartRequest | None:
+    """Return the start request of the request's revision, which is created if there is none.
 
     Return None after refusing the request, if nothing may join the queue.
     """
-    ticket = throttler.queue.start_observers.ticket
-    if isinstance(ticket, StartTicket):
+    start_request = throttler.queue.start_observers.start_request
+    if isinstance(start_request, StartRequest):
         throttler.activate()
-        return ticket
-    ticket = StartTicket(throttler, wheel)
-    refusal = throttler.join(ticket, request.asked_for_slot_s)
+        return start_request
+    start_request = StartRequest(throttler, wheel)
+    refusal = throttler.join(start_request, request.asked_for_slot_s)
     if refusal is not None:
         request.fail(refusal, throttler.queue.refusal_detail())
         return None
-    throttler.queue.start_observers.ticket = ticket
-    return ticket
+    throttler.queue.start_observers.start_request = start_request
+    return start_request

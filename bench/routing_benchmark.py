@@ -13,7 +13,7 @@ from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 
 
-class RoutingDrill:
+class RoutingBenchmark:
     """Resolves the same request repeatedly; `found` is its revision."""
 
     def __init__(self, router: Router, head: RequestHead, model: str) -> None:

@@ -1,4 +1,4 @@
-"""A draft of a plan: the programs of each member, and whether they fit the budget now and after others have ended."""
+"""A plan under construction: the programs of each member, and whether they fit the budget now and later."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from activator.control_plane.groups.policy import Eviction, Member, View
 from activator.runtime.clock import NEVER
 
 
-class Draft:
-    """The draft for one member."""
+class PlanEntry:
+    """The plan of one member."""
 
     __slots__ = ("eviction", "grant", "member", "reserved", "sleeps", "stopped_asleep")
 
@@ -56,12 +56,12 @@ class Draft:
         return max(member.sleeping - self.stopped_asleep - woken, 0) + member.falling_asleep + fall
 
 
-class Drafts:
-    """The drafts of all members of a view."""
+class PlanBuilder:
+    """The builder of all members of a view."""
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self.all = [Draft(member) for member in view.members]
+        self.all = [PlanEntry(member) for member in view.members]
         self._places = range(len(view.budget))
 
     def fits_now(self) -> bool:
