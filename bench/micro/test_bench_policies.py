@@ -4,10 +4,10 @@
 
 `caller` is the calling code. "in_place" is the relevant one: the throttler, which is compiled together with the table
 (lb/benchmark.py); "lease" is the same with the lease that each request gets (data_plane/throttle/benchmark.py).
-"Python" is an interpreted caller: three calls from the interpreter cost more than the operations, and `floor_ns` is the cost of
-three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all callers run
-the same code, interpreted. "scan" is the cost of a pick that inspects every slot: that of the oracle, and of any policy
-without room structures.
+"Python" is an interpreted caller: three calls from the interpreter cost more than the operations, and `floor_ns` is the
+cost of three such calls that do nothing. `loop_ns` is the empty loop. Neither is subtracted. In plain Python all
+callers run the same code, interpreted. "scan" is the cost of a pick that inspects every slot: that of the oracle, and
+of any policy without room structures.
 """
 
 from __future__ import annotations

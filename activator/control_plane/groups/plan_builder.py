@@ -57,7 +57,7 @@ class PlanEntry:
 
 
 class PlanBuilder:
-    """The builder of all members of a view."""
+    """Builds the plan of all members of a view."""
 
     def __init__(self, view: View) -> None:
         self.view = view

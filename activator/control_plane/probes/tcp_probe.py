@@ -112,7 +112,7 @@ def _program_of(request: ProbeRequest) -> tuple[str, int]:
 
 
 class TcpProber:
-    """Probes the program's own port before queue-proxy, if the program's readiness is only that its port is open."""
+    """Probes a pod as `probe_once` does, but the program's own port before queue-proxy where that helps."""
 
     def __init__(
         self,

@@ -490,7 +490,7 @@ def test_one_connection_too_many_is_told_to_calm_down() -> None:
     connection, transport = Http2ClientConnection(it.registry), WrittenTransport()
     connection.connection_made(transport)
     it.world.clock.turn()
-    assert b"as much to do as it can" in transport.sent and transport.eof
+    assert b"the proxy is overloaded" in transport.sent and transport.eof
     assert it.registry.http2_errors == {"ENHANCE_YOUR_CALM": 1}
     connection.data_received(PREFACE)
     connection.connection_lost(None)
