@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec, key_of
 from activator.runtime.errors import ConfigError, StartError
 
+REQUESTS_SHOWN_MAX: Final = 1_000  # as the admin port has it
 ADMIN: Final = "http://127.0.0.1:8008"  # the default admin port
 ADMIN_TOKEN: Final = "ACTIVATOR_ADMIN__TOKEN"
 
@@ -60,6 +62,20 @@ def add_admin_commands(
     )
     _add_admin(logs)
     logs.set_defaults(handler=_logs)
+    requests = commands.add_parser(
+        "requests",
+        help="show the last requests of revisions that record them",
+        examples=("activator requests", "activator requests -f llama", "activator requests --capture 0-17"),
+    )
+    requests.add_argument("name", metavar="NAME", nargs="?", default="", help="only those of this revision")
+    requests.add_argument("-f", "--follow", action="store_true", help="continue with new ones, until interrupted")
+    requests.add_argument(
+        "-n", "--lines", type=_count, default=20, metavar="N", help="number of last requests (default: 20)"
+    )
+    requests.add_argument("--json", action="store_true", help="as JSON, one line for each request")
+    requests.add_argument("--capture", metavar="ID", help="what the request with this ID sent and received")
+    _add_admin(requests)
+    requests.set_defaults(handler=_requests)
     load_revision = commands.add_parser(
         "load",
         help="start the programs of a revision before a request arrives",
@@ -114,7 +130,7 @@ def add_admin_commands(
         pod_command.add_argument("pod", metavar="ADDRESS", help="as `activator status` shows it")
         _add_admin(pod_command)
         pod_command.set_defaults(handler=handler)
-    for command in (drain, status, logs, load_revision, unload, ended, restart, drain_pod, enable_pod):
+    for command in (drain, status, logs, requests, load_revision, unload, ended, restart, drain_pod, enable_pod):
         command.set_defaults(load=load)
 
 
@@ -227,6 +243,35 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
         return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
 
     for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
+        print(line, flush=True)
+    return 0
+
+
+def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
+    from threading import Event
+
+    from activator.admin.last_requests import FOLLOW_INTERVAL_S, follow, json_lines, report, table
+
+    ask_admin = _admin_of(options)
+    if options.capture is not None:
+        answer = ask_admin("GET", f"/debug/requests/{quote(options.capture, safe='')}")
+        for line in report(json.loads(answer)):
+            print(line)
+        return 0
+    if not 1 <= options.lines <= REQUESTS_SHOWN_MAX:
+        raise StartError(f"-n: a number from 1 to {REQUESTS_SHOWN_MAX}")
+    of_revision = f"&revision={quote(key_of(options.name), safe='')}" if options.name else ""
+
+    def goes_on() -> bool:
+        return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
+
+    def ask(count: int) -> bytes:
+        return ask_admin("GET", f"/debug/requests?n={count}{of_revision}")
+
+    def missed() -> None:
+        print("some requests are not shown: there are more than can be asked for", file=sys.stderr)
+
+    for line in follow(ask, options.lines, goes_on, json_lines if options.json else table, missed):
         print(line, flush=True)
     return 0
 

@@ -7,7 +7,8 @@ class Teapot(Filter):
 """
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import BodyWatcher, Exchange
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.streams import ClientStream, ClientWrapper

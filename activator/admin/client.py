@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -28,7 +29,7 @@ def ask(admin: str, method: str, path: str, token: str = "") -> bytes:
             body: bytes = answer.read()
             return body
     except urllib.error.HTTPError as error:
-        raise StartError(f"{url}: {error.read().decode('utf-8', 'replace').strip()}") from error
+        raise StartError(f"{url}: {_problem(error.read())}") from error
     except (OSError, ValueError) as error:
         raise StartError(f"{url}: no activator answers there ({error}); name its admin port with --admin") from error
 
@@ -44,8 +45,16 @@ def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str]) 
     finally:
         connection.close()
     if answer.status >= 400:
-        raise StartError(f"{admin}{path}: {body.decode('utf-8', 'replace').strip()}")
+        raise StartError(f"{admin}{path}: {_problem(body)}")
     return body
+
+
+def _problem(body: bytes) -> str:
+    """Return what a refusal says in one line: its `problems`, if it is JSON, or its text."""
+    try:
+        return "; ".join(json.loads(body)["problems"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode("utf-8", "replace").strip()
 
 
 class _UnixConnection(http.client.HTTPConnection):

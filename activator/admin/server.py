@@ -22,6 +22,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from activator.admin.last_requests import place_of
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
 from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
@@ -39,6 +40,8 @@ from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
 PROFILE_SECONDS: Final = 5.0  # the default duration of a profile
 PROFILE_SECONDS_MAX: Final = 60.0
+REQUESTS_SHOWN: Final = 100  # the default number of last requests
+REQUESTS_SHOWN_MAX: Final = 1_000
 LINE_NUMBER_DIGITS_MAX: Final = 15
 HISTORY_KEYS_MAX: Final = 100  # revisions that one request may name
 WAKE_S: Final = 600.0  # the default duration of a wake
@@ -54,6 +57,8 @@ GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots; ?revision=NAMESPACE/NAME: one of them
 GET  /debug/overview   one row for each revision
 GET  /debug/history    samples of the last hour; ?revision=NAMESPACE/NAME (repeatable) selects revisions
+GET  /debug/requests   the last requests; ?revision=NAME, ?n=COUNT
+GET  /debug/requests/ID   what one of them sent and received
 GET  /debug/config     the configuration in effect
 GET  /debug/members    the group of replicas, as this one sees it
 GET  /debug/tasks      background tasks
@@ -104,6 +109,14 @@ class Inside(Protocol):
 
     def overview(self) -> Iterator[bytes]:
         """Return the response to `GET /debug/overview`, as slices rendered on demand."""
+        ...
+
+    async def last_requests(self, key: str, count: int) -> object:
+        """Return the last requests of a revision, or of all if `key` is empty, as plain data, the newest first."""
+        ...
+
+    async def capture_of(self, worker: int, number: int) -> object:
+        """Return what one request sent and received; None if it was not captured. Raises NoWorkerError."""
         ...
 
     def history(self, keys: list[str]) -> object:
@@ -194,6 +207,8 @@ class AdminServer:
                 web.get("/debug/revisions", self._revisions),
                 web.get("/debug/overview", self._overview),
                 web.get("/debug/history", self._history),
+                web.get("/debug/requests", self._requests),
+                web.get("/debug/requests/{id}", self._request),
                 web.get("/debug/config", self._configuration),
                 web.get("/logs/{name:.+}", self._logs),
                 web.get("/debug/members", self._members),
@@ -276,6 +291,20 @@ class AdminServer:
             return _json({"problems": [f"revision: at most {HISTORY_KEYS_MAX} of them"]}, status=400)
         body = msgspec.json.encode({"interval_s": HISTORY_INTERVAL_S, "revisions": self._inside.history(keys)})
         return web.Response(body=body, content_type="application/json")
+
+    async def _requests(self, request: web.Request) -> web.Response:
+        name, count = request.query.get("revision", ""), request.query.get("n", str(REQUESTS_SHOWN))
+        if not (count.isascii() and count.isdigit() and 0 < int(count[:5]) <= REQUESTS_SHOWN_MAX and len(count) <= 4):
+            return _json({"problems": [f"n: a number from 1 to {REQUESTS_SHOWN_MAX}"]}, status=400)
+        return _json(await self._inside.last_requests(key_of(name) if name else "", int(count)))
+
+    async def _request(self, request: web.Request) -> web.Response:
+        worker, number = place_of(request.match_info["id"])
+        found = await self._inside.capture_of(worker, number) if number else None
+        if found is None:
+            problem = "there is no capture of this request, or none any more (`record.capture` keeps them)"
+            return _json({"problems": [problem]}, status=404)
+        return _json(found)
 
     async def _configuration(self, request: web.Request) -> web.Response:
         return _json(self._inside.configuration())

@@ -157,11 +157,29 @@ def _revision(revision: dict[str, Any]) -> Text:
     return line
 
 
+def _first_byte(pod: dict[str, Any]) -> str:
+    """Return the pod's mean time to the first byte of a response."""
+    if not pod.get("responses"):
+        return "-"
+    mean_s: float = pod["first_byte_total_s"] / pod["responses"]
+    return f"{mean_s * 1000.0:.3g} ms" if mean_s < 1.0 else f"{mean_s:.3g} s"
+
+
 def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> Table:
     pods = [*slots, *without_slot]
     is_named = any(pod["pod"] != pod["address"] for pod in pods)  # otherwise the address is the name
     shown = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("slot", *(["pod"] if is_named else []), "address", "state", "in flight", "limit"):
+    for title in (
+        "slot",
+        *(["pod"] if is_named else []),
+        "address",
+        "state",
+        "in flight",
+        "limit",
+        "responses",
+        "errors",
+        "first byte",
+    ):
         shown.add_column(title, no_wrap=True)
     shown.add_column("reason", overflow="fold")
     for pod in pods:
@@ -169,5 +187,6 @@ def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> T
         limit = str(pod["limit"]) if has_slot and pod["limit"] < 1 << 30 else "-"
         names = [pod["pod"], pod["address"]] if is_named else [pod["address"]]
         in_flight = str(pod["in_flight"]) if has_slot else "-"
-        shown.add_row(str(pod.get("slot", "-")), *names, pod["state"], in_flight, limit, pod["reason"])
+        figures = [str(pod.get("responses", "-")), str(pod.get("errors", "-")), _first_byte(pod)]
+        shown.add_row(str(pod.get("slot", "-")), *names, pod["state"], in_flight, limit, *figures, pod["reason"])
     return shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -93,6 +94,14 @@ class AdminView:
         head = totals(self._workers.counts().data, self._workers.describe(), self._app.draining)
         head["groups"] = self._control.groups_shown()
         return slices(self._workers.revision_statistics(), self._control.known, head)
+
+    async def last_requests(self, key: str, count: int) -> object:
+        from activator.admin.last_requests import listed
+
+        return listed(await self._workers.last_requests(key, count), time.time())
+
+    async def capture_of(self, worker: int, number: int) -> object:
+        return await self._workers.capture_of(worker, number)
 
     def history(self, keys: list[str]) -> object:
         return self._app.history.shown(keys)

@@ -59,6 +59,7 @@ from activator.config.specs import (
     ProgressSpec,
     QueueSpec,
     QuietSpec,
+    RecordSpec,
     RevisionSpec,
     RoutingSpec,
     RuleSpec,
@@ -285,7 +286,21 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
         quiet_streams_s=float(activity.quiet_after) if activity.stream == COUNTS_TRAFFIC else 0.0,
         server_timing=revision.server_timing,
         headers=_resolve_header_rules(revision.headers),
+        record=_resolve_record(revision),
     )
+
+
+def _resolve_record(revision: Revision) -> RecordSpec | None:
+    """Return what is recorded; without the key `record`, the requests of models are."""
+    record, match = revision.record, revision.match
+    if record is None:
+        return RecordSpec() if match is not None and match.json is not None else None
+    capture = record.capture
+    if not record.tokens and record.requests == 0:
+        return None
+    if capture is None:
+        return RecordSpec(record.tokens, record.requests)
+    return RecordSpec(record.tokens, record.requests, int(capture.bytes), float(capture.keep))
 
 
 def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:

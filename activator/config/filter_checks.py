@@ -1,4 +1,4 @@
-"""Checks of `headers`, `fault` and `filters` beyond the types of their values.
+"""Checks of `headers`, `record`, `fault` and `filters` beyond the types of their values.
 
 Part of `checks.py`, with its rules. A filter that is not built in is imported and created once, as it will be for the
 revision.
@@ -11,6 +11,7 @@ from typing import Final
 
 from activator.config.edge_checks import NETWORK, check_each, is_peer
 from activator.config.model.filters import Fault, FilterUse
+from activator.config.model.records import Record
 from activator.config.model.revision import Revision
 from activator.config.places import Place
 from activator.config.reader import TOKEN
@@ -18,8 +19,12 @@ from activator.config.specs import FILTER_ENTRY_POINTS
 from activator.runtime.errors import StartError
 from activator.runtime.plugins import PluginError, load_plugin
 from activator.runtime.secret_text import read_secret, without_secrets
+from activator.runtime.units import KIB
 
 DELAY_MAX_S: Final = 600.0
+RECORDED_REQUESTS_MAX: Final = 1_000  # for each revision and worker; at most 2 KiB each
+CAPTURE_BYTES_MAX: Final = 64 * KIB  # masking a body takes up to 0.1 s of the event loop
+CAPTURE_KEEP_MAX_S: Final = 86_400.0
 FILTER_MODULE: Final = "activator.data_plane.filters.filter"  # the module of the base class, which is not imported here
 # Fields that frame a message, or concern only one connection.
 _OURS: Final = frozenset(
@@ -38,6 +43,8 @@ def check_filters(at: Place, revision: Revision) -> None:
             for name, value in fields.items():
                 _check_field(place[key][name], name, value, may_be_host=(side, key) == ("request", "set"))
     check_each(at["allow"], revision.allow, is_peer, f"{NETWORK}, or unix")
+    if revision.record is not None:
+        _check_record(at["record"], revision.record)
     if revision.fault is not None:
         _check_fault(at["fault"], revision.fault)
     for place, use in at["filters"].each(revision.filters):
@@ -62,6 +69,20 @@ def _check_fault(at: Place, fault: Fault) -> None:
         at["status"].found("a status from 200 to 599")
     if not fault.delay and fault.status is None and at.item.entries and at.is_whole:
         at.advise("say what happens: `delay`, `status` or both")
+
+
+def _check_record(at: Place, record: Record) -> None:
+    if record.requests > RECORDED_REQUESTS_MAX:
+        at["requests"].found(f"at most {RECORDED_REQUESTS_MAX}")
+    capture, place = record.capture, at["capture"]
+    if capture is None:
+        return
+    if record.requests == 0:
+        at["requests"].advise("a capture belongs to a record: set `requests` above 0", beside=(place,))
+    if not 0 < capture.bytes <= CAPTURE_BYTES_MAX:
+        place["bytes"].found("more than 0, at most 64KiB")
+    if not 0 < capture.keep <= CAPTURE_KEEP_MAX_S:
+        place["keep"].found("more than 0s, at most 24h")
 
 
 def _check_use(at: Place, use: FilterUse) -> None:

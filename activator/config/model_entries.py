@@ -27,6 +27,7 @@ _OF_REVISION: Final = (
     "rewrite_model",
     "container_concurrency",
     "needs",
+    "record",
 )  # keys that a revision has under the same name
 _OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop")
 

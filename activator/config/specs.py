@@ -176,6 +176,15 @@ class FilterSpec(msgspec.Struct, frozen=True):
         return f"FilterSpec({self.name!r}, {[name for name, _ in self.options]})"
 
 
+class RecordSpec(msgspec.Struct, frozen=True):
+    """What is recorded of requests. `capture_bytes`: of each body; 0: no captures."""
+
+    tokens: bool = True
+    requests: int = 100
+    capture_bytes: int = 0
+    capture_keep_s: float = 600.0
+
+
 class RoutingSpec(msgspec.Struct, frozen=True):
     """The requests that a revision takes."""
 
@@ -274,6 +283,7 @@ class FiltersSpec(msgspec.Struct, frozen=True):
     quiet_streams_s: float = 0.0  # the same for an event stream
     server_timing: bool = False
     headers: HeaderRulesSpec | None = None
+    record: RecordSpec | None = None
 
 
 class KnativeSpec(msgspec.Struct, frozen=True):
@@ -305,6 +315,10 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     def drain_timeout_s(self) -> float:
         """The time for which a removed pod may finish its requests, in seconds: as long as a request may take."""
         return max(DRAIN_TIMEOUT_S, self.timeouts.total_s)
+
+    def recorded_requests(self) -> int:
+        """Return the number of last requests of which records are kept."""
+        return 0 if self.filters.record is None else self.filters.record.requests
 
 
 def reroute(spec: RevisionSpec, **changes: Any) -> RevisionSpec:

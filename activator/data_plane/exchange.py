@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64, mypyc_attr
+from mypy_extensions import i64
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import RevisionSpec
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.captures import Capture
 from activator.data_plane.headers.edits import HeadEdits, addition, edited_fields
 from activator.data_plane.headers.grpc import NO_STATUS, is_grpc, timeout_of
 from activator.data_plane.headers.trace_context import TraceContext
@@ -25,6 +27,7 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter
+from activator.data_plane.usage import Usage
 from activator.data_plane.users import Access
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
@@ -33,23 +36,6 @@ HOLD_MAX_S: Final = 3600.0  # the longest hold of a request by a filter
 
 WITHOUT_BODY: Final = frozenset({204, 205, 304})  # statuses of responses without a body
 NO_PLACE: Final = Waiter()  # the place of an exchange without a revision, and of one that is over
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class BodyWatcher(Deadline):
-    """An observer of a tunnel, or of the response body of another request, until the request ends.
-
-    It may use the timing wheel for its own purposes.
-    """
-
-    def client_sent(self, data: bytes) -> None:
-        """Handle bytes that the client has sent through a tunnel."""
-
-    def pod_sent(self, data: bytes) -> None:
-        """Handle bytes that the pod has sent."""
-
-    def stop(self) -> None:
-        """Release all timers and references to the request, which is over."""
 
 
 class Exchange(Deadline):
@@ -103,9 +89,12 @@ class Exchange(Deadline):
         self.access: Access | None = None  # its users, if keys are required
         self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
         self.is_detached: bool = False  # its client does not wait for the response
+        self.is_handed_over: bool = False  # another exchange continues the request, and counts it
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # the status of the call
         self.trace: TraceContext | None = None  # set if it is traced
+        self.usage: Usage | None = None  # set if its tokens are counted
+        self.capture: Capture | None = None  # set if what it sends and receives is kept
 
     # --- calls of the client's connection ---
 

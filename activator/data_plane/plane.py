@@ -21,6 +21,7 @@ from activator.data_plane import settings, statistics
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.messages import AnswerMessage
 from activator.data_plane.answers.store import AnswerStore
+from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
@@ -33,6 +34,7 @@ from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
+from activator.data_plane.shown_requests import described, shown
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.tables.apply import RevisionTables, load_of
 from activator.data_plane.tables.audit import Auditor
@@ -125,7 +127,8 @@ class DataPlane:
         )
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
-        self.filters = FilterCatalogue(self.wheel, now, answers, Rng(secrets.randbits(30)), self.failed)
+        self.captures = CaptureRoom(self.wheel, now)
+        self.filters = FilterCatalogue(self.wheel, now, answers, self.captures, Rng(secrets.randbits(30)), self.failed)
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
         self.registry = ConnectionRegistry(
@@ -245,7 +248,7 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
-            user_requests=self.filters.user_requests(),
+            users=self.filters.user_totals(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
             http2=registry.http2_statistics(),
         )
@@ -265,6 +268,21 @@ class DataPlane:
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
         """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""
         return revisions(self.tables, only)
+
+    def last_requests(self, key: str, count: int) -> list[dict[str, Any]]:
+        """Return the last `count` records of this revision, or of all revisions if `key` is empty, the newest first."""
+        throttlers = self.tables.throttlers
+        chosen = [*throttlers.values()] if not key else [throttlers[key]] if key in throttlers else []
+        return described(chosen, count, self._now())
+
+    def capture_of(self, number: int) -> dict[str, Any] | None:
+        """Return the capture with this number, with its secrets masked; None if there is none."""
+        capture = self.captures.find(number)
+        throttler = None if capture is None else self.tables.throttlers.get(capture.key)
+        record = None if throttler is None else throttler.spec.filters.record
+        if capture is None or record is None or record.capture_bytes == 0:  # a reload may have forbidden it
+            return None
+        return shown(capture)
 
     def _renew_filters(self) -> None:
         """Apply the filters of all requests from now on."""

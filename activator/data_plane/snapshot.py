@@ -92,7 +92,12 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
         "generation": tracker.generation,
     }
     if isinstance(tracker.attachment, PodPool):
-        shown["connections"] = tracker.attachment.in_use().statistics()
+        pool = tracker.attachment.in_use()
+        shown["connections"] = pool.statistics()
+        figures = pool.figures
+        shown["responses"] = figures.responses
+        shown["errors"] = figures.errors
+        shown["first_byte_total_s"] = round(figures.first_byte_total_s, 6)
     return shown
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from activator.data_plane.tables.apply import RevisionTables
-from activator.data_plane.throttle.counters import Traffic
+from activator.data_plane.throttle.counters import TokenTraffic, Traffic
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
-from activator.messages import RevisionStatistics, TableStatistics, TrafficStatistics
+from activator.messages import RevisionStatistics, TableStatistics, TokenStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
 from lb.table import TrackerTable
 from lb.tracker import STATE_NAMES
@@ -68,6 +68,17 @@ def _traffic(traffic: Traffic) -> TrafficStatistics:
         response_bytes=traffic.response_bytes,
         tunnels=traffic.tunnels,
         tunnels_total=traffic.tunnels_total,
+        tokens=None if traffic.tokens is None else _tokens(traffic.tokens),
+    )
+
+
+def _tokens(tokens: TokenTraffic) -> TokenStatistics:
+    return TokenStatistics(
+        prompt=tokens.prompt,
+        completion=tokens.completion,
+        cached=tokens.cached,
+        first_token=Distribution.of(tokens.first_token),
+        output_token=Distribution.of(tokens.output_token),
     )
 
 

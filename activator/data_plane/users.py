@@ -8,14 +8,24 @@ from activator.config.specs import UserSpec
 
 
 @final
-class User:
-    """A user's rights, and the number of admitted requests."""
+class UserTotals:
+    """The admitted requests of a user, and the tokens of their responses."""
 
-    def __init__(self, spec: UserSpec, requests_total: int) -> None:
+    def __init__(self) -> None:
+        self.requests: int = 0
+        self.prompt_tokens: int = 0
+        self.completion_tokens: int = 0
+
+
+@final
+class User:
+    """A user's rights. `totals`: those of all users of this name, before and after a reload."""
+
+    def __init__(self, spec: UserSpec, totals: UserTotals) -> None:
         self.name: str = spec.name
         self.share: bytes = spec.name.encode()  # in queues with the discipline `fair`
         self.level: int = spec.level  # in queues with the discipline `priority`; NO_LEVEL: that of the header
-        self.requests_total: int = requests_total
+        self.totals = totals
         revisions = spec.revisions
         self._revisions: frozenset[str] | None = None if revisions is None else frozenset(revisions)
 

@@ -94,6 +94,7 @@ from activator.messages.statistics import (
     Http2Statistics,
     RevisionStatistics,
     TableStatistics,
+    TokenStatistics,
     TrafficStatistics,
 )
 
@@ -162,6 +163,7 @@ __all__ = [
     "TableStatistics",
     "ToControl",
     "ToData",
+    "TokenStatistics",
     "TrafficStatistics",
     "TrialEnded",
     "WithdrawPod",

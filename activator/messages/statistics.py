@@ -43,9 +43,19 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     refused_requests: dict[str, int] = {}  # requests rejected before a revision was found, by reason
     transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
-    user_requests: dict[str, int] = {}  # admitted requests, by the name of the user
+    users: dict[str, tuple[int, int, int]] = {}  # admitted requests, tokens of prompts and of completions, by name
     overload: tuple[int, int, int] = (0, 0, 0)  # workers that have taken each step
     http2: Http2Statistics = Http2Statistics()
+
+
+class TokenStatistics(msgspec.Struct, frozen=True):
+    """The tokens of a revision, as its pods reported them; times in seconds. `cached` is a part of `prompt`."""
+
+    prompt: int
+    completion: int
+    cached: int
+    first_token: Distribution
+    output_token: Distribution
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):
@@ -59,6 +69,7 @@ class TrafficStatistics(msgspec.Struct, frozen=True):
     response_bytes: int
     tunnels: int  # open
     tunnels_total: int
+    tokens: TokenStatistics | None = None  # None: they are not counted
 
 
 class TableStatistics(msgspec.Struct, frozen=True):

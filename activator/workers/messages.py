@@ -110,6 +110,21 @@ class GetSnapshot(Message, frozen=True, tag=True):
     query: int
 
 
+class GetRequests(Message, frozen=True, tag=True):
+    """Request the last `count` records of this revision, or of all revisions if `key` is empty."""
+
+    query: int
+    key: str
+    count: int
+
+
+class GetCapture(Message, frozen=True, tag=True):
+    """Request the capture with this number."""
+
+    query: int
+    number: int
+
+
 class GetTasks(Message, frozen=True, tag=True):
     """Request the data of `/debug/tasks`."""
 
@@ -141,6 +156,8 @@ ToWorker = (
     | SetLogLevel
     | GetStatistics
     | GetSnapshot
+    | GetRequests
+    | GetCapture
     | GetTasks
     | GetProfile
     | End
@@ -208,7 +225,7 @@ class Snapshot(Message, frozen=True, tag=True):
 
 
 class Answer(Message, frozen=True, tag=True):
-    """The answer of one worker to `GetTasks` or `GetProfile`: plain data, or the problem."""
+    """The answer of one worker to a query that has no answer of its own above: plain data, or the problem."""
 
     query: int
     data: Any

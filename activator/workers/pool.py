@@ -41,7 +41,9 @@ from activator.workers.messages import (
     Begun,
     CheckCertificates,
     FromWorker,
+    GetCapture,
     GetProfile,
+    GetRequests,
     GetSnapshot,
     GetStatistics,
     GetTasks,
@@ -256,6 +258,24 @@ class WorkerPool(Workers, WorkerListener):
         if not await self._queries.query_all([worker], GetSnapshot, GATHER_S):
             raise NoWorkerError(f"worker {place} does not answer")
         return worker.snapshot
+
+    async def last_requests(self, key: str, count: int) -> list[tuple[int, dict[str, Any]]]:
+        workers = self._lifecycle.taking_part()
+        answers = await asyncio.gather(
+            *[self._queries.query(one, lambda number: GetRequests(number, key, count), GATHER_S) for one in workers]
+        )
+        found = [
+            (worker.place, record)
+            for worker, answer in zip(workers, answers, strict=True)
+            if answer is not None
+            for record in answer.data
+        ]
+        found.sort(key=lambda one: one[1]["age_s"])
+        return found[:count]
+
+    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = await self._answer_of(place, lambda one: GetCapture(one, number), GATHER_S)
+        return found
 
     async def tasks_of(self, place: int) -> Any:
         return await self._answer_of(place, GetTasks, GATHER_S)

@@ -46,7 +46,9 @@ from activator.workers.messages import (
     CheckCertificates,
     End,
     FromWorker,
+    GetCapture,
     GetProfile,
+    GetRequests,
     GetSnapshot,
     GetStatistics,
     GetTasks,
@@ -190,6 +192,10 @@ class Worker:
             self._tasks.start("statistics", serving.report(message))
         elif isinstance(message, GetSnapshot):
             self.send(Snapshot(message.query, serving.data.snapshot()))
+        elif isinstance(message, GetRequests):
+            self.send(Answer(message.query, serving.data.last_requests(message.key, message.count)))
+        elif isinstance(message, GetCapture):
+            self.send(Answer(message.query, serving.data.capture_of(message.number)))
         elif isinstance(message, GetTasks):
             self.send(Answer(message.query, describe_tasks()))
         elif isinstance(message, GetProfile):

@@ -8,6 +8,7 @@ Shown = dict[str, Any]
 
 _SUMS: Final = ("requests", "in_flight", "queued", "gathering", "delivering", "client_gone")
 _QUEUE_SUMS: Final = ("waiting", "held_bytes", "granted", "queued", "exempted", "errors")
+_SLOT_SUMS: Final = ("responses", "errors", "first_byte_total_s")
 _BY_REASON: Final = ("failed", "retries")
 
 
@@ -55,6 +56,9 @@ def _slots(tables: list[list[Shown]]) -> list[Shown]:
                 found[name].pop("elsewhere", None)  # the sum includes the requests of all workers
                 continue
             known["in_flight"] += slot["in_flight"]
+            for figure in _SLOT_SUMS:
+                if figure in slot:
+                    known[figure] = known.get(figure, 0) + slot[figure]
             if "connections" in slot and "connections" in known:
                 known["connections"] = _sums([known["connections"], slot["connections"]])
     return list(found.values())

@@ -99,6 +99,17 @@ class Workers(GroupDataPlanes):
         """Return the snapshot of one worker. Raises NoWorkerError."""
 
     @abstractmethod
+    async def last_requests(self, key: str, count: int) -> list[tuple[int, dict[str, Any]]]:
+        """Return the last records of a revision, or of all if `key` is empty, each with the place of its worker.
+
+        The newest come first. A worker that does not answer in time is left out.
+        """
+
+    @abstractmethod
+    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
+        """Return a capture of one worker; None if there is none. Raises NoWorkerError."""
+
+    @abstractmethod
     async def tasks_of(self, place: int) -> Any:
         """Return the tasks of one worker's loop. Raises NoWorkerError."""
 

@@ -55,6 +55,12 @@ class Inside:
     def history(self, keys: list[str]) -> object:
         return {}
 
+    async def last_requests(self, key: str, count: int) -> object:
+        return {"requests": [{"of": key, "count": count}]}
+
+    async def capture_of(self, worker: int, number: int) -> object:
+        return {"worker": worker, "number": number} if number == 7 else None
+
     async def snapshot_of(self, worker: int) -> object:
         raise NoWorkerError(f"there is no worker {worker}")
 

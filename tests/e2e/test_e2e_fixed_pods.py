@@ -103,7 +103,10 @@ def test_a_pod_out_of_service(stack: ExitStack, run_activator: RunActivator) -> 
     one.go_on()
     two.go_on()
     assert [client.answer().status for client in holding] == [200, 200]
-    assert "drain-pod" in cli("status", "app", "--admin", f"http://{activator.admin}").stdout
+    told = cli("status", "app", "--admin", f"http://{activator.admin}").stdout
+    assert "drain-pod" in told and "first byte" in told
+    (busy,) = [slot for slot in activator.slots("app") if slot["address"] == two.address]
+    eventually(lambda: busy["responses"] >= 24 and busy["errors"] == 0 and busy["first_byte_total_s"] > 0.0)
     missing = cli("status", "other", "--admin", f"http://{activator.admin}")
     assert (missing.returncode, "there is no revision other" in missing.stderr) == (3, True)
 

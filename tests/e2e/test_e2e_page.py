@@ -50,7 +50,13 @@ def serving(run_shared_activator: RunActivator) -> Activator:
     """A revision in each state."""
     broken = [sys.executable, "-c", "raise SystemExit('no model file')"]
     made: list[dict[str, Any]] = [
-        {"name": "talker", "hosts": ["talker.test"], "container_concurrency": 1, "process": {"command": PROGRAM}},
+        {
+            "name": "talker",
+            "hosts": ["talker.test"],
+            "container_concurrency": 1,
+            "process": {"command": PROGRAM},
+            "record": {"capture": {}},
+        },
         {"name": "broken", "hosts": ["broken.test"], "process": {"command": broken}},
         {"name": "asleep", "hosts": ["asleep.test"], "process": {"command": PROGRAM}},
     ]
@@ -150,6 +156,18 @@ def test_curves_come_from_the_program(serving: Activator, page: Page) -> None:
     expect(row_of(page, "talker").locator("svg.spark polyline")).to_have_count(2)
     page.get_by_role("button", name="default/talker").click()
     expect(page.get_by_role("img", name=re.compile("p50 3 s.*last 30 min"))).to_be_visible()
+
+
+def test_the_last_requests_and_their_captures(serving: Activator, page: Page) -> None:
+    assert get(serving, "talker.test") == 200
+    opened(page, serving)
+    page.get_by_role("button", name="default/talker").click()
+    requests = row_of(page, "talker").locator(".details table", has_text="first token").locator("tr")
+    expect(requests.nth(1)).to_contain_text(re.compile(r"GET / ?200 ?.*capture"))
+    path = requests.nth(1).get_by_role("link", name="capture").get_attribute("href")
+    assert path is not None
+    status, _, body = serving.ask(path)
+    assert status == 200 and json.loads(body)["request"]["head"].startswith("GET /\r\n")
 
 
 def test_a_question_before_the_end(serving: Activator, page: Page) -> None:

@@ -19,7 +19,13 @@ from activator.control_plane.sources.push.intake import Verdict
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
-from activator.data_plane.throttle.counters import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.data_plane.throttle.counters import (
+    COLD_BOUNDS_S,
+    FIRST_TOKEN_BOUNDS_S,
+    OUTPUT_TOKEN_BOUNDS_S,
+    REQUEST_BOUNDS_S,
+    WAIT_BOUNDS_S,
+)
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import DataPlaneStatistics, Http2Statistics
@@ -81,7 +87,7 @@ def a_program() -> Program:
             accepted_total=2,
             shed_total=3,
             overload=(61, 62, 63),
-            user_requests={"alice": 64},
+            users={"alice": (64, 65, 66)},
             exchanges=4,
             held_bytes=7,
             held_requests=8,
@@ -136,6 +142,7 @@ PROGRAM: dict[str, float | Figures] = {
     "activator_client_connections_accepted": 2.0,
     "activator_client_connections_shed": 3.0,
     "activator_user_requests": {("alice",): 64.0},
+    "activator_user_tokens": {("alice", "prompt"): 65.0, ("alice", "completion"): 66.0},
     "activator_overloaded_workers": {("close_kept",): 61.0, ("no_queueing",): 62.0, ("no_connections",): 63.0},
     "activator_http2_connections": 81.0,
     "activator_http2_streams": 82.0,
@@ -243,6 +250,13 @@ def a_revision() -> Any:
         response_bytes=7,
         tunnels_total=8,
         tunnels=9,
+        tokens=Of(
+            prompt=101,
+            completion=102,
+            cached=103,
+            first_token=took(104.0, FIRST_TOKEN_BOUNDS_S),
+            output_token=took(0.5, OUTPUT_TOKEN_BOUNDS_S),
+        ),
     )
     counters = Of(
         requests_total=10,
@@ -305,6 +319,9 @@ REVISION: dict[str, float | Figures] = {
     "activator_response_body_bytes": 7.0,
     "activator_upgrades": 8.0,
     "activator_upgrade_tunnels": 9.0,
+    "activator_tokens": {("prompt",): 101.0, ("completion",): 102.0, ("cached",): 103.0},
+    "activator_first_token_seconds": 104.0,
+    "activator_output_token_seconds": 0.5,
     "activator_requests": 10.0,
     "activator_grpc_calls": {("OK",): 71.0, ("UNAVAILABLE",): 72.0},
     "activator_responses": {("1xx",): 1.0, ("2xx",): 5.0, ("4xx",): 4.0, ("5xx",): 5.0, ("other",): 6.0},

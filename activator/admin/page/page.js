@@ -2,7 +2,7 @@
 'use strict';
 const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000, CHANGE_MS = 30000, KEPT_MS = 15000;
 const CURVES_MAX = 60, SPARK_POINTS = 60;
-const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, UNLIMITED = 2 ** 30;
+const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, REQUESTS_SHOWN = 20, UNLIMITED = 2 ** 30;
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
 const COLUMNS = [
   ['revision', row => row.key, 1], ['state', row => STATES.indexOf(row.state), 1], ['rate', row => row.rate, -1],
@@ -158,7 +158,7 @@ function opened(row) {
   const box = element('td'), parts = {};
   row.details = element('tr', 'details');
   box.colSpan = COLUMNS.length;
-  for (const name of ['facts', 'problems', 'buttons', 'curves', 'slots', 'scaling', 'cold', 'output'])
+  for (const name of ['facts', 'problems', 'buttons', 'curves', 'slots', 'requests', 'scaling', 'cold', 'output'])
     box.append(parts[name] = element('div'));
   parts.curves.className = 'curves';
   row.parts = parts;
@@ -205,6 +205,7 @@ async function details() {
     ['last change ' + why.changed.age_s.toFixed(0) + ' s ago: ' + why.changed.from + ' to ' + why.changed.to + ': ' +
       why.changed.explanation] : []) : [], '');
   draw_cold(cold, Object.entries(row.data.cold));
+  await draw_requests(row);
   if (row.log) await output(row);
 }
 function lines(box, texts, words) {
@@ -222,6 +223,8 @@ function draw_slots(box, slots) {
     mark(shown, 'slot ' + one.state);
     shown.firstElementChild.style.height = Math.min(100 * one.in_flight / limit, 100) + '%';
     const text = one.pod + ' at ' + one.address + ', ' + one.state + ', ' + one.in_flight + ' in flight' +
+      (one.responses ? ', ' + one.responses + ' responses, ' + one.errors + ' errors, first byte after ' +
+        seconds(one.first_byte_total_s / one.responses) : '') +
       (one.reason ? ', ' + one.reason : '');
     if (shown.title !== text) { shown.title = text; shown.lastElementChild.textContent = text; }
   });
@@ -240,6 +243,28 @@ function draw_cold(box, phases) {
     for (const part of [name, one.count, seconds(one.mean_s), seconds(one.p50_s), seconds(one.p99_s)]) made.append(element('td', '', part));
   }
   box.append(element('h2', '', 'Starts from zero, by phase'), shown);
+}
+async function draw_requests(row) {
+  const answer = await ask('/debug/requests?n=' + REQUESTS_SHOWN + '&revision=' + encodeURIComponent(row.key));
+  if (!answer.ok || !row.details) return;
+  const found = (await answer.json()).requests, box = row.parts.requests, text = JSON.stringify(found);
+  if (box.dataset.shown === text || selects(box)) return;
+  box.dataset.shown = text;
+  box.replaceChildren();
+  if (!found.length) return;
+  const shown = element('table', 'small'), head = shown.appendChild(element('tr'));
+  for (const name of ['time', 'request', 'status', 'took', 'waited', 'first token', 'tokens', 'user', 'pod', ''])
+    head.append(element('th', '', name));
+  for (const one of found) {
+    const made = shown.appendChild(element('tr')), tokens = one.tokens;
+    const parts = [one.time.slice(11, 19), one.method + ' ' + one.target, (one.status || '–') + ' ' + (one.reason || ''),
+      seconds(one.duration_s), seconds(one.wait_s), seconds(one.first_token_s),
+      tokens ? tokens.prompt + ' + ' + tokens.completion : '–', one.user || '', one.pod || ''];
+    for (const part of parts) made.append(element('td', '', part));
+    const last = made.appendChild(element('td'));
+    if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.href = '/debug/requests/' + one.id; }
+  }
+  box.append(element('h2', '', 'Last requests'), shown);
 }
 async function output(row) {
   const answer = await ask('/logs/' + row.key + '?after=' + row.after);

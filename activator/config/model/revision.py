@@ -20,6 +20,7 @@ from activator.config.model.queueing import (
     Queue,
     Timeouts,
 )
+from activator.config.model.records import Record
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
 from activator.config.model.scaling import Scaling
 from activator.config.model.waiting import Activity, Fallback, NoWake, Progress, RespondAsync, WaitingPage
@@ -194,6 +195,12 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["10.0.0.0/8", "2001:db8::/32"],
         ),
     ] = []
+    record: Annotated[
+        Record | None,
+        doc(
+            "Tokens, last requests and captures ([records](records.md)). Not set: the default of a model, else nothing."
+        ),
+    ] = None
     headers: Annotated[
         HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
     ] = HeaderRules()

@@ -15,8 +15,9 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import ResponseHead
+from activator.data_plane.body_watcher import BodyWatcher
 from activator.data_plane.buffering import is_response_streamed
-from activator.data_plane.exchange import BodyWatcher, Exchange
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now, TimingWheel

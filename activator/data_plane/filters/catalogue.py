@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from activator.config.specs import FilterSpec, FiltersSpec, UserSpec
 from activator.data_plane.answers.store import AnswerStore
+from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
@@ -20,6 +21,7 @@ from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.filters.no_wake import NoWake
 from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
+from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.filters.waiting_page import WaitingPage
@@ -37,11 +39,18 @@ class FilterCatalogue:
     """
 
     def __init__(
-        self, wheel: TimingWheel, now: Now, answers: AnswerStore | None, rng: Rng, on_error: Callable[[Exception], None]
+        self,
+        wheel: TimingWheel,
+        now: Now,
+        answers: AnswerStore | None,
+        captures: CaptureRoom,
+        rng: Rng,
+        on_error: Callable[[Exception], None],
     ) -> None:
         self._wheel = wheel
         self._now = now
         self._answers = answers
+        self._captures = captures
         self._rng = rng
         self._on_error = on_error
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
@@ -59,12 +68,13 @@ class FilterCatalogue:
 
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
-        self._keys = None if specs is None else Keys(specs, self.user_requests())
+        self._keys = None if specs is None else Keys(specs, {} if self._keys is None else self._keys.totals())
         self._share()
 
-    def user_requests(self) -> dict[str, int]:
-        """Return the number of admitted requests, by the name of the user."""
-        return {} if self._keys is None else self._keys.totals()
+    def user_totals(self) -> dict[str, tuple[int, int, int]]:
+        """Return the numbers of admitted requests, prompt tokens and completion tokens, by the name of the user."""
+        found = {} if self._keys is None else self._keys.totals()
+        return {name: (one.requests, one.prompt_tokens, one.completion_tokens) for name, one in found.items()}
 
     def chain_of_all(self) -> FilterChain | None:
         """Return the filters of requests whose revision is not known yet; None if there are none."""
@@ -95,6 +105,8 @@ class FilterCatalogue:
             filters.append(ServerTiming())
         if spec.headers is not None:
             filters.append(HeaderRules(spec.headers))
+        if spec.record is not None:
+            filters.append(Record(spec.record, self._captures, self._now))
         return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _share(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.config.specs import FaultSpec
-from activator.data_plane.exchange import WITHOUT_BODY, BodyWatcher, Exchange
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import WITHOUT_BODY, Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.refusals import refusal_text
 from activator.runtime.clock import Now, TimingWheel

@@ -32,7 +32,7 @@ from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.headers.edits import FieldEdit, removal
 from activator.data_plane.headers.grpc import is_grpc
-from activator.data_plane.users import Access, User
+from activator.data_plane.users import Access, User, UserTotals
 from activator.runtime.reasons import Reason
 
 CREDENTIAL_BYTES_MAX: Final = 4_096  # a longer one is no key
@@ -61,19 +61,18 @@ class Keys(Filter):
     `totals`: the numbers of requests until now, by the name of the user.
     """
 
-    def __init__(self, specs: Iterable[UserSpec], totals: dict[str, int]) -> None:
+    def __init__(self, specs: Iterable[UserSpec], totals: dict[str, UserTotals]) -> None:
+        """Make the filter; `totals`: those of the filter before, which requests in progress still add to."""
         self._users: dict[bytes, User] = {}  # keyed by the digest
         self._used: dict[bytes, User] = {}  # keyed by the key itself; at most one for each user
         for spec in specs:
-            self._users[spec.digest] = User(spec, totals.get(spec.name, 0))
+            self._users[spec.digest] = User(spec, totals.get(spec.name) or UserTotals())
         self._anyone: User | None = self._users.pop(b"", None)  # for requests without a key
 
-    def totals(self) -> dict[str, int]:
-        """Return the number of admitted requests of each user."""
-        totals = {user.name: user.requests_total for user in self._users.values()}
-        if self._anyone is not None:
-            totals[self._anyone.name] = self._anyone.requests_total
-        return totals
+    def totals(self) -> dict[str, UserTotals]:
+        """Return the totals of each user."""
+        users = [*self._users.values(), *([] if self._anyone is None else [self._anyone])]
+        return {user.name: user.totals for user in users}
 
     # --- Filter ---
 
@@ -102,7 +101,7 @@ class Keys(Filter):
             has_key = access is not None and access.has_key
             request.fail(Reason.KEY_NOT_ALLOWED if has_key else Reason.KEY_REQUIRED, "")
         elif request.fallbacks == 0:
-            user.requests_total += 1
+            user.totals.requests += 1
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
         codes = _CODES.get(failure.reason)

@@ -173,8 +173,10 @@ class Attempt(PodUser):
         throttler = exchange.throttler
         assert throttler is not None
         lease = exchange.lease
-        if lease is not None and lease.trial:
-            throttler.trial_answered(lease)
+        if lease is not None:
+            if lease.trial:
+                throttler.trial_answered(lease)
+            _pool_of(lease).figures.responded(head.status, exchange.first_byte_s - exchange.connected_s)
         exchange.context.count_answer(throttler, head.status)
         if exchange.fallbacks != 0:
             head.headers = head.headers.with_line(FALLBACK_HEADER, throttler.key.encode())
@@ -326,6 +328,12 @@ class Attempt(PodUser):
                 return
             pod.abort()
         throttler.release(lease, latency_s, succeeded)
+
+
+def blame_pod(throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
+    """Report and count a request that the pod has failed."""
+    throttler.pod_failed(lease, reason)
+    _pool_of(lease).figures.errors += 1
 
 
 def _pool_of(lease: Lease) -> PodPool:

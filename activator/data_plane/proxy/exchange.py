@@ -28,7 +28,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.data_plane.exchange import NO_PLACE, BodyWatcher, Exchange
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import NO_PLACE, Exchange
 from activator.data_plane.filters.filter import Failure
 from activator.data_plane.phases import (
     ANSWERING,
@@ -44,7 +45,7 @@ from activator.data_plane.phases import (
     illegal,
     is_legal,
 )
-from activator.data_plane.proxy.attempt import Attempt
+from activator.data_plane.proxy.attempt import Attempt, blame_pod
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.delivery import Delivery, keeps_response, send_buffered
 from activator.data_plane.proxy.entering import must_gather, resume_routing, route
@@ -91,7 +92,6 @@ class ProxiedExchange(Exchange):
         self.is_gathering: bool = False  # the throttler counts it as gathering
         self.gathered_max: int = 0  # bytes of the body for which the request has waited
         self.has_client_ended: bool = False  # its direction of a tunnel
-        self.is_handed_over: bool = False  # another exchange serves the request and is counted in its place
         self.selection: Selection | None = None  # set while the body is scanned
         self._is_continuing: bool = False  # `_continue` is scheduled
 
@@ -195,6 +195,8 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         self.request_bytes += len(data)
+        if self.capture is not None and self.phase < TUNNEL:  # in a tunnel it is a watcher
+            self.capture.client_sent(data)
         body = self.upload
         pod = self.pod
         is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel is not established yet
@@ -221,9 +223,11 @@ class ProxiedExchange(Exchange):
             self.continue_soon()
 
     def _buffers_full(self, data: bytes, body: RequestBody) -> None:
-        throttler = self.throttler
+        throttler, capture = self.throttler, self.capture
         if self.phase == GATHERING and throttler is not None:
             self._resume(throttler)  # a pod with a free slot may take the data at once
+            if capture is None and self.capture is not None:
+                self.capture.client_sent(data)
             pod = self.pod
             if pod is not None:
                 body.send(pod, data)
@@ -436,13 +440,13 @@ class ProxiedExchange(Exchange):
             context.count_refused(reason)
         elif decision == AGAIN and lease is not None:
             if evidence == NOT_SENT:
-                throttler.pod_failed(lease, reason)
+                blame_pod(throttler, lease, reason)
             self._retry(throttler, lease, reason)
             return
         else:
             context.count_failed(throttler, reason)
             if lease is not None and attempt is not None and attempt.is_about_pod(reason, throttler):
-                throttler.pod_failed(lease, reason)
+                blame_pod(throttler, lease, reason)
         self._refuse(throttler, reason, detail, decision == FALL_BACK)
 
     def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import ResponseHead
-from activator.data_plane.exchange import HOLD_MAX_S, BodyWatcher
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import HOLD_MAX_S
 from activator.data_plane.filters.filter import Failure, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.phases import HELD

@@ -12,7 +12,9 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
+from activator.codec.token_counts import TokenCounts
 from activator.data_plane.throttle.interfaces import SlotEvents
+from activator.data_plane.throttle.last_requests import LastRequests
 from activator.data_plane.throttle.starting import PHASES, ColdPhases
 from activator.runtime.histogram import Histogram
 from activator.runtime.reasons import Reason
@@ -27,6 +29,30 @@ WAIT_BOUNDS_S: Final[tuple[float, ...]] = (
 )  # fmt: skip
 # A start takes from 50 ms (a local program) to minutes (a container that is scheduled, pulled and started).
 COLD_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+# A first token takes from 10 ms to the time of a long prompt; the next ones from 1 ms, on a fast GPU, to 1 s.
+FIRST_TOKEN_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
+)  # fmt: skip
+OUTPUT_TOKEN_BOUNDS_S: Final[tuple[float, ...]] = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+@final
+class TokenTraffic:
+    """The tokens of one revision, as its pods have reported them."""
+
+    def __init__(self) -> None:
+        self.prompt: i64 = 0
+        self.completion: i64 = 0
+        self.cached: i64 = 0  # the part of `prompt` that was not processed again
+        self.first_token = Histogram(FIRST_TOKEN_BOUNDS_S)
+        self.output_token = Histogram(OUTPUT_TOKEN_BOUNDS_S)
+
+    def add(self, tokens: TokenCounts) -> None:
+        """Count the tokens of one response."""
+        self.prompt += tokens.prompt
+        self.completion += tokens.completion
+        self.cached += tokens.cached
 
 
 @final
@@ -46,6 +72,13 @@ class Traffic:
         self.concurrency: i64 = 0  # requests in progress, waiting or at a pod
         self.request_seconds: float = 0.0  # the integral of `concurrency` until `changed_s`
         self.changed_s: float = 0.0
+        self.tokens: TokenTraffic | None = None  # None: they are not counted
+
+    def token_traffic(self) -> TokenTraffic:
+        """Return the traffic in tokens; created on first use."""
+        if self.tokens is None:
+            self.tokens = TokenTraffic()
+        return self.tokens
 
     def begun(self, now_s: float) -> None:
         """Count the arrival of a request."""
@@ -93,7 +126,16 @@ class RevisionCounters:
         self.retries: dict[Reason, int] = {}  # retries, by the reason of the failed attempt
         self.cold_starts_total: int = 0  # starts from zero that requests waited for and that led to a ready pod
         self.errors_total: int = 0  # exceptions of waiters that were granted or rejected, and of policies
+        self.last_requests: LastRequests | None = None  # set if they are recorded
         self._traffic: Traffic | None = None
+
+    def keep_requests(self, count: int) -> None:
+        """Keep records of so many last requests, among them those that there are."""
+        last = self.last_requests
+        if count == 0:
+            self.last_requests = None
+        elif last is None or last.count != count:
+            self.last_requests = LastRequests(count, () if last is None else last.oldest_first())
 
     @property
     def traffic(self) -> Traffic:

@@ -59,6 +59,7 @@ class RevisionThrottler:
     ) -> None:
         sharing = Sharing()
         counters = RevisionCounters()
+        counters.keep_requests(spec.recorded_requests())
         errors = Errors(spec.key, events, counters)
         self.spec = spec
         # The request path reads these, with one look-up less than in `spec`.
@@ -292,6 +293,7 @@ class RevisionThrottler:
     def reconfigure(self, spec: RevisionSpec) -> None:
         """Apply new limits, rules or another discipline to the revision."""
         self.spec = spec
+        self.counters.keep_requests(spec.recorded_requests())
         self.routing = spec.routing
         self.timeouts = spec.timeouts
         self.buffers = spec.buffers

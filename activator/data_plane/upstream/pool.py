@@ -25,6 +25,7 @@ from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
+from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.window import DialWindow
 from activator.runtime.clock import NEVER, Deadline, Now
@@ -61,6 +62,7 @@ class PodPool(ConnectionOwner):
         self._waiting: dict[PodUser, bool] = {}  # value: only a new connection will do
         self._refused: dict[PodUser, Reason] = {}  # waited, and will be rejected in the next turns
         self.window = DialWindow()
+        self.figures = PodFigures()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # start of the first dial since which all dials were lost
         self._young: deque[tuple[float, PooledConnection]] = deque()  # new connections with their opening times
@@ -89,6 +91,7 @@ class PodPool(ConnectionOwner):
     def hand_over(self, successor: PodPool) -> None:
         """Close the pool and move the waiting exchanges to `successor`, a pool of the same pod."""
         self._successor = successor
+        successor.figures = self.figures
         waiting, self._waiting = self._waiting, {}
         refused, self._refused = self._refused, {}
         self.close()

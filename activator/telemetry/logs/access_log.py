@@ -23,6 +23,7 @@ from activator.data_plane.exchange import Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.streams import ClientStream
+from activator.data_plane.usage import Usage
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import KIB
@@ -149,6 +150,8 @@ def entry_of(exchange: Exchange, client: ClientStream, now: str, with_headers: b
         int(exchange.response_bytes),
     )
     _add_phases(entry, exchange)
+    if exchange.usage is not None:
+        _add_usage(entry, exchange.usage, exchange.arrived_s)
     if with_headers:
         _add_headers(entry, head.headers.block)
     return entry
@@ -179,6 +182,14 @@ def _add_phases(entry: Entry, exchange: Exchange) -> None:
             phases = start.phases(exchange.arrived_s, granted_s, exchange.connected_s, first_byte_s)
             entry.start_s = round(phases.start_s, 6)
             entry.ready_s = round(phases.ready_s, 6)
+
+
+def _add_usage(entry: Entry, usage: Usage, arrived_s: float) -> None:
+    tokens = usage.tokens
+    if tokens is not None:
+        entry.prompt_tokens, entry.completion_tokens, entry.cached_tokens = tokens
+    if usage.first_event_s > 0.0:
+        entry.first_token_s = round(usage.first_event_s - arrived_s, 6)
 
 
 class LineFormat:

@@ -34,6 +34,10 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     cold: bool = False
     start_s: float | None = None
     ready_s: float | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    first_token_s: float | None = None
     request_id: str = ""
     trace_id: str = ""
     user_agent: str = ""

@@ -19,6 +19,7 @@ from activator.data_plane.headers.forwarding import is_valid_request_id
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.leases import Lease
+from activator.data_plane.usage import Usage
 from activator.telemetry.logs.fields import (
     ACCESS_LOG_FIELD_MAX,
     LoggedHeaders,
@@ -91,9 +92,10 @@ class JsonLine:
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
         access = exchange.access
         user = "" if access is None else f',"user":"{access.name()}"'
+        usage = "" if exchange.usage is None else _usage(exchange.usage, exchange.arrived_s)
         return (
             f'{{"time":"{time_text}",{opening},"duration_s":{took}{user}{_reason(exchange)}{pod}{_counts(exchange)}'
-            f"{_phases(exchange, took)}{_of_headers(caller, exchange.head)}}}\n"
+            f"{_phases(exchange, took)}{usage}{_of_headers(caller, exchange.head)}}}\n"
         )
 
     def _caller(self, client_ip: str) -> _Caller:
@@ -217,6 +219,18 @@ def _phases(exchange: Exchange, took: str) -> str:
         if first_byte_s > 0.0:
             phases = start.phases(arrived_s, granted_s, connected_s, first_byte_s)
             text += f',"start_s":{seconds(phases.start_s)},"ready_s":{seconds(phases.ready_s)}'
+    return text
+
+
+def _usage(usage: Usage, arrived_s: float) -> str:
+    text = ""
+    tokens = usage.tokens
+    if tokens is not None:
+        text = (
+            f',"prompt_tokens":{tokens.prompt},"completion_tokens":{tokens.completion},"cached_tokens":{tokens.cached}'
+        )
+    if usage.first_event_s > 0.0:
+        text += f',"first_token_s":{seconds(usage.first_event_s - arrived_s)}'
     return text
 
 

@@ -21,6 +21,7 @@ from activator.telemetry.metrics.revision_families import (
     REVISION_FAMILIES,
     SPARSE_ARRAY,
     STARTING,
+    TOKENS,
     TRAFFIC,
 )
 from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES
@@ -109,6 +110,7 @@ def markdown() -> str:
     parts = [_INTRODUCTION]
     for title, families in (
         ("Requests", TRAFFIC),
+        ("Tokens", TOKENS),
         ("Waiting", QUEUEING),
         ("Starts from zero", STARTING),
         ("Pods", PODS),

@@ -28,6 +28,8 @@ from activator.telemetry.metrics.worker_families import WorkerFigures
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
+USER_TOKEN_KINDS = ("prompt", "completion")
+
 
 class Program(NamedTuple):
     """The figures of the program at one time."""
@@ -47,6 +49,14 @@ class Program(NamedTuple):
     members: MemberFigures | None = None  # None: the replica is in no group
     scaling: ScalingFigures | None = None  # None: no revisions are scaled here
     groups: GroupFigures | None = None  # None: there are no groups of revisions
+
+
+def _user_tokens(program: Program) -> list[Row]:
+    return [
+        ((name, kind), float(count))
+        for name, totals in sorted(program.data.users.items())
+        for kind, count in zip(USER_TOKEN_KINDS, totals[1:], strict=True)
+    ]
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], why: str) -> Family[Program]:
@@ -108,8 +118,16 @@ CLIENTS: tuple[Family[Program], ...] = (
         "activator_user_requests",
         Kind.COUNTER,
         "Admitted requests, by the name of the user.",
-        lambda program: [((name,), float(count)) for name, count in sorted(program.data.user_requests.items())],
+        lambda program: [((name,), float(totals[0])) for name, totals in sorted(program.data.users.items())],
         ("user",),
+    ),
+    Family(
+        "activator_user_tokens",
+        Kind.COUNTER,
+        "Tokens that pods have reported for the requests of a user, by the user's name and by kind.",
+        _user_tokens,
+        ("user", "kind"),
+        ((), USER_TOKEN_KINDS),
     ),
     Family(
         "activator_overloaded_workers",

@@ -6,9 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from activator.data_plane.headers.grpc import STATUS_NAMES
-from activator.data_plane.throttle.counters import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.data_plane.throttle.counters import (
+    COLD_BOUNDS_S,
+    FIRST_TOKEN_BOUNDS_S,
+    OUTPUT_TOKEN_BOUNDS_S,
+    REQUEST_BOUNDS_S,
+    WAIT_BOUNDS_S,
+)
 from activator.data_plane.throttle.starting import PHASES
-from activator.messages import RevisionStatistics, TrafficStatistics
+from activator.messages import RevisionStatistics, TokenStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.families import Family, Fold, Kind, Row, counter, gauge
@@ -19,6 +25,7 @@ Of = RevisionStatistics
 CODE_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 REASONS = tuple(reason.value for reason in Reason)
 POD_STATES = tuple(name for state, name in enumerate(STATE_NAMES) if state != EMPTY)
+TOKEN_KINDS = ("prompt", "completion", "cached")
 CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as `TableStatistics.connections` has them
 
 
@@ -63,6 +70,25 @@ def _by_reason(name: str, text: str, read: Callable[[Of], dict[str, int]]) -> Fa
         return [((reason,), float(count)) for reason, count in read(revision).items()]
 
     return Family(name, Kind.COUNTER, text, rows, ("reason",), (REASONS,))
+
+
+def _tokens(revision: Of) -> Iterable[Row]:
+    traffic = revision.traffic
+    tokens = None if traffic is None else traffic.tokens
+    if tokens is None:
+        return []
+    counts = (tokens.prompt, tokens.completion, tokens.cached)
+    return [((kind,), float(count)) for kind, count in zip(TOKEN_KINDS, counts, strict=True)]
+
+
+def _token_times(
+    name: str, text: str, read: Callable[[TokenStatistics], Distribution], bounds: tuple[float, ...]
+) -> Family[Of]:
+    def rows(revision: Of) -> list[Row]:
+        traffic = revision.traffic
+        return [] if traffic is None or traffic.tokens is None else [((), read(traffic.tokens))]
+
+    return Family(name, Kind.HISTOGRAM, text, rows, bounds=bounds)
 
 
 def _pods(revision: Of) -> Iterable[Row]:
@@ -154,6 +180,30 @@ TRAFFIC: tuple[Family[Of], ...] = (
         _traffic(lambda traffic: float(traffic.tunnels)),
     ),
     gauge("activator_in_flight", "Requests in flight at pods.", lambda revision: float(revision.table.in_flight)),
+)
+
+TOKENS: tuple[Family[Of], ...] = (
+    Family(
+        "activator_tokens",
+        Kind.COUNTER,
+        "Tokens that the pods have reported, by kind, of revisions that count them (`record.tokens`); cached: the part "
+        "of the prompts that was not processed again.",
+        _tokens,
+        ("kind",),
+        (TOKEN_KINDS,),
+    ),
+    _token_times(
+        "activator_first_token_seconds",
+        "Time from the arrival of a request to the first event of the event stream that answers it.",
+        lambda tokens: tokens.first_token,
+        FIRST_TOKEN_BOUNDS_S,
+    ),
+    _token_times(
+        "activator_output_token_seconds",
+        "Mean time from one token to the next in each event stream that reports its tokens.",
+        lambda tokens: tokens.output_token,
+        OUTPUT_TOKEN_BOUNDS_S,
+    ),
 )
 
 QUEUEING: tuple[Family[Of], ...] = (
@@ -284,4 +334,4 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
     ),
 )
 
-REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *QUEUEING, *STARTING, *PODS, *SPARSE_ARRAY)
+REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *TOKENS, *QUEUEING, *STARTING, *PODS, *SPARSE_ARRAY)

@@ -9,7 +9,8 @@ import pytest
 
 from activator.codec.message import ResponseHead
 from activator.config.specs import FaultSpec, FiltersSpec
-from activator.data_plane.exchange import BodyWatcher, Exchange
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter, FilterChain
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.streams import ClientWrapper

@@ -9,6 +9,7 @@ from activator.codec.http1.request import RequestLimits, RequestParser, RequestS
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec, RoutingSpec
 from activator.data_plane.answers.store import AnswerStore
+from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.filters.filter import Filter, FilterChain
@@ -22,6 +23,7 @@ from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import TimingWheel
 from activator.runtime.transitions import IllegalTransitionError
@@ -171,6 +173,7 @@ class Pool(Http1Pool):
     """Gives a connection at once while `connects`, else when the test says so."""
 
     def __init__(self, connects: bool = True) -> None:  # nothing of the real one is used
+        self.figures = PodFigures()
         self.connects = connects
         self.gives_reused = False
         self.idle_max_s = -1.0
@@ -278,6 +281,7 @@ class World:
         )
         self.answers: AnswerStore | None = None
         self.shared: tuple[Filter, ...] = ()
+        self.captures = CaptureRoom(self.wheel, self.clock.now)
         self.filter(self.throttler)
         self.router.set(self.throttler)
 
@@ -286,7 +290,7 @@ class World:
         throttler.filters = self.catalogue().chain_of(throttler.key, throttler.spec.filters)
 
     def catalogue(self) -> FilterCatalogue:
-        made = FilterCatalogue(self.wheel, self.clock.now, self.answers, Rng(1), self.errors.append)
+        made = FilterCatalogue(self.wheel, self.clock.now, self.answers, self.captures, Rng(1), self.errors.append)
         made.shared = self.shared
         return made
 

@@ -1,0 +1,130 @@
+"""The last requests as the admin port shows them, and as a table and a report for terminals.
+
+Rules
+  1. The id of a request is the place of its worker, a dash, and its number there in hexadecimal digits. Numbers grow,
+     also when a worker is replaced.
+  2. `follow` shows each request once, the oldest first. If more requests end between two questions to the admin port
+     than one answer has, the rest is not shown, and `missed` is called.
+  3. What peers have sent is escaped, so that it cannot control the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any, Final
+
+FOLLOW_INTERVAL_S: Final = 1.0
+FOLLOW_COUNT: Final = 500  # requests of one answer while following
+_ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
+_COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
+
+
+def listed(records: list[tuple[int, dict[str, Any]]], wall_s: float) -> dict[str, Any]:
+    """Return the response to `GET /debug/requests`. `wall_s`: seconds since 1970."""
+    made = []
+    for place, record in records:
+        shown = {name: value for name, value in record.items() if value not in (None, "") and name != "number"}
+        ended = datetime.fromtimestamp(wall_s - shown.pop("age_s"), UTC)
+        made.append(
+            {"id": f"{place}-{record['number']:x}", "time": f"{ended:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", **shown}
+        )
+    return {"requests": made}
+
+
+def place_of(text: str) -> tuple[int, int]:
+    """Return the worker and the number that an id names; (0, 0) if it is none."""
+    found = _ID.fullmatch(text)
+    return (0, 0) if found is None else (int(found[1]), int(found[2], 16))
+
+
+def table(requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
+    """Yield the lines of a table, of which all columns but the last are padded."""
+    rows = [list(_COLUMNS)] if with_head else []
+    rows += [_row(one) for one in requests]
+    widths = [max([len(row[place]) for row in rows], default=0) for place in range(len(_COLUMNS))]
+    for row in rows:
+        yield "  ".join([cell.ljust(width) for cell, width in zip(row, widths, strict=True)]).rstrip()
+
+
+def json_lines(requests: list[dict[str, Any]], with_head: bool = True) -> Iterator[str]:
+    """Yield each request as a line of JSON."""
+    for one in requests:
+        yield json.dumps(one)
+
+
+def follow(
+    ask: Callable[[int], bytes],
+    count: int,
+    goes_on: Callable[[], bool],
+    render: Callable[[list[dict[str, Any]], bool], Iterator[str]],
+    missed: Callable[[], None],
+) -> Iterator[str]:
+    """Yield the lines of the last `count` requests, and of new ones while `goes_on` returns True.
+
+    `ask(n)` returns the response of the admin port with the last n requests.
+    """
+    last: dict[int, int] = {}  # the highest number shown, by worker
+    new = _new_ones(ask(max(count, FOLLOW_COUNT)), last)
+    yield from render(new[-count:], True)
+    while goes_on():
+        new = _new_ones(ask(FOLLOW_COUNT), last)
+        if len(new) == FOLLOW_COUNT:
+            missed()
+        yield from render(new, False)
+
+
+def _new_ones(answer: bytes, last: dict[int, int]) -> list[dict[str, Any]]:
+    """Return the requests of an answer that are new, the oldest first, and note their numbers."""
+    new: list[dict[str, Any]] = []
+    highest = dict(last)
+    for one in reversed(json.loads(answer)["requests"]):
+        worker, number = place_of(one["id"])
+        if number > last.get(worker, 0):
+            new.append(one)
+            highest[worker] = max(highest.get(worker, 0), number)
+    last.update(highest)
+    return new
+
+
+def report(capture: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of what one request sent and received; those of peers are indented."""
+    for name in ("request", "response"):
+        yield f"--- {name}"
+        for text in (capture[name]["head"], capture[name]["body"]):
+            yield from [f"  {_printable(line)}".rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    if capture["is_cut"]:
+        yield "--- not complete: a body was longer than `record.capture.bytes`, or there was no room for it"
+
+
+def _row(one: dict[str, Any]) -> list[str]:
+    tokens = one.get("tokens")
+    cells = (
+        one["time"][11:],
+        one["id"] + ("*" if one["has_capture"] else ""),
+        one["revision"].removeprefix("default/"),
+        f"{one['method']} {one['target']}",
+        f"{one['status'] or '-'} {one.get('reason', '')}".rstrip(),
+        _duration(one.get("duration_s")),
+        _duration(one.get("wait_s")),
+        _duration(one.get("first_token_s", one.get("first_byte_s"))),
+        "-" if tokens is None else f"{tokens['prompt']}+{tokens['completion']}",
+        one.get("user", "-"),
+        one.get("pod", "-"),
+    )
+    return [_printable(cell) for cell in cells]
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000.0:.1f}ms" if seconds < 1.0 else f"{seconds:.2f}s"
+
+
+def _printable(text: str) -> str:
+    """Return the text with all but printable characters and tabs escaped."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode() for one in text)

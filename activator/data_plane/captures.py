@@ -1,0 +1,146 @@
+"""Captures: what single requests sent and received, kept for a short time in memory.
+
+Rules
+  1. Captures of all revisions share CAPTURES_BYTES_MAX bytes. New ones displace the oldest that are complete; a request
+     for which there is still no room is captured in part.
+  2. A complete capture is kept for a configured time, and at most CAPTURES_CHECK_S longer.
+  3. Secrets are masked when a capture is read (runtime/masking.py), because most are never read.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.runtime.clock import Deadline, Now, TimingWheel
+from activator.runtime.units import KIB, MIB
+
+CAPTURES_BYTES_MAX: Final = 32 * MIB  # of all captures of one data plane
+CAPTURE_BYTES_MIN: Final = 4 * KIB  # counted for a smaller capture, so that there are at most 8,192
+CAPTURE_HEAD_BYTES_MAX: Final = 16 * KIB  # of each head
+CAPTURES_CHECK_S: Final = 1.0  # interval between two checks for captures whose time has passed
+
+
+@final
+class Capture(BodyWatcher):
+    """What one request sent and received: heads, and the first `bytes_max` bytes of each body. `key`: its revision."""
+
+    def __init__(self, room: CaptureRoom, key: str, bytes_max: int, keep_s: float) -> None:
+        super().__init__()
+        self.key = key
+        self.number: int = 0  # also that of its record; set when the request has ended
+        self.until_s: float = 0.0  # set at the same time
+        self.bytes_max = bytes_max
+        self.keep_s = keep_s
+        self.size: i64 = CAPTURE_BYTES_MIN  # counted for it
+        self.request_head: bytes = b""
+        self.response_head: bytes = b""
+        self.request_body = bytearray()
+        self.response_body = bytearray()
+        self.is_cut: bool = False  # something was left out
+        self._has_request: bool = True  # the request body is known from its beginning
+        self._data: i64 = 0  # bytes kept
+        self._room: CaptureRoom | None = room
+
+    def add_request(self, head: bytes, body: bytes | None) -> None:
+        """Keep the head, and what has arrived of the body; None: that is not known, and the body is left out."""
+        self.request_head = self._fitting(head, CAPTURE_HEAD_BYTES_MAX)
+        if body is None:
+            self._has_request, self.is_cut = False, True
+        else:
+            self.client_sent(body)
+
+    def add_response_head(self, head: bytes) -> None:
+        self.response_head = self._fitting(head, CAPTURE_HEAD_BYTES_MAX)
+
+    def client_sent(self, data: bytes) -> None:
+        if self._has_request:
+            self.request_body += self._fitting(data, self.bytes_max - len(self.request_body))
+
+    def pod_sent(self, data: bytes) -> None:
+        self.response_body += self._fitting(data, self.bytes_max - len(self.response_body))
+
+    def stop(self) -> None:
+        """Take no more data. Unless `CaptureRoom.keep` follows, it is dropped with the next one that is stopped."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.stopped(self)
+
+    def _fitting(self, data: bytes, bytes_max: i64) -> bytes:
+        """Return the part of `data` for which there is room, at most `bytes_max`, and count it."""
+        room = self._room
+        part = data[: max(bytes_max, 0)]
+        more: i64 = max(self._data + len(part) - self.size, 0)
+        if room is None or (more > 0 and not room.make_room(more)):
+            more, part = 0, b""
+        self.size += more
+        self._data += len(part)
+        if len(part) < len(data):
+            self.is_cut = True
+        return part
+
+
+@final
+class CaptureRoom(Deadline):
+    """The captures of one data plane, and the numbers of its records."""
+
+    def __init__(self, wheel: TimingWheel, now: Now) -> None:
+        super().__init__()
+        self.size: int = 0  # bytes of all captures, including those of requests in progress
+        # Microseconds, so that the numbers of a process that is started again do not repeat.
+        self._last_number: int = int(now() * 1e6)
+        self._wheel = wheel
+        self._now = now
+        self._stopped: Capture | None = None  # not kept yet
+        self._kept: dict[int, Capture] = {}  # by number, in the order of their ends
+
+    def next_number(self) -> int:
+        """Return the number of a new record."""
+        self._last_number += 1
+        return self._last_number
+
+    def begin(self, key: str, bytes_max: int, keep_s: float) -> Capture | None:
+        """Return a capture for a request of the revision `key`; None if there is no room."""
+        return Capture(self, key, bytes_max, keep_s) if self.make_room(CAPTURE_BYTES_MIN) else None
+
+    def stopped(self, capture: Capture) -> None:
+        """Take a capture that is complete, and drop the one before if it was not kept."""
+        before, self._stopped = self._stopped, capture
+        if before is not None:
+            self.size -= before.size
+
+    def keep(self, capture: Capture, number: int) -> None:
+        """Keep the capture that was stopped last, until its time has passed."""
+        if capture is not self._stopped:
+            return
+        self._stopped = None
+        now_s = self._now()
+        capture.number = number
+        capture.until_s = now_s + capture.keep_s
+        self._kept[number] = capture
+        if capture.until_s < self.deadline_s:
+            self._wheel.arm(self, max(capture.until_s, now_s + CAPTURES_CHECK_S))
+
+    def find(self, number: int) -> Capture | None:
+        """Return the capture with this number; None if there is none, or none any more."""
+        return self._kept.get(number)
+
+    def make_room(self, count: int) -> bool:
+        """Count so many bytes more, and drop the oldest captures for them; return False if there is no room."""
+        while self.size + count > CAPTURES_BYTES_MAX:
+            oldest = next(iter(self._kept), 0)
+            if oldest == 0:
+                return False
+            self.size -= self._kept.pop(oldest).size
+        self.size += count
+        return True
+
+    def expired(self, now_s: float) -> None:
+        for one in [one for one in self._kept.values() if one.until_s <= now_s]:
+            del self._kept[one.number]
+            self.size -= one.size
+        if self._kept:
+            next_s = min(one.until_s for one in self._kept.values())
+            self._wheel.arm(self, max(next_s, now_s + CAPTURES_CHECK_S))

@@ -1,0 +1,208 @@
+"""Records of a revision's requests: tokens, times, and captures of what was sent.
+
+Rules
+  1. Tokens are counted in responses to POST whose content type is JSON or an event stream, without a content coding:
+     a response that is fetched again with GET counts once.
+  2. Each request that its revision counts has one record, whatever its end. A request that falls back is recorded and
+     captured as the last revision is configured.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.message import RequestHead, ResponseHead
+from activator.codec.token_counts import TokenScan
+from activator.config.specs import RecordSpec
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.captures import CaptureRoom
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.activity import is_comment
+from activator.data_plane.filters.filter import Filter
+from activator.data_plane.throttle.counters import RevisionCounters
+from activator.data_plane.throttle.last_requests import RequestRecord
+from activator.data_plane.usage import Usage
+from activator.runtime.clock import Now
+
+TARGET_BYTES_MAX: Final = 256  # longer targets are truncated in records
+METHOD_BYTES_MAX: Final = 32
+
+_EVENT_STREAM: Final = b"text/event-stream"
+_JSON: Final = b"application/json"
+_SEARCHED: Final = frozenset(
+    [_EVENT_STREAM, _JSON, b"application/x-ndjson", b"application/ndjson", b"application/jsonl"]
+)
+_QUEUE_TIME: Final = b"activator-queue-time"
+
+
+@final
+class Record(Filter):
+    """The records of one revision. `room` has those captures that it may take."""
+
+    def __init__(self, spec: RecordSpec, room: CaptureRoom, now: Now) -> None:
+        self._spec = spec
+        self._room = room
+        self._now = now
+
+    def on_request(self, request: Exchange) -> None:
+        spec, throttler = self._spec, request.throttler
+        if throttler is None:
+            return
+        if spec.tokens:
+            throttler.counters.traffic.token_traffic()  # `rate` needs a zero before the first count
+        earlier = request.capture
+        if earlier is not None:  # it has fallen back
+            request.capture = None
+            earlier.stop()
+        if spec.capture_bytes == 0:
+            return
+        capture = self._room.begin(throttler.key, spec.capture_bytes, spec.capture_keep_s)
+        if capture is not None:
+            request.capture = capture
+            request.watch(capture)
+            capture.add_request(_request_head(request.head), request.body())
+
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
+        if self._spec.tokens:
+            wait_s = max(request.granted_s - request.asked_for_slot_s, 0.0)
+            fields = head.headers
+            if fields.get(_QUEUE_TIME) is not None:
+                fields = fields.without(frozenset([_QUEUE_TIME]))
+            head.headers = fields.with_line(b"Activator-Queue-Time", b"%.6f" % wait_s)
+            kind = _searched_kind(head) if request.head.method == b"POST" else b""
+            if kind:
+                usage = request.usage = Usage()
+                request.watch(UsageWatch(usage, kind, self._now))
+        capture = request.capture
+        throttler = request.throttler
+        if capture is not None and throttler is not None and capture.key == throttler.key:
+            capture.add_response_head(b"%d%b" % (head.status, head.headers.block))
+
+    def on_end(self, request: Exchange) -> None:
+        throttler = request.throttler
+        if throttler is None or request.is_handed_over:
+            return
+        counters = throttler.counters
+        _count_tokens(request, counters)
+        last = counters.last_requests
+        if last is None:
+            return
+        capture, number = request.capture, self._room.next_number()
+        if capture is not None:
+            self._room.keep(capture, number)
+        last.add(record_of(request, number))
+
+
+@final
+class UsageWatch(BodyWatcher):
+    """The search for tokens in the response of one request. `kind`: its content type."""
+
+    def __init__(self, usage: Usage, kind: bytes, now: Now) -> None:
+        super().__init__()
+        self._usage = usage
+        self._is_stream: bool = kind == _EVENT_STREAM
+        self._scan = TokenScan(has_lines=kind != _JSON)
+        self._now = now
+        self._in_comment: bool = False  # the last line so far is a comment
+
+    def pod_sent(self, data: bytes) -> None:
+        if self._is_stream and self._has_event(data):
+            usage = self._usage
+            usage.last_event_s = self._now()
+            if usage.first_event_s == 0.0:
+                usage.first_event_s = usage.last_event_s
+        self._scan.feed(data)
+
+    def stop(self) -> None:
+        self._usage.tokens = self._scan.counts()
+
+    def _has_event(self, data: bytes) -> bool:
+        """Return True if the data has anything but comments and empty lines."""
+        begin: i64 = 0
+        if self._in_comment:
+            begin = data.find(b"\n") + 1
+            if begin == 0:
+                return False
+        rest = data[begin:]
+        self._in_comment = rest[rest.rfind(b"\n") + 1 :].startswith(b":")
+        return not is_comment(rest)
+
+
+def _count_tokens(request: Exchange, counters: RevisionCounters) -> None:
+    usage = request.usage
+    if usage is None:
+        return
+    traffic = counters.traffic.token_traffic()
+    if usage.first_event_s > 0.0:
+        traffic.first_token.observe(usage.first_event_s - request.arrived_s)
+    tokens = usage.tokens
+    if tokens is None:
+        return
+    traffic.add(tokens)
+    output_token_s = usage.output_token_s()
+    if output_token_s > 0.0:
+        traffic.output_token.observe(output_token_s)
+    access = request.access
+    user = None if access is None else access.user
+    if user is not None:
+        user.totals.prompt_tokens += tokens.prompt
+        user.totals.completion_tokens += tokens.completion
+
+
+def record_of(request: Exchange, number: int) -> RequestRecord:
+    """Return the record of a request that has ended."""
+    head = request.head
+    reason = request.reason
+    lease = request.last_lease
+    first = request.first_throttler
+    access = request.access
+    usage = request.usage
+    arrived_s, granted_s = request.arrived_s, request.granted_s
+    connected_s, first_byte_s = request.connected_s, request.first_byte_s
+    wait_s = start_s = ready_s = first_token_s = output_token_s = None
+    if request.queued_s > 0.0:
+        wait_s = (granted_s if granted_s > 0.0 else request.done_s) - request.queued_s
+    if request.start is not None and first_byte_s > 0.0:
+        phases = request.start.phases(arrived_s, granted_s, connected_s, first_byte_s)
+        start_s, ready_s = phases.start_s, phases.ready_s
+    if usage is not None and usage.first_event_s > 0.0:
+        first_token_s = usage.first_event_s - arrived_s
+        output_token_s = usage.output_token_s() or None
+    return RequestRecord(
+        number,
+        request.revision_key(),
+        request.done_s,
+        head.method[:METHOD_BYTES_MAX].decode("ascii", "replace"),
+        head.target[:TARGET_BYTES_MAX].decode("ascii", "replace"),
+        int(request.status),
+        "" if reason is None else reason.value,
+        "" if access is None else access.name(),
+        "" if lease is None else lease.address,
+        "" if first is None else first.key,
+        request.retries(),
+        request.done_s - arrived_s,
+        wait_s,
+        start_s,
+        ready_s,
+        connected_s - granted_s if connected_s >= granted_s > 0.0 else None,
+        first_byte_s - arrived_s if first_byte_s > 0.0 else None,
+        first_token_s,
+        output_token_s,
+        None if usage is None else usage.tokens,
+        int(request.request_bytes),
+        int(request.response_bytes),
+        request.capture is not None,
+    )
+
+
+def _searched_kind(head: ResponseHead) -> bytes:
+    """Return the content type of a response that may report tokens; b"" for others."""
+    coding = head.headers.get(b"content-encoding")
+    kind = (head.headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
+    return kind if kind in _SEARCHED and (coding is None or coding == b"identity") else b""
+
+
+def _request_head(head: RequestHead) -> bytes:
+    return b"%b %b%b" % (head.method, head.target, head.headers.block)

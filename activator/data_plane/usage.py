@@ -1,0 +1,24 @@
+"""The tokens of one request."""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.codec.token_counts import TokenCounts
+
+
+@final
+class Usage:
+    """The tokens of one request, and the times of its event stream: monotonic seconds, 0.0: no event yet."""
+
+    def __init__(self) -> None:
+        self.tokens: TokenCounts | None = None
+        self.first_event_s: float = 0.0
+        self.last_event_s: float = 0.0
+
+    def output_token_s(self) -> float:
+        """Return the mean time from one token of a stream to the next; 0.0 if it is not known."""
+        tokens = self.tokens
+        if tokens is None or tokens.completion < 2 or self.last_event_s <= self.first_event_s:
+            return 0.0
+        return (self.last_event_s - self.first_event_s) / (tokens.completion - 1)

@@ -1,0 +1,163 @@
+"""Masks for secrets in captured messages: the values of fields, parameters and members with telling names.
+
+Not recognized: a secret without such a name, in free text, in XML, or in a content coding.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final
+from urllib.parse import unquote_plus
+
+MASK: Final = "***"
+NAME_CHARACTERS_MAX: Final = 128  # a longer name is not read
+STRING_DEPTH_MAX: Final = 3  # JSON in a string of JSON in a string
+
+_MASK: Final = MASK.encode()
+# Words of a name, and parts of a name without its separators.
+_WORDS: Final = frozenset(
+    ("auth", "csrf", "jwt", "key", "keys", "otp", "pass", "passkey", "passkeys", "pin", "pw", "pwd", "sas", "session")
+) | {"sid", "sig", "token", "xsrf"}
+_PARTS: Final = re.compile(
+    "password|passwd|passphrase|passcode|secret|apikey|accesskey|privatekey|accesstoken|refreshtoken|idtoken|authtoken|"
+    "sessionid|credential|signature|cookie|authorization|authenticat|bearer|websocketprotocol"
+)
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_NO_LETTER: Final = re.compile(r"[^A-Za-z]+")
+_SCHEME: Final = re.compile(rb"(?:Basic|Bearer|Digest|Negotiate|Token) ", re.IGNORECASE)
+_PARAMETER: Final = re.compile(rb"([?&;,\s]|\A)([^=&;?,\s\"]{1,128})=([^&;,\s\"]+)")
+_USER: Final = re.compile(rb"://[^/@\s]{1,512}@")
+_JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(?:"|\\?(?=\n|\Z))|[{}\[\]:,]|[^"{}\[\]:,\s]++')
+_WHOLE_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_CUT_ESCAPE: Final = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_PART_NAME: Final = re.compile(rb'[;\s]name="?([^"\r\n;]{1,128})', re.IGNORECASE)
+_BOUNDARY: Final = re.compile(rb'boundary="?([^";,\s]{1,128})', re.IGNORECASE)
+_FORM: Final = b"application/x-www-form-urlencoded"
+_PART_HEAD_BYTES_MAX: Final = 8_192
+_BRACKETS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
+
+
+def is_telling(name: str) -> bool:
+    """Return True if a value of this name may be a secret."""
+    if len(name) > NAME_CHARACTERS_MAX:
+        return False
+    if _PARTS.search(_NO_LETTER.sub("", name).lower()) is not None:
+        return True
+    return any(word.lower() in _WORDS for word in _WORD.findall(name))
+
+
+def masked_target(target: str) -> str:
+    """Return path and query with the values of telling parameters masked."""
+    return _masked_parameters(target.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+
+
+def masked_head(head: bytes) -> bytes:
+    """Return a head, whose lines end in CRLF, with the values of telling fields and parameters masked."""
+    first, *lines = head.split(b"\r\n")
+    return b"\r\n".join([_masked_parameters(first), *[_masked_line(line) for line in lines]])
+
+
+def masked_body(body: bytes, content_type: bytes) -> bytes:
+    """Return the beginning of a body with the values of telling members or form fields masked."""
+    kind = content_type.partition(b";")[0].strip().lower()
+    if kind == _FORM:
+        return _masked_parameters(body)
+    if kind.startswith(b"multipart/"):
+        boundary = _BOUNDARY.search(content_type)
+        if boundary is not None:
+            mark = b"--" + boundary[1]
+            return mark.join([_masked_part(part) for part in body.split(mark)])
+    return _masked_json(body, 0)
+
+
+def _masked_part(part: bytes) -> bytes:
+    """Return a part of a multipart body, with its head."""
+    end = part.find(b"\r\n\r\n", 0, _PART_HEAD_BYTES_MAX)
+    if end < 0:
+        return part
+    head, value = part[: end + 4], part[end + 4 :]
+    name = _PART_NAME.search(head)
+    if name is not None and _is_secret(name[1]):
+        return head + _MASK + (b"\r\n" if value.endswith(b"\r\n") else b"")
+    return head + _masked_json(value, 0)
+
+
+def _masked_json(text: bytes, depth: int) -> bytes:
+    """Return JSON, or a text with JSON in it, with the values of telling members masked, whole objects included."""
+    made: list[bytes] = []
+    copied = 0  # what is before this place has been copied or masked
+    name = b""  # the last string
+    is_value = False  # a colon has followed a telling name
+    hidden = 0  # depth in an object or array that is masked
+    for found in _JSON_TOKEN.finditer(text):
+        token = found[0]
+        if hidden > 0:
+            hidden += _BRACKETS.get(token, 0)
+            if hidden == 0:
+                copied = found.end()
+        elif is_value:
+            is_value = False
+            made += [text[copied : found.start()], b'"', _MASK, b'"']
+            copied = found.end()
+            hidden = max(_BRACKETS.get(token, 0), 0)
+        elif token == b":":
+            is_value = name != b"" and _is_secret(_name_in(name))
+            name = b""
+        elif token.startswith(b'"'):
+            name = token
+            if b'\\"' in token:
+                shown = _masked_string(token, depth + 1) if depth < STRING_DEPTH_MAX else b'"' + _MASK + b'"'
+                made += [text[copied : found.start()], shown]
+                copied = found.end()
+        else:
+            name = b""
+    made.append(b"" if hidden > 0 else text[copied:])
+    return b"".join(made)
+
+
+def _masked_string(token: bytes, depth: int) -> bytes:
+    """Return a string, with its quotation marks, in which JSON is masked; the end of the text may cut it off."""
+    whole = _WHOLE_STRING.fullmatch(token) is not None
+    try:
+        plain = json.loads(token if whole else _CUT_ESCAPE.sub(b"", token) + b'"').encode("utf-8", "surrogatepass")
+    except ValueError:
+        return b'"' + _MASK + b'"'  # what it would show is not known
+    masked = _masked_json(plain, depth)
+    if masked == plain:
+        return token
+    made = json.dumps(masked.decode("utf-8", "surrogatepass")).encode()
+    return made if whole else made[:-1]
+
+
+def _name_in(token: bytes) -> bytes:
+    """Return the name that a string of JSON is."""
+    if b"\\" in token:
+        try:
+            return str(json.loads(token)).encode("utf-8", "replace")
+        except ValueError:
+            pass
+    return token.strip(b'"')
+
+
+def _masked_line(line: bytes) -> bytes:
+    """Return a header field."""
+    name, colon, value = line.partition(b":")
+    if not colon or not _is_secret(name):
+        return _USER.sub(b"://" + _MASK + b"@", name + colon + _masked_parameters(value))
+    scheme = _SCHEME.match(value.strip())
+    return b"%b: %b%b" % (name, b"" if scheme is None else scheme[0], _MASK)
+
+
+def _masked_parameters(text: bytes) -> bytes:
+    """Return a text in which the values of telling parameters (`name=value`) are masked."""
+    return _PARAMETER.sub(_masked_parameter, text)
+
+
+def _masked_parameter(found: re.Match[bytes]) -> bytes:
+    name = unquote_plus(found[2].decode("latin-1"))
+    return b"%b%b=%b" % (found[1], found[2], _MASK) if is_telling(name) else found[0]
+
+
+def _is_secret(name: bytes) -> bool:
+    return is_telling(name.decode("utf-8", "replace"))

@@ -1,0 +1,109 @@
+"""The last requests: ids, parameters, each shown once while following, and nothing that controls a terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from activator.admin.last_requests import FOLLOW_COUNT, follow, json_lines, listed, place_of, report, table
+from activator.admin.server import AdminServer
+from tests.admin.test_admin_health import Inside
+
+
+def record(number: int, age_s: float = 0.0, **more: Any) -> dict[str, Any]:
+    shown = {"revision": "default/llama", "method": "POST", "target": "/", "status": 200, "duration_s": 0.5}
+    return {"number": number, "age_s": age_s, "has_capture": False, "wait_s": None, **shown, **more}
+
+
+def test_what_the_admin_port_lists() -> None:
+    (one,) = listed([(3, record(255, 1.5, tokens={"prompt": 1, "completion": 2, "cached": 0}))], 1_000.0)["requests"]
+    assert (one["id"], one["time"]) == ("3-ff", "1970-01-01T00:16:38.500Z")
+    assert "wait_s" not in one and "age_s" not in one and "number" not in one
+    assert place_of(one["id"]) == (3, 255)
+
+
+@pytest.mark.parametrize("text", ["", "x", "1", "1-", "-1", "1-g", "12345-1", "1-" + "f" * 16, "1-1\n", "1- 1"])
+def test_what_is_no_id(text: str) -> None:
+    assert place_of(text) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/debug/requests", 200),
+        ("/debug/requests?n=1000&revision=llama", 200),
+        *((f"/debug/requests?n={bad}", 400) for bad in ("0", "1001", "x", "-1", "1.5", "99999999999999999999", "")),
+        ("/debug/requests/0-7", 200),
+        *((f"/debug/requests/{bad}", 404) for bad in ("0-8", "x", "0-0")),
+    ],
+)
+def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
+    async def scenario() -> tuple[int, Any]:
+        server = AdminServer(Inside(), lambda: 0.0)
+        address = await server.start("127.0.0.1:0")
+        async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
+            found = answer.status, await answer.json()
+        await server.close()
+        return found
+
+    found, body = asyncio.run(scenario())
+    assert found == status
+    if "n=1000" in path:
+        assert body == {"requests": [{"of": "default/llama", "count": 1000}]}
+    if status >= 400:
+        assert len(body["problems"]) == 1
+
+
+class Port:
+    """An admin port whose answers are given: the records of each, the newest first."""
+
+    def __init__(self, *answers: list[tuple[int, int]]) -> None:
+        self.answers = list(answers)
+        self.missed = 0
+
+    def ask(self, count: int) -> bytes:
+        places = self.answers.pop(0)[:count]
+        return json.dumps(listed([(place, record(number)) for place, number in places], 0.0)).encode()
+
+    def miss(self) -> None:
+        self.missed += 1
+
+    def follow(self, count: int) -> Iterator[str]:
+        for line in follow(self.ask, count, lambda: bool(self.answers), json_lines, self.miss):
+            yield json.loads(line)["id"]
+
+
+def test_each_request_is_shown_once_the_oldest_first() -> None:
+    port = Port([(0, 4), (1, 9), (0, 3), (0, 2)], [(0, 4), (1, 9), (0, 3)], [(1, 11), (0, 5), (1, 10), (0, 4)])
+    assert list(port.follow(2)) == ["1-9", "0-4", "1-a", "0-5", "1-b"]
+    assert port.missed == 0
+
+
+def test_a_worker_that_misses_an_answer_is_not_shown_again() -> None:
+    port = Port([(0, 4), (1, 9)], [(0, 4)], [(0, 4), (1, 9)], [(0, 5), (1, 10), (1, 9), (0, 4)])
+    assert list(port.follow(10)) == ["1-9", "0-4", "1-a", "0-5"]
+
+
+def test_more_than_one_answer_has() -> None:
+    port = Port([(0, 1)], [(0, number) for number in range(2_000, 2_000 - FOLLOW_COUNT, -1)])
+    assert len(list(port.follow(1))) == 1 + FOLLOW_COUNT
+    assert port.missed == 1
+
+
+HOSTILE = "\x1b[2J\x9b31m\u202e\x07\r\x00"
+
+
+def test_nothing_controls_the_terminal() -> None:
+    message = {"head": f"GET /{HOSTILE}\r\nX: {HOSTILE}", "body": f"a\tb\n--- response\n{HOSTILE}"}
+    shown = list(report({"request": message, "response": message, "is_cut": True}))
+    shown += table(listed([(0, record(1, target=f"/{HOSTILE}", user=HOSTILE, reason=HOSTILE))], 0.0)["requests"])
+    shown += json_lines(listed([(0, record(1, target=f"/{HOSTILE}"))], 0.0)["requests"])
+    for line in shown:
+        assert line.replace("\t", "").isprintable(), line
+    assert [line for line in shown if line.startswith("---")][:3] == ["--- request", "--- response", shown[-4]]
+    assert "  a\tb" in shown and "  --- response" in shown
