@@ -181,6 +181,7 @@ e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and serv
 
 deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
 	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
+	$(PLAIN) $(PYTEST) bench/micro --benchmark-disable $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep and not soak" $(PYTEST_ARGS)
 

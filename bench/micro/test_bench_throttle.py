@@ -43,7 +43,7 @@ class Deaf(SlotEvents):
     def activated(self, key: str) -> None:
         pass
 
-    def wanted(self, key: str) -> None:
+    def queue_formed(self, key: str) -> None:
         pass
 
 
