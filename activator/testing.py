@@ -234,7 +234,7 @@ class FilterContract:
             assert running.errors() == 0, running.log()
             assert running.ask(request)[0] == running.ask(request)[0]
 
-    def test_a_reload_under_load_replaces_the_filter(self) -> None:
+    def test_it_is_made_anew_by_a_reload_under_load(self) -> None:
         """A reload replaces the filter; requests in progress keep the old one."""
         with self.running() as running:
             request, stop = self.request(), threading.Event()

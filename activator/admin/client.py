@@ -50,7 +50,7 @@ def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str]) 
 
 
 def _problem(body: bytes) -> str:
-    """Return what a refusal says in one line: its `problems`, if it is JSON, or its text."""
+    """Return the message of a refusal in one line: its `problems`, if it is JSON, or its text."""
     try:
         return "; ".join(json.loads(body)["problems"])
     except (ValueError, KeyError, TypeError):

@@ -3,8 +3,8 @@
 Rules
   1. The id of a request is the place of its worker, a dash, and its number there in hexadecimal digits. Numbers grow,
      also when a worker is replaced.
-  2. `follow` shows each request once, the oldest first. If more requests end between two questions to the admin port
-     than one answer has, the rest is not shown, and `missed` is called.
+  2. `follow` shows each request once, the oldest first. If more requests end between two queries than one answer has,
+     or than a worker remembers, the rest is not shown, and `missed` is called.
   3. What peers have sent is escaped, so that it cannot control the terminal.
 """
 
@@ -17,21 +17,31 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 FOLLOW_INTERVAL_S: Final = 1.0
+_NOT_SHOWN: Final = frozenset(("number", "age_s"))
 FOLLOW_COUNT: Final = 500  # requests of one answer while following
 _ID: Final = re.compile(r"(\d{1,4})-([0-9a-f]{1,15})")
 _COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT", "FIRST", "TOKENS", "USER", "POD")
 
 
-def listed(records: list[tuple[int, dict[str, Any]]], wall_s: float) -> dict[str, Any]:
-    """Return the response to `GET /debug/requests`. `wall_s`: seconds since 1970."""
-    made = []
-    for place, record in records:
-        shown = {name: value for name, value in record.items() if value not in (None, "") and name != "number"}
-        ended = datetime.fromtimestamp(wall_s - shown.pop("age_s"), UTC)
-        made.append(
-            {"id": f"{place}-{record['number']:x}", "time": f"{ended:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", **shown}
-        )
-    return {"requests": made}
+def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dict[str, Any]:
+    """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest first.
+
+    `answers`: as `Workers.last_requests` returns them. `wall_s`: seconds since 1970.
+    """
+    records = [
+        (answer.get("wall_s", wall_s) - record["age_s"], place, record)
+        for place, answer in answers.items()
+        for record in answer["records"]
+    ]
+    records.sort(key=lambda one: one[0], reverse=True)
+    evicted = {str(place): answer["evicted"] for place, answer in answers.items()}
+    return {"requests": [_listed(*one) for one in records[:count]], "evicted": evicted}
+
+
+def _listed(ended_s: float, place: int, record: dict[str, Any]) -> dict[str, Any]:
+    shown = {name: value for name, value in record.items() if value not in (None, "") and name not in _NOT_SHOWN}
+    time = f"{datetime.fromtimestamp(ended_s, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"
+    return {"id": f"{place}-{record['number']:x}", "time": time, **shown}
 
 
 def place_of(text: str) -> tuple[int, int]:
@@ -67,26 +77,31 @@ def follow(
     `ask(n)` returns the response of the admin port with the last n requests.
     """
     last: dict[int, int] = {}  # the highest number shown, by worker
-    new = _new_ones(ask(max(count, FOLLOW_COUNT)), last)
+    new, _ = _new_ones(ask(max(count, FOLLOW_COUNT)), last)
     yield from render(new[-count:], True)
     while goes_on():
-        new = _new_ones(ask(FOLLOW_COUNT), last)
-        if len(new) == FOLLOW_COUNT:
+        new, is_whole = _new_ones(ask(FOLLOW_COUNT), last)
+        if not is_whole or len(new) == FOLLOW_COUNT:
             missed()
         yield from render(new, False)
 
 
-def _new_ones(answer: bytes, last: dict[int, int]) -> list[dict[str, Any]]:
-    """Return the requests of an answer that are new, the oldest first, and note their numbers."""
+def _new_ones(text: bytes, last: dict[int, int]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the requests of an answer that are new, the oldest first, and note their numbers.
+
+    The second value is False if a worker has dropped new ones.
+    """
     new: list[dict[str, Any]] = []
+    answer = json.loads(text)
+    is_whole = all(last.get(int(place), number) >= number for place, number in answer["evicted"].items())
     highest = dict(last)
-    for one in reversed(json.loads(answer)["requests"]):
+    for one in reversed(answer["requests"]):
         worker, number = place_of(one["id"])
         if number > last.get(worker, 0):
             new.append(one)
             highest[worker] = max(highest.get(worker, 0), number)
     last.update(highest)
-    return new
+    return new, is_whole
 
 
 def report(capture: dict[str, Any]) -> Iterator[str]:

@@ -98,7 +98,7 @@ class AdminView:
     async def last_requests(self, key: str, count: int) -> object:
         from activator.admin.last_requests import listed
 
-        return listed(await self._workers.last_requests(key, count), time.time())
+        return listed(await self._workers.last_requests(key, count), count, time.time())
 
     async def capture_of(self, worker: int, number: int) -> object:
         return await self._workers.capture_of(worker, number)

@@ -78,6 +78,6 @@ class ServedAddresses:
         except StartError as error:
             if address not in self._unbound_entries:  # it is tried again each second
                 self._unbound_entries.add(address)
-                log.error("%s; another port is chosen for the Service that this port is for", error)
+                log.error("%s; the Service that used this port gets another", error)
             return
         self._entries.append(address)

@@ -22,8 +22,9 @@ FIRST_BYTES: Final = 2_048
 LAST_BYTES: Final = 4_096
 SLACK_BYTES: Final = 1_024  # received before the last bytes are trimmed again
 COUNT_MAX: Final = 1_000_000_000  # a greater number is not a count
-_FIRST_READS: Final = 2  # lines or members that are read at the beginning of a window
+_FIRST_READS: Final = 2  # lines that are read at the beginning of a window
 _LAST_READS: Final = 8  # and at its end
+_READS_MAX: Final = 64  # members whose depth is determined; 10 us each
 
 _NAMES: Final = re.compile(rb'(?<!\\)"(?:usage|timings|(?:prompt_)?eval_count)"')
 _MEMBER: Final = re.compile(rb'(?<!\\)"(usage|timings|(?:prompt_)?eval_count)"[ \t\r\n]{0,16}:[ \t\r\n]{0,16}(?=[{\d])')
@@ -31,6 +32,7 @@ _MARK: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]"]', re.DOTALL)
 _OPENS: Final = b"{["
 _QUOTE: Final = b'"'
 _DETAILS: Final = frozenset({"prompt_tokens_details", "input_tokens_details"})
+_OUTER: Final = ("message", "response")
 _OLLAMA: Final = ("prompt_eval_count", "eval_count")
 _DECODER: Final = json.JSONDecoder()
 
@@ -78,15 +80,16 @@ class TokenScan:
         if not self._is_cut:
             first, last = first + last, b""
         if self._has_lines:
-            _read_lines(first.split(b"\n"), report, not self._is_cut)
+            _read_lines(first.split(b"\n"), report)
             if self._is_cut:
-                _read_lines(last.split(b"\n"), report, True)
-        elif not self._is_cut:
-            if not report.read(_object_in(first)):
-                _read_lines(first.split(b"\n"), report, True)
-        else:
+                lines = last.split(b"\n")
+                _read_to_end(lines[0], report, 2)  # `response` may be long
+                _read_lines(lines[1:], report)
+        elif self._is_cut:
             _read_from_start(first, report)
             _read_to_end(last, report, 1)
+        elif not _read_value(first, report):
+            _read_lines(first.split(b"\n"), report)
         return report.counts()
 
 
@@ -98,21 +101,17 @@ class _Report:
         self.usage: dict[str, int] = {}
         self.timings: dict[str, int] = {}
 
-    def read(self, value: dict[str, Any] | None) -> bool:
-        """Take the reports of an event or of a whole response; return False if it is none."""
-        if value is None:
-            return False
-        message, response = value.get("message"), value.get("response")
-        if isinstance(message, dict) and isinstance(message.get("usage"), dict):
-            self.usage = _counts_in(message["usage"])
-        elif isinstance(response, dict) and isinstance(response.get("usage"), dict):
-            self.usage = _counts_in(response["usage"])
+    def read(self, value: dict[str, Any]) -> None:
+        """Take the reports of an event or of a whole response."""
+        for name in _OUTER:
+            inner = value.get(name)
+            if isinstance(inner, dict):
+                self.take("usage", inner.get("usage"), False)
         self.take("usage", value.get("usage"), value.get("type") == "message_delta")
         self.take("timings", value.get("timings"), False)
         ollama = {name: value[name] for name in _OLLAMA if _is_count(value.get(name))}
         if ollama:
             self.usage = ollama
-        return True
 
     def take(self, name: str, value: object, merges: bool) -> None:
         """Take one report; an empty one changes nothing."""
@@ -131,7 +130,7 @@ class _Report:
         completion = _first_of(usage, "completion_tokens", "output_tokens", "eval_count")
         cached = _first_of(usage, "cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
         if prompt < 0 and "input_tokens" in usage:
-            # Anthropic counts separately what was read from and written to its cache.
+            # Anthropic counts tokens that its cache provided or took separately.
             of_cache = usage.get("cache_read_input_tokens", 0) + usage.get("cache_creation_input_tokens", 0)
             prompt = usage["input_tokens"] + of_cache
         if prompt < 0 and "prompt_n" in timings:
@@ -146,31 +145,45 @@ class _Report:
         return TokenCounts(prompt, max(completion, 0), min(cached, prompt))
 
 
-def _read_lines(lines: list[bytes], report: _Report, has_end: bool) -> None:
-    """Read the objects of whole lines; of a first line that was cut off, the members at its end.
-
-    `has_end`: the last line is complete.
-    """
-    chosen = [line for line in (lines if has_end else lines[:-1]) if _NAMES.search(line) is not None]
+def _read_lines(lines: list[bytes], report: _Report) -> None:
+    """Read the lines that are objects, or data of an event stream that is one."""
+    chosen = [line for line in lines if _NAMES.search(line) is not None]
     if len(chosen) > _FIRST_READS + _LAST_READS:
         chosen = chosen[:_FIRST_READS] + chosen[-_LAST_READS:]
     for line in chosen:
-        text = line[5:] if line.startswith(b"data:") else line
-        if not report.read(_object_in(text)):
-            _read_to_end(line, report, 2)  # `response` may be long
+        _read_value(line[5:] if line.startswith(b"data:") else line, report)
+
+
+def _read_value(text: bytes, report: _Report) -> bool:
+    """Read a JSON text, which may be no object; return False if it is not valid."""
+    try:
+        value = json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    if isinstance(value, dict):
+        report.read(value)
+    return True
 
 
 def _read_from_start(window: bytes, report: _Report) -> None:
     """Read the members of the outermost object of a JSON text that begins with `window`."""
-    for found in list(_MEMBER.finditer(window))[:_FIRST_READS]:
+    if not window.lstrip().startswith(b"{"):
+        return
+    for found in list(_MEMBER.finditer(window))[:_READS_MAX]:
         if _depth(window[: found.start()]) == 1:
             _take_member(window, found, report)
 
 
 def _read_to_end(window: bytes, report: _Report, depth: int) -> None:
-    """Read the members, at most so deep, of a JSON text that ends with `window`."""
-    for found in list(_MEMBER.finditer(window, 1))[-_LAST_READS:]:
-        if -depth <= _depth(window[found.end() :]) < 0:
+    """Read the members of the outermost object of a JSON text that ends with `window`.
+
+    If there are none and `depth` is 2, read those of an object in it.
+    """
+    matches = list(_MEMBER.finditer(window, 1))[-_READS_MAX:]
+    depths = [_depth(window[found.end() :]) for found in matches]
+    level = -1 if -1 in depths else -depth
+    for found, one in zip(matches, depths, strict=True):
+        if one == level:
             _take_member(window, found, report)
 
 
@@ -197,15 +210,6 @@ def _depth(text: bytes) -> i64:
                 return 0
             depth += 1 if mark in _OPENS else -1
     return depth
-
-
-def _object_in(text: bytes) -> dict[str, Any] | None:
-    """Return the object that the JSON text is; None if it is another value, or not valid."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _counts_in(report: dict[str, Any]) -> dict[str, int]:

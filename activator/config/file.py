@@ -291,7 +291,7 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
 
 
 def _resolve_record(revision: Revision) -> RecordSpec | None:
-    """Return what is recorded; without the key `record`, the requests of models are."""
+    """Return the settings of records; without the key `record`, those of models are the defaults."""
     record, match = revision.record, revision.match
     if record is None:
         return RecordSpec() if match is not None and match.json is not None else None

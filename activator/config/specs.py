@@ -177,7 +177,7 @@ class FilterSpec(msgspec.Struct, frozen=True):
 
 
 class RecordSpec(msgspec.Struct, frozen=True):
-    """What is recorded of requests. `capture_bytes`: of each body; 0: no captures."""
+    """The records of requests. `capture_bytes`: of each body; 0: no captures."""
 
     tokens: bool = True
     requests: int = 100

@@ -1,4 +1,4 @@
-"""Captures: what single requests sent and received, kept for a short time in memory.
+"""Captures: the heads and bodies of single requests and responses, kept for a short time in memory.
 
 Rules
   1. Captures of all revisions share CAPTURES_BYTES_MAX bytes. New ones displace the oldest that are complete; a request
@@ -25,7 +25,7 @@ CAPTURES_CHECK_S: Final = 1.0  # interval between two checks for captures whose 
 
 @final
 class Capture(BodyWatcher):
-    """What one request sent and received: heads, and the first `bytes_max` bytes of each body. `key`: its revision."""
+    """The heads and the first `bytes_max` bytes of both bodies of one request. `key`: its revision."""
 
     def __init__(self, room: CaptureRoom, key: str, bytes_max: int, keep_s: float) -> None:
         super().__init__()
@@ -42,10 +42,11 @@ class Capture(BodyWatcher):
         self.is_cut: bool = False  # something was left out
         self._has_request: bool = True  # the request body is known from its beginning
         self._data: i64 = 0  # bytes kept
-        self._room: CaptureRoom | None = room
+        self._is_stopped: bool = False
+        self._room: CaptureRoom | None = room  # None once it is kept or dropped
 
     def add_request(self, head: bytes, body: bytes | None) -> None:
-        """Keep the head, and what has arrived of the body; None: that is not known, and the body is left out."""
+        """Keep the head and the received part of the body; None: it is not available, and the body is left out."""
         self.request_head = self._fitting(head, CAPTURE_HEAD_BYTES_MAX)
         if body is None:
             self._has_request, self.is_cut = False, True
@@ -63,17 +64,29 @@ class Capture(BodyWatcher):
         self.response_body += self._fitting(data, self.bytes_max - len(self.response_body))
 
     def stop(self) -> None:
-        """Take no more data. Unless `CaptureRoom.keep` follows, it is dropped with the next one that is stopped."""
+        """Take no more data."""
+        self._is_stopped = True
+
+    def keep(self, number: int) -> None:
+        """Keep the complete capture for its time, as that of the record `number`."""
         room, self._room = self._room, None
         if room is not None:
-            room.stopped(self)
+            self.number = number
+            room.keep(self)
+
+    def release(self) -> None:
+        """Drop the capture, unless it is kept."""
+        self._is_stopped = True
+        room, self._room = self._room, None
+        if room is not None:
+            room.size -= self.size
 
     def _fitting(self, data: bytes, bytes_max: i64) -> bytes:
         """Return the part of `data` for which there is room, at most `bytes_max`, and count it."""
         room = self._room
         part = data[: max(bytes_max, 0)]
         more: i64 = max(self._data + len(part) - self.size, 0)
-        if room is None or (more > 0 and not room.make_room(more)):
+        if room is None or self._is_stopped or (more > 0 and not room.make_room(more)):
             more, part = 0, b""
         self.size += more
         self._data += len(part)
@@ -93,7 +106,6 @@ class CaptureRoom(Deadline):
         self._last_number: int = int(now() * 1e6)
         self._wheel = wheel
         self._now = now
-        self._stopped: Capture | None = None  # not kept yet
         self._kept: dict[int, Capture] = {}  # by number, in the order of their ends
 
     def next_number(self) -> int:
@@ -105,21 +117,11 @@ class CaptureRoom(Deadline):
         """Return a capture for a request of the revision `key`; None if there is no room."""
         return Capture(self, key, bytes_max, keep_s) if self.make_room(CAPTURE_BYTES_MIN) else None
 
-    def stopped(self, capture: Capture) -> None:
-        """Take a capture that is complete, and drop the one before if it was not kept."""
-        before, self._stopped = self._stopped, capture
-        if before is not None:
-            self.size -= before.size
-
-    def keep(self, capture: Capture, number: int) -> None:
-        """Keep the capture that was stopped last, until its time has passed."""
-        if capture is not self._stopped:
-            return
-        self._stopped = None
+    def keep(self, capture: Capture) -> None:
+        """Keep a complete capture until its time has passed."""
         now_s = self._now()
-        capture.number = number
         capture.until_s = now_s + capture.keep_s
-        self._kept[number] = capture
+        self._kept[capture.number] = capture
         if capture.until_s < self.deadline_s:
             self._wheel.arm(self, max(capture.until_s, now_s + CAPTURES_CHECK_S))
 

@@ -94,7 +94,7 @@ class Exchange(Deadline):
         self.grpc_status: i64 = NO_STATUS  # the status of the call
         self.trace: TraceContext | None = None  # set if it is traced
         self.usage: Usage | None = None  # set if its tokens are counted
-        self.capture: Capture | None = None  # set if what it sends and receives is kept
+        self.capture: Capture | None = None  # set if its heads and bodies are kept
 
     # --- calls of the client's connection ---
 

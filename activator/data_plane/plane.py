@@ -269,8 +269,8 @@ class DataPlane:
         """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""
         return revisions(self.tables, only)
 
-    def last_requests(self, key: str, count: int) -> list[dict[str, Any]]:
-        """Return the last `count` records of this revision, or of all revisions if `key` is empty, the newest first."""
+    def last_requests(self, key: str, count: int) -> dict[str, Any]:
+        """Return the last `count` records of this revision, or of all if `key` is empty (shown_requests.py)."""
         throttlers = self.tables.throttlers
         chosen = [*throttlers.values()] if not key else [throttlers[key]] if key in throttlers else []
         return described(chosen, count, self._now())

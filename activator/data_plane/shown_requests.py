@@ -13,10 +13,14 @@ from activator.runtime.reasons import Reason
 CLIENT_GONE_STATUS = 499  # as in the access log
 
 
-def described(throttlers: list[RevisionThrottler], count: int, now_s: float) -> list[dict[str, Any]]:
-    """Return the last `count` records of these revisions, the newest first; `age_s`: since its end."""
-    rings = [one.counters.last_requests for one in throttlers]
-    return [_record(one, now_s) for one in newest([ring for ring in rings if ring is not None], count)]
+def described(throttlers: list[RevisionThrottler], count: int, now_s: float) -> dict[str, Any]:
+    """Return the last `count` records of these revisions, the newest first; `age_s`: since its end.
+
+    `evicted`: the greatest number of a record that was dropped for a newer one.
+    """
+    rings = [ring for ring in [one.counters.last_requests for one in throttlers] if ring is not None]
+    records = [_record(one, now_s) for one in newest(rings, count)]
+    return {"records": records, "evicted": max([ring.evicted for ring in rings], default=0)}
 
 
 def _record(record: RequestRecord, now_s: float) -> dict[str, Any]:

@@ -54,7 +54,7 @@ from activator.members.readiness import Readiness
 from activator.runtime.clock import Now
 
 BEAT_INTERVAL_S: Final = 0.1
-SUSPECT_INTERVAL_S: Final = 0.5  # interval of the questions to the machine of a silent replica about its process
+SUSPECT_INTERVAL_S: Final = 0.5  # interval of the queries to the machine of a silent replica about its process
 INTRODUCED_ALIVE_MAX: Final = 512  # replicas that may be alive, in one introduction
 INTRODUCED_ENDED_MAX: Final = 256  # replicas that have ended, in one introduction
 NO_VIEW: Final = GroupView()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from typing import Final
-from urllib.parse import unquote_plus
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 MASK: Final = "***"
 NAME_CHARACTERS_MAX: Final = 128  # a longer name is not read
@@ -19,50 +19,64 @@ _MASK: Final = MASK.encode()
 _WORDS: Final = frozenset(
     ("auth", "csrf", "jwt", "key", "keys", "otp", "pass", "passkey", "passkeys", "pin", "pw", "pwd", "sas", "session")
 ) | {"sid", "sig", "token", "xsrf"}
+_NO_SECRETS: Final = frozenset(("monkey", "donkey", "turkey", "whiskey", "hockey"))
+# Names of model servers' parameters.
+_HARMLESS: Final = frozenset(
+    ("prompt_cache_key", "stop_token_ids", "token_count", "token_ids", "token_id", "eos_token")
+)
 _PARTS: Final = re.compile(
-    "password|passwd|passphrase|passcode|secret|apikey|accesskey|privatekey|accesstoken|refreshtoken|idtoken|authtoken|"
+    "assertion|verifier|samlresponse|connectionstring|mnemonic|password|passwd|passphrase|passcode|secret|apikey|accesskey|privatekey|accesstoken|refreshtoken|idtoken|authtoken|"
     "sessionid|credential|signature|cookie|authorization|authenticat|bearer|websocketprotocol"
 )
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NO_LETTER: Final = re.compile(r"[^A-Za-z]+")
 _SCHEME: Final = re.compile(rb"(?:Basic|Bearer|Digest|Negotiate|Token) ", re.IGNORECASE)
-_PARAMETER: Final = re.compile(rb"([?&;,\s]|\A)([^=&;?,\s\"]{1,128})=([^&;,\s\"]+)")
+# A parameter of a target; of a URL or a list in a header field; of a form.
+_OF_TARGET: Final = re.compile(rb"[^?&#\s]+")
+_NAME: Final = re.compile(rb"(?:\A|;)([^=;]{1,128})=(?!\Z)")
+_OF_FIELD: Final = re.compile(rb"([?&;,#\s]|\A)([^=&;?,#\s\"]{1,128})=(\"[^\"]*\"?|[^&;,#\s]+)")
+_OF_FORM: Final = re.compile(rb"(&|\A)([^=&]{1,128})=([^&]+)")
 _USER: Final = re.compile(rb"://[^/@\s]{1,512}@")
 _JSON_TOKEN: Final = re.compile(rb'"(?:[^"\\\n]++|\\[^\n])*+(?:"|\\?(?=\n|\Z))|[{}\[\]:,]|[^"{}\[\]:,\s]++')
 _WHOLE_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _CUT_ESCAPE: Final = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_PART_NAME: Final = re.compile(rb'[;\s]name="?([^"\r\n;]{1,128})', re.IGNORECASE)
+_PART_HEAD: Final = re.compile(rb"(?:[^\n]{0,1024}\n){1,16}?\r?\n")
+_PART_NAME: Final = re.compile(
+    rb'^content-disposition\s{0,4}:[^\r\n]{0,256}?[;\s]name\*?\s{0,4}=\s{0,4}(?:"([^"\r\n]{0,128})|([^;\s"]{1,128}))',
+    re.IGNORECASE | re.MULTILINE,
+)
+_PART_TYPE: Final = re.compile(rb"^content-type\s{0,4}:([^\r\n]{0,256})", re.IGNORECASE | re.MULTILINE)
 _BOUNDARY: Final = re.compile(rb'boundary="?([^";,\s]{1,128})', re.IGNORECASE)
 _FORM: Final = b"application/x-www-form-urlencoded"
-_PART_HEAD_BYTES_MAX: Final = 8_192
 _BRACKETS: Final = {b"{": 1, b"[": 1, b"}": -1, b"]": -1}
 
 
 def is_telling(name: str) -> bool:
     """Return True if a value of this name may be a secret."""
-    if len(name) > NAME_CHARACTERS_MAX:
+    if len(name) > NAME_CHARACTERS_MAX or name in _HARMLESS:
         return False
     if _PARTS.search(_NO_LETTER.sub("", name).lower()) is not None:
         return True
-    return any(word.lower() in _WORDS for word in _WORD.findall(name))
+    words = [word.lower() for word in _WORD.findall(name)]
+    return any(word in _WORDS or (word.endswith(("token", "key")) and word not in _NO_SECRETS) for word in words)
 
 
 def masked_target(target: str) -> str:
     """Return path and query with the values of telling parameters masked."""
-    return _masked_parameters(target.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
+    return _OF_TARGET.sub(_masked_segment, target.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
 def masked_head(head: bytes) -> bytes:
     """Return a head, whose lines end in CRLF, with the values of telling fields and parameters masked."""
     first, *lines = head.split(b"\r\n")
-    return b"\r\n".join([_masked_parameters(first), *[_masked_line(line) for line in lines]])
+    return b"\r\n".join([_OF_TARGET.sub(_masked_segment, first), *[_masked_line(line) for line in lines]])
 
 
 def masked_body(body: bytes, content_type: bytes) -> bytes:
     """Return the beginning of a body with the values of telling members or form fields masked."""
     kind = content_type.partition(b";")[0].strip().lower()
     if kind == _FORM:
-        return _masked_parameters(body)
+        return _masked_parameters(_OF_FORM, body)
     if kind.startswith(b"multipart/"):
         boundary = _BOUNDARY.search(content_type)
         if boundary is not None:
@@ -73,22 +87,24 @@ def masked_body(body: bytes, content_type: bytes) -> bytes:
 
 def _masked_part(part: bytes) -> bytes:
     """Return a part of a multipart body, with its head."""
-    end = part.find(b"\r\n\r\n", 0, _PART_HEAD_BYTES_MAX)
-    if end < 0:
+    found = _PART_HEAD.match(part)
+    if found is None:
         return part
-    head, value = part[: end + 4], part[end + 4 :]
-    name = _PART_NAME.search(head)
-    if name is not None and _is_secret(name[1]):
+    head, value = found[0], part[found.end() :]
+    name, kind = _PART_NAME.search(head), _PART_TYPE.search(head)
+    if name is not None and _is_secret(unquote_to_bytes(name[1] or name[2])):
         return head + _MASK + (b"\r\n" if value.endswith(b"\r\n") else b"")
-    return head + _masked_json(value, 0)
+    inner = b"" if kind is None else kind[1].strip()
+    return head + (value if inner.startswith(b"multipart/") else masked_body(value, inner))
 
 
 def _masked_json(text: bytes, depth: int) -> bytes:
     """Return JSON, or a text with JSON in it, with the values of telling members masked, whole objects included."""
     made: list[bytes] = []
-    copied = 0  # what is before this place has been copied or masked
+    copied = 0  # the text before this place has been copied or masked
     name = b""  # the last string
     is_value = False  # a colon has followed a telling name
+    is_token = False  # that name is `token`
     hidden = 0  # depth in an object or array that is masked
     for found in _JSON_TOKEN.finditer(text):
         token = found[0]
@@ -98,15 +114,18 @@ def _masked_json(text: bytes, depth: int) -> bytes:
                 copied = found.end()
         elif is_value:
             is_value = False
+            if token == b"{" and is_token:  # an event of a model server: the token's text and number
+                continue
             made += [text[copied : found.start()], b'"', _MASK, b'"']
             copied = found.end()
             hidden = max(_BRACKETS.get(token, 0), 0)
         elif token == b":":
             is_value = name != b"" and _is_secret(_name_in(name))
+            is_token = name == b'"token"'
             name = b""
         elif token.startswith(b'"'):
             name = token
-            if b'\\"' in token:
+            if b'\\"' in token or b"\\u0022" in token:
                 shown = _masked_string(token, depth + 1) if depth < STRING_DEPTH_MAX else b'"' + _MASK + b'"'
                 made += [text[copied : found.start()], shown]
                 copied = found.end()
@@ -122,7 +141,7 @@ def _masked_string(token: bytes, depth: int) -> bytes:
     try:
         plain = json.loads(token if whole else _CUT_ESCAPE.sub(b"", token) + b'"').encode("utf-8", "surrogatepass")
     except ValueError:
-        return b'"' + _MASK + b'"'  # what it would show is not known
+        return b'"' + _MASK + b'"'  # its content cannot be determined
     masked = _masked_json(plain, depth)
     if masked == plain:
         return token
@@ -144,14 +163,24 @@ def _masked_line(line: bytes) -> bytes:
     """Return a header field."""
     name, colon, value = line.partition(b":")
     if not colon or not _is_secret(name):
-        return _USER.sub(b"://" + _MASK + b"@", name + colon + _masked_parameters(value))
+        value = _USER.sub(b"://" + _MASK + b"@", _masked_parameters(_OF_FIELD, value))
+        return name + colon + (_masked_json(value, 0) if b"{" in value else value)
     scheme = _SCHEME.match(value.strip())
     return b"%b: %b%b" % (name, b"" if scheme is None else scheme[0], _MASK)
 
 
-def _masked_parameters(text: bytes) -> bytes:
+def _masked_parameters(pattern: re.Pattern[bytes], text: bytes) -> bytes:
     """Return a text in which the values of telling parameters (`name=value`) are masked."""
-    return _PARAMETER.sub(_masked_parameter, text)
+    return pattern.sub(_masked_parameter, text)
+
+
+def _masked_segment(found: re.Match[bytes]) -> bytes:
+    """Return a part of a target; `;` may separate parameters, or be a part of a value."""
+    text = found[0]
+    for name in _NAME.finditer(text):
+        if is_telling(unquote_plus(name[1].decode("latin-1"))):
+            return text[: name.end()] + _MASK
+    return text
 
 
 def _masked_parameter(found: re.Match[bytes]) -> bytes:

@@ -152,8 +152,8 @@ class Reason(Enum):
     ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and requests of this kind do not start one"
     # Stored responses of asynchronous requests.
     NO_ANSWER = "no_answer", 404, _UNIMPLEMENTED, "there is no stored response with this name"
-    ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the stored response has expired or was deleted"
-    ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the worker that stores the response cannot be reached; retry later"
+    ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the stored response is no longer available"
+    ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the process that stores the response cannot be reached; retry later"
     ANSWER_TOO_LARGE = "answer_too_large", 502, _RESOURCE_EXHAUSTED, "the response exceeds the size limit for stored responses"
     # The pod's fault.
     CONNECT_FAILED = "connect_failed", 502, _UNAVAILABLE, "no pod of the revision accepted a connection", _ANY, _DEAD, True

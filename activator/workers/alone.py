@@ -147,8 +147,8 @@ class OneWorker(Workers):
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
         raise NoWorkerError(NONE)
 
-    async def last_requests(self, key: str, count: int) -> list[tuple[int, dict[str, Any]]]:
-        return [(0, one) for one in self._data.last_requests(key, count)]
+    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
+        return {0: self._data.last_requests(key, count)}
 
     async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
         return None if place else self._data.capture_of(number)

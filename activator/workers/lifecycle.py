@@ -103,7 +103,7 @@ class WorkerLifecycle(ForkListener):
         for worker in first:
             while not worker.begun.is_set():
                 if worker.ended.is_set():
-                    raise StartError(f"worker {worker.place} could not start; see its preceding error")
+                    raise StartError(f"worker {worker.place} could not start; see its error above")
                 if self._now() >= until_s:
                     raise StartError(f"worker {worker.place} did not start in {WORKER_START_S:g} s")
                 await pause(0.005)

@@ -259,19 +259,12 @@ class WorkerPool(Workers, WorkerListener):
             raise NoWorkerError(f"worker {place} does not answer")
         return worker.snapshot
 
-    async def last_requests(self, key: str, count: int) -> list[tuple[int, dict[str, Any]]]:
+    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
         workers = self._lifecycle.taking_part()
         answers = await asyncio.gather(
             *[self._queries.query(one, lambda number: GetRequests(number, key, count), GATHER_S) for one in workers]
         )
-        found = [
-            (worker.place, record)
-            for worker, answer in zip(workers, answers, strict=True)
-            if answer is not None
-            for record in answer.data
-        ]
-        found.sort(key=lambda one: one[1]["age_s"])
-        return found[:count]
+        return {one.place: answer.data for one, answer in zip(workers, answers, strict=True) if answer is not None}
 
     async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
         found: dict[str, Any] | None = await self._answer_of(place, lambda one: GetCapture(one, number), GATHER_S)

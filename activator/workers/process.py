@@ -193,7 +193,8 @@ class Worker:
         elif isinstance(message, GetSnapshot):
             self.send(Snapshot(message.query, serving.data.snapshot()))
         elif isinstance(message, GetRequests):
-            self.send(Answer(message.query, serving.data.last_requests(message.key, message.count)))
+            found = serving.data.last_requests(message.key, message.count)
+            self.send(Answer(message.query, {**found, "wall_s": time.time()}))
         elif isinstance(message, GetCapture):
             self.send(Answer(message.query, serving.data.capture_of(message.number)))
         elif isinstance(message, GetTasks):

@@ -99,10 +99,10 @@ class Workers(GroupDataPlanes):
         """Return the snapshot of one worker. Raises NoWorkerError."""
 
     @abstractmethod
-    async def last_requests(self, key: str, count: int) -> list[tuple[int, dict[str, Any]]]:
-        """Return the last records of a revision, or of all if `key` is empty, each with the place of its worker.
+    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
+        """Return what `DataPlane.last_requests` returns in each worker, by its place.
 
-        The newest come first. A worker that does not answer in time is left out.
+        `wall_s`: the time of day there, if it is another process. A worker that does not answer in time is left out.
         """
 
     @abstractmethod

@@ -20,8 +20,24 @@ def record(number: int, age_s: float = 0.0, **more: Any) -> dict[str, Any]:
     return {"number": number, "age_s": age_s, "has_capture": False, "wait_s": None, **shown, **more}
 
 
+def of(*records: dict[str, Any]) -> Any:
+    return listed({0: {"records": list(records), "evicted": 0}}, 10, 0.0)["requests"]
+
+
+def test_each_worker_has_its_own_clock() -> None:
+    answers = {
+        0: {"records": [record(1, 2.0)], "evicted": 7},
+        1: {"records": [record(2, 3.0)], "evicted": 8, "wall_s": 9.0},
+    }
+    found = listed(answers, 10, 5.0)
+    assert [(one["id"], one["time"][-7:]) for one in found["requests"]] == [("1-2", "06.000Z"), ("0-1", "03.000Z")]
+    assert found["evicted"] == {"0": 7, "1": 8}
+    assert len(listed(answers, 1, 5.0)["requests"]) == 1
+
+
 def test_what_the_admin_port_lists() -> None:
-    (one,) = listed([(3, record(255, 1.5, tokens={"prompt": 1, "completion": 2, "cached": 0}))], 1_000.0)["requests"]
+    made = record(255, 1.5, tokens={"prompt": 1, "completion": 2, "cached": 0})
+    (one,) = listed({3: {"records": [made], "evicted": 0}}, 10, 1_000.0)["requests"]
     assert (one["id"], one["time"]) == ("3-ff", "1970-01-01T00:16:38.500Z")
     assert "wait_s" not in one and "age_s" not in one and "number" not in one
     assert place_of(one["id"]) == (3, 255)
@@ -62,13 +78,17 @@ def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
 class Port:
     """An admin port whose answers are given: the records of each, the newest first."""
 
-    def __init__(self, *answers: list[tuple[int, int]]) -> None:
+    def __init__(self, *answers: list[tuple[int, int]], evicted: int = 0) -> None:
         self.answers = list(answers)
         self.missed = 0
+        self.evicted = evicted
 
     def ask(self, count: int) -> bytes:
-        places = self.answers.pop(0)[:count]
-        return json.dumps(listed([(place, record(number)) for place, number in places], 0.0)).encode()
+        numbers: dict[int, dict[str, Any]] = {}
+        for age_s, (place, number) in enumerate(self.answers.pop(0)):
+            answer = numbers.setdefault(place, {"records": [], "evicted": self.evicted})
+            answer["records"].append(record(number, float(age_s)))
+        return json.dumps(listed(numbers, count, 10_000.0)).encode()
 
     def miss(self) -> None:
         self.missed += 1
@@ -95,14 +115,20 @@ def test_more_than_one_answer_has() -> None:
     assert port.missed == 1
 
 
+def test_what_a_worker_has_forgotten() -> None:
+    port = Port([(0, 5)], [(0, 7)], [(0, 8)], evicted=6)
+    assert list(port.follow(1)) == ["0-5", "0-7", "0-8"]
+    assert port.missed == 1, "6 was never shown; the next answer misses none"
+
+
 HOSTILE = "\x1b[2J\x9b31m\u202e\x07\r\x00"
 
 
 def test_nothing_controls_the_terminal() -> None:
     message = {"head": f"GET /{HOSTILE}\r\nX: {HOSTILE}", "body": f"a\tb\n--- response\n{HOSTILE}"}
     shown = list(report({"request": message, "response": message, "is_cut": True}))
-    shown += table(listed([(0, record(1, target=f"/{HOSTILE}", user=HOSTILE, reason=HOSTILE))], 0.0)["requests"])
-    shown += json_lines(listed([(0, record(1, target=f"/{HOSTILE}"))], 0.0)["requests"])
+    shown += table(of(record(1, target=f"/{HOSTILE}", user=HOSTILE, reason=HOSTILE)))
+    shown += json_lines(of(record(1, target=f"/{HOSTILE}")))
     for line in shown:
         assert line.replace("\t", "").isprintable(), line
     assert [line for line in shown if line.startswith("---")][:3] == ["--- request", "--- response", shown[-4]]

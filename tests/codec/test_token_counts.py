@@ -220,6 +220,31 @@ FORGERIES: tuple[Forgery, ...] = (
 )
 
 
+FORGED = b'{"usage":{"prompt_tokens":999999,"completion_tokens":999999}}'
+LONG = b'{"x":"' + b"y" * 9_000 + b'",'
+REAL = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
+
+
+@pytest.mark.parametrize(
+    ("has_lines", "body", "expected"),
+    [
+        (False, b"[" + FORGED + b"]", None),
+        (True, b"data: [" + FORGED + b"]\n\n", None),
+        (True, b"data: " + REAL + b"\n\ndata: [" + FORGED + b"]\n\n", TokenCounts(3, 4, 0)),
+        (True, b"data: hello " + FORGED[1:] + b"\n\n", None),
+        (True, b": " + FORGED[1:] + b"\n\nevent: " + FORGED[1:] + b"\n\n", None),
+        (False, REAL[:-1] + b',"t":"\xff","x":' + FORGED + b"}", TokenCounts(3, 4, 0)),
+        (True, b"data: " + REAL[:-1] + b',"metadata":' + FORGED + b"}\n\n", TokenCounts(3, 4, 0)),
+        (True, b"data: " + LONG + REAL[1:-1] + b',"metadata":' + FORGED + b"}\n\n", TokenCounts(3, 4, 0)),
+        (False, LONG + REAL[1:-1] + b',"a":[' + b",".join([FORGED] * 20) + b"]}", TokenCounts(3, 4, 0)),
+        (True, b"data: " + REAL + b'\n\ndata: {"message":{"usage":{}}}\n\n', TokenCounts(3, 4, 0)),
+        (False, b"[" + REAL + b"," + b" " * 9_000 + FORGED + b"]", None),
+    ],
+)  # fmt: skip
+def test_a_report_in_another_place_does_not_count(has_lines: bool, body: bytes, expected: TokenCounts | None) -> None:
+    assert scan(body, has_lines) == expected
+
+
 @pytest.mark.parametrize("size", [0, 9_000])
 @pytest.mark.parametrize("forgery", FORGERIES, ids=[one[0] for one in FORGERIES])
 @given(sizes=st.lists(st.integers(1, 2 * LAST_BYTES), min_size=1, max_size=4))

@@ -407,4 +407,4 @@ def test_an_entry_port_that_another_program_has(cluster: TransparentCluster, act
         eventually(lambda: visit(cluster.address())[0] == 200)
         with pytest.raises(BlockingIOError):
             other.accept()
-    assert len(activator.logged("cannot listen on .*another port is chosen for the Service that this port is for")) == 1
+    assert len(activator.logged("cannot listen on .*the Service that used this port gets another")) == 1

@@ -19,9 +19,12 @@ TELLING = (
     "password user_password passwd client_secret token access_token X-Auth-Token apiKey api_key X-Api-Key "
     "Authorization Proxy-Authorization Cookie Set-Cookie sessionid credential sig key X-Amz-Signature private_key jwt "
     "PIN encryption_key openaiKey AccountKey x_sig user_pin passkey csrf SAS accesstoken api_keys refreshTokens "
-    "Sec-WebSocket-Protocol WWW-Authenticate"
+    "Sec-WebSocket-Protocol WWW-Authenticate apitoken hftoken csrftoken masterkey client_assertion SAMLResponse "
+    "code_verifier connection_string mnemonic subscriptionKey"
 )
-OTHERS = "max_tokens prompt_tokens model monkey content design keyboard author tokenizer passenger opinion asset"
+OTHERS = (
+    "max_tokens prompt_tokens model monkey content design keyboard author tokenizer passenger opinion asset token_count"
+)
 
 
 @pytest.mark.parametrize("name", TELLING.split())
@@ -42,7 +45,12 @@ def test_a_head() -> None:
     )
     assert masked_head(head.encode()).decode() == (
         "GET /v1/x?a=1&token=***&b=2\r\nHost: h\r\nAuthorization: Bearer ***\r\nCookie: ***\r\n"
-        "X-Api-Key: ***\r\nAccept: */*\r\nReferer: http://***@h/?a=b&api_key=***\r\nSec-WebSocket-Protocol: ***"
+        "X-Api-Key: ***\r\nAccept: */*\r\nReferer: http://***@h/?a=b&api_key=***#x\r\nSec-WebSocket-Protocol: ***"
+    )
+    location = f"200\r\nLocation: https://{'h' * 150}/cb#state=1#access_token={SECRET}&x=1"
+    assert masked_head(location.encode()).endswith(b"#access_token=***&x=1")
+    assert (
+        masked_head(f'200\r\nX-Config: {{"password": "{SECRET}"}}'.encode()) == b'200\r\nX-Config: {"password": "***"}'
     )
     assert masked_head(b"200\r\nSet-Cookie: a=b; HttpOnly") == b"200\r\nSet-Cookie: ***"
 
@@ -52,6 +60,9 @@ def test_a_head() -> None:
     [
         (f"/a?%61pi_key={SECRET}&q=key", "/a?%61pi_key=***&q=key"),
         (f"/a?x=1;token={SECRET}", "/a?x=1;token=***"),
+        (f"/a?sig=a,{SECRET}&b=1", "/a?sig=***&b=1"),
+        (f"/a?b=1#access_token={SECRET}", "/a?b=1#access_token=***"),
+        (f'/a?key="{SECRET}"', "/a?key=***"),
         ("/token/x?", "/token/x?"),
         ("/a?token=&b", "/a?token=&b"),
     ],
@@ -64,7 +75,10 @@ def part(field: str, value: str) -> str:
     return f"--b\r\nContent-Disposition: form-data; {field}\r\nX: {'y' * 300}\r\n\r\n{value}\r\n"
 
 
+FORM = b"application/x-www-form-urlencoded"
 PARTS = b"multipart/form-data; boundary=b"
+LF = '--b\nContent-Disposition: form-data; name="pin"\n\n'
+TYPED = f'--b\r\nContent-Type: {FORM.decode()}; name="q"\r\nContent-Disposition: form-data; name="a"\r\n\n'
 PEM = "-----BEGIN EC PRIVATE KEY-----\r\nLEAK\r\n-----END EC PRIVATE KEY-----"
 ARGUMENTS = {"arguments": json.dumps({"password": SECRET, "inner": json.dumps({"n": 1, "token": [SECRET]})}), "z": 1}
 MASKED = {"arguments": json.dumps({"password": "***", "inner": json.dumps({"n": 1, "token": "***"})}), "z": 1}
@@ -85,8 +99,14 @@ MASKED = {"arguments": json.dumps({"password": "***", "inner": json.dumps({"n": 
         (JSON, '{"a": "he said \\"hi\\"", "b": 1}', '{"a": "he said \\"hi\\"", "b": 1}'),
         (b"text/event-stream", f'data: {{"token": "{SECRET}"}}\n\n', 'data: {"token": "***"}\n\n'),
         (b"text/event-stream", f'{{"x": "cut\n{{"token": "{SECRET}"}}', '{"x": "cut\n{"token": "***"}'),
-        (b"application/x-www-form-urlencoded", f"password={SECRET}&user=a&x", "password=***&user=a&x"),
-        (PARTS, part('name="password"', SECRET) + "--b--", part('name="password"', "***") + "--b--"),
+        (FORM, f"password={SECRET}&user=a&x", "password=***&user=a&x"),
+        (FORM, f'user=a b&password=a,{SECRET} "x;y', "user=a b&password=***"),
+        (JSON, f'{{"a":"{{\\u0022password\\u0022:\\u0022{SECRET}\\u0022}}"}}', '{"a":"{\\"password\\":\\"***\\"}"}'),
+        (JSON, '{"token": {"id": 5, "text": "Hi", "key": "x"}}', '{"token": {"id": 5, "text": "Hi", "key": "***"}}'),
+        (PARTS, part('name = "password"', SECRET), part('name = "password"', "***")),
+        (PARTS, part("name*=utf-8''password", SECRET), part("name*=utf-8''password", "***")),
+        (PARTS, LF + SECRET + "\n", LF + "***"),
+        (PARTS, TYPED + f"key={SECRET}", TYPED + "key=***"),
         (b'multipart/form-data; boundary="b"', part("name=pin", SECRET), part("name=pin", "***")),
         (PARTS, part('name="private_key"', PEM) + "--b--", part('name="private_key"', "***") + "--b--"),
         (PARTS, part('name="a"', f'{{"key": "{SECRET}"}}'), part('name="a"', '{"key": "***"}')),

@@ -262,7 +262,7 @@ async function draw_requests(row) {
       tokens ? tokens.prompt + ' + ' + tokens.completion : '–', one.user || '', one.pod || ''];
     for (const part of parts) made.append(element('td', '', part));
     const last = made.appendChild(element('td'));
-    if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.href = '/debug/requests/' + one.id; }
+    if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.setAttribute('href', '/debug/requests/' + one.id); }
   }
   box.append(element('h2', '', 'Last requests'), shown);
 }

@@ -53,7 +53,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     port: Annotated[Port | str | None, doc("The port of a program that has a fixed one, as in `process`.", 8000)] = None
     preload: Annotated[bool, doc("If true, it is loaded when the activator starts.", True)] = False
-    record: Annotated[Record | None, doc("What is recorded of its requests, as in `revisions`.")] = None
+    record: Annotated[Record | None, doc("The records of its requests, as in `revisions`.")] = None
     stop: Annotated[Stop | None, doc("How it is stopped, as in `process`.")] = None
     directory: Annotated[str, doc("The working directory, as in `process`.", "~/models")] = ""
     environment: Annotated[

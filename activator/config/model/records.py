@@ -20,7 +20,7 @@ class CaptureRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is recorded of the requests of a revision."""
+    """The records of the requests of a revision."""
 
     tokens: Annotated[
         bool,
@@ -29,4 +29,4 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     requests: Annotated[
         Count, doc("The number of last requests that each worker remembers, at most 1000. 0: none.", 20)
     ] = 100
-    capture: Annotated[CaptureRule | None, doc("Keep what was sent and received. Not set: nothing is kept.")] = None
+    capture: Annotated[CaptureRule | None, doc("Keep heads and bodies. Not set: none.")] = None

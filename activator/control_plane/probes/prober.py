@@ -227,7 +227,7 @@ class Prober(ProbeContext):
     # --- for the probed pods ---
 
     def start_probe(self, pod: ProbedPod) -> asyncio.Task[None]:
-        return self._tasks.start("probe_once", self._probe_once(pod))
+        return self._tasks.start("one probe", self._probe_once(pod))
 
     async def _probe_once(self, pod: ProbedPod) -> None:
         order = pod.order

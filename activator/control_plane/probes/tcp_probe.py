@@ -178,7 +178,7 @@ class TcpProber:
 
     async def _probe_for_a_moment(self, request: ProbeRequest, timeout_s: float) -> ProbeOutcome:
         async with asyncio.TaskGroup() as group:
-            probing = group.create_task(self._probe_pod(request, timeout_s), name="probe")
+            probing = group.create_task(self._probe_pod(request, timeout_s), name="one probe")
             moment = group.create_task(self._wait(TCP_PROBE_PROOF_S), name="moment")
             await asyncio.wait((probing, moment), return_when=asyncio.FIRST_COMPLETED)
             found = probing.result() if probing.done() else ProbeOutcome.ANSWERED

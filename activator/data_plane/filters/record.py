@@ -1,4 +1,4 @@
-"""Records of a revision's requests: tokens, times, and captures of what was sent.
+"""Records of a revision's requests: tokens, times and captures.
 
 Rules
   1. Tokens are counted in responses to POST whose content type is JSON or an event stream, without a content coding:
@@ -52,10 +52,6 @@ class Record(Filter):
             return
         if spec.tokens:
             throttler.counters.traffic.token_traffic()  # `rate` needs a zero before the first count
-        earlier = request.capture
-        if earlier is not None:  # it has fallen back
-            request.capture = None
-            earlier.stop()
         if spec.capture_bytes == 0:
             return
         capture = self._room.begin(throttler.key, spec.capture_bytes, spec.capture_keep_s)
@@ -71,13 +67,12 @@ class Record(Filter):
             if fields.get(_QUEUE_TIME) is not None:
                 fields = fields.without(frozenset([_QUEUE_TIME]))
             head.headers = fields.with_line(b"Activator-Queue-Time", b"%.6f" % wait_s)
-            kind = _searched_kind(head) if request.head.method == b"POST" else b""
+            kind = _searched_kind(head) if request.head.method == b"POST" and head.status < 400 else b""
             if kind:
                 usage = request.usage = Usage()
                 request.watch(UsageWatch(usage, kind, self._now))
         capture = request.capture
-        throttler = request.throttler
-        if capture is not None and throttler is not None and capture.key == throttler.key:
+        if capture is not None:
             capture.add_response_head(b"%d%b" % (head.status, head.headers.block))
 
     def on_end(self, request: Exchange) -> None:
@@ -91,7 +86,7 @@ class Record(Filter):
             return
         capture, number = request.capture, self._room.next_number()
         if capture is not None:
-            self._room.keep(capture, number)
+            capture.keep(number)
         last.add(record_of(request, number))
 
 
@@ -105,7 +100,8 @@ class UsageWatch(BodyWatcher):
         self._is_stream: bool = kind == _EVENT_STREAM
         self._scan = TokenScan(has_lines=kind != _JSON)
         self._now = now
-        self._in_comment: bool = False  # the last line so far is a comment
+        self._in_comment: bool = False  # the last line has no end yet, and is a comment
+        self._in_line: bool = False  # it has no end yet, and is not one
 
     def pod_sent(self, data: bytes) -> None:
         if self._is_stream and self._has_event(data):
@@ -120,14 +116,17 @@ class UsageWatch(BodyWatcher):
 
     def _has_event(self, data: bytes) -> bool:
         """Return True if the data has anything but comments and empty lines."""
+        has_event = self._in_line and len(data) > 0
         begin: i64 = 0
-        if self._in_comment:
+        if self._in_comment or self._in_line:
             begin = data.find(b"\n") + 1
             if begin == 0:
-                return False
+                return has_event
         rest = data[begin:]
-        self._in_comment = rest[rest.rfind(b"\n") + 1 :].startswith(b":")
-        return not is_comment(rest)
+        last = rest[rest.rfind(b"\n") + 1 :]
+        self._in_comment = last.startswith(b":")
+        self._in_line = len(last) > 0 and not self._in_comment
+        return has_event or not is_comment(rest)
 
 
 def _count_tokens(request: Exchange, counters: RevisionCounters) -> None:

@@ -28,6 +28,7 @@ from activator.data_plane.proxy.tunnel import after_end_of_pod, tunnel_phase
 from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.upstream.pod_figures import SERVER_ERROR_STATUS
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted
 from activator.runtime.reasons import Reason
@@ -330,10 +331,11 @@ class Attempt(PodUser):
         throttler.release(lease, latency_s, succeeded)
 
 
-def blame_pod(throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
-    """Report and count a request that the pod has failed."""
+def blame_pod(throttler: RevisionThrottler, lease: Lease, reason: Reason, status: i64) -> None:
+    """Report and count a request that the pod has failed. `status`: that of its response; 0: none."""
     throttler.pod_failed(lease, reason)
-    _pool_of(lease).figures.errors += 1
+    if status < SERVER_ERROR_STATUS:  # otherwise its response counts as an error
+        _pool_of(lease).figures.errors += 1
 
 
 def _pool_of(lease: Lease) -> PodPool:

@@ -440,13 +440,13 @@ class ProxiedExchange(Exchange):
             context.count_refused(reason)
         elif decision == AGAIN and lease is not None:
             if evidence == NOT_SENT:
-                blame_pod(throttler, lease, reason)
+                blame_pod(throttler, lease, reason, self.status)
             self._retry(throttler, lease, reason)
             return
         else:
             context.count_failed(throttler, reason)
             if lease is not None and attempt is not None and attempt.is_about_pod(reason, throttler):
-                blame_pod(throttler, lease, reason)
+                blame_pod(throttler, lease, reason, self.status)
         self._refuse(throttler, reason, detail, decision == FALL_BACK)
 
     def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
@@ -497,6 +497,8 @@ class ProxiedExchange(Exchange):
             context.notify_observers(self, client)
             if filters is not None:
                 filters.end()
+        if self.capture is not None:
+            self.capture.release()
         self.filters = None
         self.place = NO_PLACE  # it refers to the exchange
 

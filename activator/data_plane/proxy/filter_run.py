@@ -60,6 +60,10 @@ class FilterRun:
         """Call `on_routed` of the filters of a revision, which apply to the request from now on."""
         self.chain = chain
         self._at = 0
+        exchange = self._exchange
+        capture, exchange.capture = exchange.capture, None
+        if capture is not None:  # of the revision that the request has left
+            capture.release()
         if chain is None:
             return
         self._hook = _EDITS

@@ -135,7 +135,9 @@ class RevisionCounters:
         if count == 0:
             self.last_requests = None
         elif last is None or last.count != count:
-            self.last_requests = LastRequests(count, () if last is None else last.oldest_first())
+            self.last_requests = (
+                LastRequests(count) if last is None else LastRequests(count, last.oldest_first(), last.evicted)
+            )
 
     @property
     def traffic(self) -> Traffic:

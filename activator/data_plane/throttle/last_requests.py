@@ -41,13 +41,16 @@ class RequestRecord(NamedTuple):
 
 @final
 class LastRequests:
-    """The last `count` records of one revision."""
+    """The last `count` records of one revision. `evicted`: the number of the last one that was dropped for another."""
 
-    def __init__(self, count: int, earlier: Iterable[RequestRecord] = ()) -> None:
+    def __init__(self, count: int, earlier: Iterable[RequestRecord] = (), evicted: int = 0) -> None:
         self.count = count
+        self.evicted = evicted
         self._records: deque[RequestRecord] = deque(earlier, count)
 
     def add(self, record: RequestRecord) -> None:
+        if len(self._records) == self.count:
+            self.evicted = self._records[0].number
         self._records.append(record)
 
     def newest_first(self) -> Iterator[RequestRecord]:

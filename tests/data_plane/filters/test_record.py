@@ -58,7 +58,8 @@ def answer(world: World, exchange: Any, kind: str, *pieces: bytes, coding: str =
 
 
 def records(world: World, count: int = 100) -> list[dict[str, Any]]:
-    return described([world.throttler], count, world.clock.now())
+    found: list[dict[str, Any]] = described([world.throttler], count, world.clock.now())["records"]
+    return found
 
 
 def test_the_tokens_of_a_response() -> None:
@@ -158,6 +159,7 @@ def test_the_ring_keeps_the_last_ones_over_a_reload() -> None:
         answer(world, exchange, "text/plain", b"x")
     numbers = [one["number"] for one in records(world)]
     assert numbers == [numbers[-1] + 2, numbers[-1] + 1, numbers[-1]]
+    assert described([world.throttler], 1, world.clock.now())["evicted"] == numbers[-1] - 1
 
     def reload(record: RecordSpec | None) -> None:
         world.throttler.reconfigure(msgspec.structs.replace(world.spec, filters=FiltersSpec(record=record)))
@@ -310,10 +312,38 @@ def test_a_request_that_falls_back_is_captured_as_its_last_revision_says(
     world.clock.turn()
     world.second_pod()
     world.answer(exchange)
-    found = described([world.throttler, world.second], 10, world.clock.now())
+    found = described([world.throttler, world.second], 10, world.clock.now())["records"]
     assert [one["has_capture"] for one in found] == ([] if shows is None else [shows])
     assert [one["first_revision"] for one in found] == ["ns/app"] * len(found)
     assert len(world.captures._kept) == (1 if shows else 0)
+    assert world.captures.size == (CAPTURE_BYTES_MIN if shows else 0)
+
+
+def test_a_request_that_ends_within_the_end_of_another_keeps_both_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = world_of(CAPTURING)
+    pool = world.pod()
+    first, _ = world.begin(post())
+    second, _ = world.begin(post())
+    second.attempts = 3
+    monkeypatch.setattr(pool, "is_closed", lambda: True)  # the slot of the first is granted to the second, which ends
+    world.answer(first)
+    world.clock.turn()
+    found = records(world)
+    assert [one["status"] for one in found] == [200, 502]
+    assert all(one["has_capture"] and world.captures.find(one["number"]) is not None for one in found)
+    assert world.captures.size == 2 * CAPTURE_BYTES_MIN
+
+
+def test_an_error_with_tokens_counts_none() -> None:
+    world = world_of(RecordSpec())
+    world.pod()
+    exchange, _ = world.begin(post())
+    head = response_head(422, -1)
+    head.headers = Fields.from_pairs([(b"Content-Type", b"application/json")])
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_body(json.dumps({"usage": USAGE}).encode())
+    at_pod(exchange).response_end([])
+    assert records(world)[0]["tokens"] is None
 
 
 def test_a_request_with_a_stored_response_has_one_record() -> None:
@@ -357,7 +387,7 @@ def begun(captures: CaptureRoom, bytes_max: int, keep_s: float = 60.0) -> Captur
 
 def end(captures: CaptureRoom, capture: Capture) -> None:
     capture.stop()
-    captures.keep(capture, captures.next_number())
+    capture.keep(captures.next_number())
 
 
 def test_new_captures_displace_the_oldest_complete_ones() -> None:
@@ -390,9 +420,12 @@ def test_requests_in_progress_keep_their_room() -> None:
 
 def test_a_capture_without_a_record_is_dropped() -> None:
     captures, clock = room()
-    for _ in range(100):
-        begun(captures, 100).stop()
-    assert captures.size == CAPTURE_BYTES_MIN
+    made = [begun(captures, 100) for _ in range(100)]
+    for one in made:
+        one.stop()
+        one.release()
+        one.release()
+    assert captures.size == 0
     end(captures, begun(captures, 100))
     clock.pass_time(100.0)
     assert captures.size == 0

@@ -43,6 +43,15 @@ def test_a_response_that_is_cut_short_is_a_response_and_an_error() -> None:
     assert figures(pool)[:2] == (1, 1)
 
 
+def test_an_error_that_is_cut_short_is_one_error() -> None:
+    world = World()
+    pool = world.pod()
+    exchange, _ = world.begin()
+    at_pod(exchange).response_head(response_head(503, 100))
+    at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
+    assert figures(pool)[:2] == (1, 1)
+
+
 def test_a_client_that_leaves_is_no_error_of_the_pod() -> None:
     world = World()
     pool = world.pod()
