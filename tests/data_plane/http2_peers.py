@@ -88,6 +88,7 @@ class Peer:
         self.takes = True  # gives windows back at once
         self.streams: dict[int, Heard] = {}
         self.goaways: list[tuple[int, int]] = []  # the last stream, and the code
+        self._unacknowledged = 1  # its SETTINGS
 
     def of(self, stream_id: int) -> Heard:
         return self.streams.setdefault(stream_id, Heard())
@@ -126,11 +127,19 @@ class Peer:
             heard = self.of(event.stream_id)
             assert not heard.is_over(), "one end"
             heard.ended = True
+        elif isinstance(event, h2.events.SettingsAcknowledged):
+            self._unacknowledged = 0
         elif isinstance(event, h2.events.StreamReset):
             self.of(event.stream_id).code = int(event.error_code)
 
     def say(self) -> bytes:
         return self.h2.data_to_send()
+
+    def set_window(self, size: int) -> None:
+        """Change the windows of streams, unless SETTINGS are unacknowledged: `h2` applies the last at the first ACK."""
+        if self._unacknowledged == 0:
+            self._unacknowledged = 1
+            self.h2.update_settings({frames.INITIAL_WINDOW_SIZE: size})
 
     def send(self, stream_id: int, data: bytes, ends: bool) -> int:
         """As much as the windows let out, in frames; how much that was."""

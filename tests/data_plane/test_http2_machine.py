@@ -152,7 +152,7 @@ class Storm(RuleBasedStateMachine):
     def someone_changes_its_windows(self, of_client: bool, number: int, window: int) -> None:
         line = self.client(number) if of_client else self.pod(number)
         if line is not None:
-            line.peer.h2.update_settings({INITIAL_WINDOW_SIZE: window})
+            line.peer.set_window(window)
 
     @rule(of_client=st.booleans(), number=numbers, takes=st.booleans())
     def a_transport_fills(self, of_client: bool, number: int, takes: bool) -> None:

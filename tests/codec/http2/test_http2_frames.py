@@ -8,7 +8,7 @@ import h2.connection
 import h2.exceptions
 from h2.config import H2Configuration
 from hpack import Encoder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from activator.codec.http2 import frames
@@ -204,11 +204,14 @@ def difference(kind: int, ours: str, theirs: str, words: str) -> str:
         return "8.1.1: h2 does not hold content-length against a message without DATA"
     if kind == PRIORITY and ours == "taken":
         return "5.3.2: PRIORITY is out of use, and may name any stream"
+    if kind == RST_STREAM and theirs == "taken" and "a stream that is idle" in words:
+        return "6.4: h2 takes RST_STREAM on an idle stream once another one has been open"
     if kind == SETTINGS and theirs == "taken" and "ENABLE_PUSH" in words:
         return "6.5: values are processed in order; h2 looks at the last one of each"
     return ""
 
 
+@example([frame(HEADERS, END_HEADERS, 3, HEAD), frame(RST_STREAM, 0, 5, b"\0\0\0\x08")])
 @settings(max_examples=300)
 @given(sequences)
 def test_h2_refuses_what_we_refuse(sequence: list[bytes]) -> None:
