@@ -21,6 +21,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import socket
 import subprocess
 import sys
@@ -30,7 +31,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 PATIENCE_S: Final = 20.0
 PIECE_S: Final = 0.002  # after each piece, so that it is read separately
@@ -132,6 +133,19 @@ class Running:
             head, _, body = _read_all(made).partition(b"\r\n\r\n")
         return int(head.split(b" ", 2)[1]), body
 
+    def ask_head_first(self, request: bytes) -> tuple[int, bytes]:
+        """Send the body once the activator has begun to process the head; return the status and the body, as `ask`."""
+        end = request.index(b"\r\n\r\n") + 4
+        before, until_s = self._revision()["requests"], time.monotonic() + PATIENCE_S
+        with self.connection() as made:
+            made.sendall(request[:end])
+            while not select.select([made], [], [], 0.01)[0] and self._revision()["requests"] == before:
+                assert time.monotonic() < until_s, self.log()
+            with contextlib.suppress(ConnectionError):  # it may be rejected already
+                made.sendall(request[end:])
+            head, _, body = _read_all(made).partition(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1]), body
+
     def errors(self) -> int:
         """Return how many exceptions the activator has counted."""
         found = _ERRORS.search(self.ask(b"GET /metrics HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1])
@@ -142,15 +156,18 @@ class Running:
         """Return when no request is left, or fail after PATIENCE_S."""
         until_s = time.monotonic() + PATIENCE_S
         while True:
-            found = json.loads(
-                self.ask(b"GET /debug/revisions HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1]
-            )
-            (revision,) = found["revisions"]
+            revision = self._revision()
             left = {key: revision[key] for key in ("in_flight", "queued") if revision.get(key)}
             if not left:
                 return
             assert time.monotonic() < until_s, f"left of requests that are over: {left}"
             time.sleep(0.05)
+
+    def _revision(self) -> dict[str, Any]:
+        """Return the revision as the admin port shows it."""
+        answer = self.ask(b"GET /debug/revisions HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n", port=self.admin)[1]
+        found: dict[str, Any] = json.loads(answer)["revisions"][0]
+        return found
 
     def _port(self, line: bytes) -> int:
         until_s = time.monotonic() + PATIENCE_S
@@ -223,6 +240,7 @@ class FilterContract:
             request = self.request()
             whole = running.ask(request)
             assert [running.ask(request, size) for size in (1, 7)] == [whole, whole]
+            assert running.ask_head_first(request) == whole
 
     def test_clients_that_leave_at_any_byte_leave_nothing_behind(self) -> None:
         with self.running() as running:
