@@ -73,7 +73,9 @@ def add_admin_commands(
         "-n", "--lines", type=_count, default=20, metavar="N", help="number of last requests (default: 20)"
     )
     requests.add_argument("--json", action="store_true", help="as JSON, one line for each request")
-    requests.add_argument("--capture", metavar="ID", help="what the request with this ID sent and received")
+    requests.add_argument(
+        "--capture", metavar="ID", help="show the captured request with this ID (marked * in the table)"
+    )
     _add_admin(requests)
     requests.set_defaults(handler=_requests)
     load_revision = commands.add_parser(
@@ -254,7 +256,7 @@ def _requests(options: argparse.Namespace, command: list[str] | None) -> int:
 
     ask_admin = _admin_of(options)
     if options.capture is not None:
-        answer = ask_admin("GET", f"/debug/requests/{quote(options.capture, safe='')}")
+        answer = ask_admin("GET", f"/debug/requests/{quote(options.capture.rstrip('*'), safe='')}")
         for line in report(json.loads(answer)):
             print(line)
         return 0

@@ -99,7 +99,7 @@ def test_a_capture_shows_no_secret(run_activator: RunActivator) -> None:
         for _ in range(6):
             assert chat(activator).status == 200
         for one in listed(activator):
-            done = cli("requests", "--capture", one["id"], "--admin", f"http://{activator.admin}")
+            done = cli("requests", "--capture", one["id"] + "*", "--admin", f"http://{activator.admin}")
             assert done.returncode == 0
             assert '"model": "llama"' in done.stdout and '"content": "hi"' in done.stdout
             assert "Set-Cookie: ***" in done.stdout and '"password": "***"' in done.stdout
