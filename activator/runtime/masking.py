@@ -1,6 +1,7 @@
 """Masks for secrets in captured messages: the values of fields, parameters and members with telling names.
 
-Not recognized: a secret without such a name, in free text, in XML, or in a content coding.
+Not recognized: a secret without such a name, in free text, in XML, in invalid JSON, or in a content coding. Masked
+needlessly: the `token` of each entry of `logprobs`, which is a text of the model.
 """
 
 from __future__ import annotations
