@@ -389,6 +389,17 @@ def resolve_program(revision: Revision, processors: int | None = None) -> Proces
     )
 
 
+class QuotaSpec(msgspec.Struct, frozen=True):
+    """The limits of a user; 0: none."""
+
+    concurrency: int = 0
+    requests: int = 0
+    requests_period_s: float = 1.0
+    tokens: int = 0
+    tokens_period_s: float = 1.0
+    response_tokens: int = 1_000  # reserved for a response if the request does not bound it
+
+
 class UserSpec(msgspec.Struct, frozen=True):
     """A user, with the SHA-256 of the key; the digest is empty for requests without a key."""
 
@@ -396,6 +407,7 @@ class UserSpec(msgspec.Struct, frozen=True):
     digest: bytes
     revisions: tuple[str, ...] | None  # namespace/name; None: all
     level: int = NO_LEVEL  # in queues with the discipline `priority`
+    quota: QuotaSpec | None = None  # None: no limits
 
 
 def key_of(name: str) -> str:

@@ -355,9 +355,11 @@ class Membership(GroupSide):
         shown = f"; not known to have ended: {unproven}" if unproven else ""
         log.info("view %d of the group: members %s%s", epoch_count(view.epoch), seats, shown)
         names = [name for replica in view.replicas for name in replica.data_planes]
-        follows = follows_on(self._epoch, view.epoch) or self._config.on_silence != "prompt"
+        is_next = follows_on(self._epoch, view.epoch)
+        follows = is_next or self._config.on_silence != "prompt"
         self._epoch = view.epoch
-        self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven), follows))
+        unproven_replicas = frozenset(view.unproven)
+        self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), unproven_replicas, follows, is_next))
         self._plane_links.adopt(view)
         self._formed.set()
 

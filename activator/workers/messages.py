@@ -39,12 +39,13 @@ class Begin(Message, frozen=True, tag=True):
 
 
 class Members(Message, frozen=True, tag=True):
-    """A new view. `unproven_replicas` and `follows` as in `View`."""
+    """A new view. `unproven_replicas`, `follows` and `is_next` as in `View`."""
 
     epoch: int
     workers: tuple[MemberName, ...]
     unproven_replicas: tuple[int, ...] = ()
     follows: bool = True
+    is_next: bool = True
 
 
 class Link(Message, frozen=True, tag=True):

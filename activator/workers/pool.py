@@ -173,7 +173,7 @@ class WorkerPool(Workers, WorkerListener):
         self._fan_out.use(group.lives)
 
     def adopt_view(self, view: View) -> None:
-        self._send_to_all(Members(view.epoch, view.members, tuple(view.unproven_replicas), view.follows))
+        self._send_to_all(Members(view.epoch, view.members, tuple(view.unproven_replicas), view.follows, view.is_next))
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
         for worker in self._lifecycle.taking_part():

@@ -286,7 +286,7 @@ class Serving:
     def adopt(self, message: Members) -> None:
         """Adopt a view."""
         unproven = frozenset(message.unproven_replicas)
-        view = View(message.epoch, message.workers, frozenset(), unproven, message.follows)
+        view = View(message.epoch, message.workers, frozenset(), unproven, message.follows, message.is_next)
         if self.peers.recorder is not None:
             self.peers.recorder.adopted(view)
         self._member.adopt(view)

@@ -39,7 +39,7 @@ from activator.data_plane.ownership.messages import (
     TrialOver,
     Want,
 )
-from activator.data_plane.ownership.view import NO_MEMBER, WORKER_BITS, View
+from activator.data_plane.ownership.view import NO_MEMBER, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
@@ -465,12 +465,9 @@ class Member:
 
     def _complete(self, owned: OwnedRevision) -> None:
         """Begin to grant if no member can act on a grant of a former owner any more."""
-        others = {member.number for member in self.view.members if member.number != self.number} | self.view.unproven
-        for replica in self.view.unproven_replicas:
-            known = [number for number in self.peers if number >> WORKER_BITS == replica]
-            if not known:
-                return
-            others.update(known)
+        others = self.view.to_register(self.number, self.peers)
+        if others is None:
+            return
         for number in others:
             peer = self.peers.get(number)
             if peer is None or peer.registered < owned.since:

@@ -14,6 +14,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, final
 
 from activator.data_plane.ownership.names import MemberName
@@ -29,7 +30,8 @@ class View:
 
     `unproven`: numbers of members of an earlier view that are not known to have ended, and may still use slots.
     `unproven_replicas`: the same for all members of a replica. `follows`: no other view can have existed since this
-    member's last one. If False, other members may have granted slots of its revisions.
+    member's last one, or it could not have had an effect on this member's revisions (`on_silence: strict`). If False,
+    other members may have granted slots of its revisions. `is_next`: no other view can have existed in between.
     """
 
     def __init__(
@@ -39,16 +41,31 @@ class View:
         unproven: frozenset[int] = frozenset(),
         unproven_replicas: frozenset[int] = frozenset(),
         follows: bool = True,
+        is_next: bool = True,
     ) -> None:
         self.epoch = epoch
         self.members = members
         self.unproven = unproven
         self.unproven_replicas = unproven_replicas
         self.follows = follows
+        self.is_next = is_next
 
     def may_live(self, number: int) -> bool:
         """Return True if the member is in the view, or not known to have ended."""
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
+
+    def to_register(self, number: int, known: Iterable[int]) -> set[int] | None:
+        """Return the members, other than `number`, whose state a new owner needs; `known`: all that it has heard of.
+
+        Return None while it has heard of none of a replica that may live.
+        """
+        found = {member.number for member in self.members if member.number != number} | self.unproven
+        for replica in self.unproven_replicas:
+            others = [one for one in known if one >> WORKER_BITS == replica]
+            if not others:
+                return None
+            found.update(others)
+        return found
 
     def owner_of(self, key: str) -> int:
         """Return the number of the member that owns this revision, or NO_MEMBER."""

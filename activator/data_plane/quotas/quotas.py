@@ -1,0 +1,569 @@
+"""The quotas of all users in one data plane, and their agreement with those of the other data planes.
+
+Rules
+  1. In each view a quota has one owner (ownership/view.py), which alone decides on requests. Other members ask it, once
+     for each request. A single data plane owns everything.
+  2. An owner begins when every other member of its view has told it what it has (`QuotaState`), and every former member
+     is proven to have ended or has told it. It counts the open requests of all members and the greatest use that one of
+     them knows (`Ledger.begin`).
+  3. An owner that stays owner goes on.
+  4. A request that is not decided on within ASK_MAX_S is refused (`UNKNOWN`). Questions are repeated every ASK_AGAIN_S,
+     because the owner may know the user a little later than this member.
+  5. Whatever is lost with a link counts as used: a limit may be reached too early, but is never exceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, final
+
+from activator.config.specs import QuotaSpec, UserSpec
+from activator.data_plane.ownership.view import View
+from activator.data_plane.quotas.ledger import ADMITTED, UNKNOWN, Decision, Ledger
+from activator.data_plane.quotas.messages import (
+    Level,
+    OwnQuota,
+    QuotaAsk,
+    QuotaCall,
+    QuotaEnd,
+    QuotaEnded,
+    QuotaLevel,
+    QuotaMessage,
+    QuotaNoted,
+    QuotaReply,
+    QuotaState,
+)
+from activator.runtime.clock import Now
+
+TICK_S: Final = 0.2
+ASK_MAX_S: Final = 5.0
+ASK_AGAIN_S: Final = 0.5
+ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
+LEVELS_MAX: Final = 10_000  # quotas of other members about which something is noted
+
+_ALONE: Final = 1  # the number of a single data plane
+_NOBODY: Final[frozenset[int]] = frozenset()
+
+
+@final
+class Asked:
+    """A request that asked for admission. `decision`: None until it is made; then `decided` is called, if it is set."""
+
+    def __init__(self, quota: Quota, number: int, tokens: int, asked_s: float) -> None:
+        self.quota = quota
+        self.number = number
+        self.tokens = tokens  # reserved for it
+        self.asked_s = asked_s
+        self.again_s = asked_s  # when the owner was asked last
+        self.decision: Decision | None = None
+        self.decided: Callable[[], None] | None = None
+
+    def decide(self, decision: Decision) -> None:
+        """Set the decision."""
+        self.decision = decision
+        if self.decided is not None:
+            self.decided()
+
+
+@final
+class Quota:
+    """The quota of one user, and this member's requests."""
+
+    def __init__(self, name: str, spec: QuotaSpec) -> None:
+        self.key = key_of(name)
+        self.spec = spec
+        self.ledger: Ledger | None = None  # set at the owner
+        self.owner: int = 0
+        self.asking: dict[int, Asked] = {}  # undecided
+        self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
+        self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
+        self.refused: dict[str, int] = {}  # requests, by the limit that refused them
+
+
+@final
+class _Member:
+    """Another data plane, and the link to it."""
+
+    def __init__(self) -> None:
+        self.is_linked: bool = False
+        self.replied: int = 0  # the last call that it replied to
+        self.called: int = 0  # the epoch of its last call, over this link
+        self.early: QuotaCall | None = None  # its call in a view that this member does not have yet
+
+
+@final
+class Quotas:
+    """The quotas of the users of one data plane."""
+
+    def __init__(self, now: Now) -> None:
+        self.quotas: dict[str, Quota] = {}  # by key
+        self._now = now
+        self._number: int = _ALONE
+        self._view: View | None = None  # None: there is one data plane
+        self._others: frozenset[int] = _NOBODY  # members of the view
+        self._members: dict[int, _Member] = {}
+        self._levels: dict[str, tuple[Level, float]] = {}  # what is known of quotas of other owners, and since when
+        self._send: Callable[[int, QuotaMessage], None] = _send_nothing
+        self._requests: int = 0
+        self._calls: int = 0
+        self._may_grant: bool = True
+        self._has_view: bool = False
+        self._has_lost: bool = False  # a member has ended that may have used what nobody knows
+        self._has_users: bool = False
+
+    # --- users ---
+
+    def set_users(self, users: Iterable[UserSpec]) -> None:
+        """Apply the quotas of these users; those that stay keep their use."""
+        specs = {key_of(user.name): user for user in users if user.quota is not None}
+        for key in [key for key in self.quotas if key not in specs]:
+            self._drop(self.quotas.pop(key))
+        is_new = False
+        for key, user in specs.items():
+            assert user.quota is not None
+            quota = self.quotas.get(key)
+            if quota is None:
+                quota = self.quotas[key] = Quota(user.name, user.quota)
+                if self._has_users and key not in self._levels:  # nobody has used it before this reload
+                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())
+                self._settle_owner(quota)
+                is_new = is_new or quota.ledger is not None
+            elif quota.spec != user.quota:
+                quota.spec = user.quota
+                if quota.ledger is not None:
+                    quota.ledger.configure(user.quota, self._now())
+        self._has_users = True
+        if is_new:
+            self._call_all()
+        self._begin_some()
+
+    def find(self, name: str) -> Quota | None:
+        """Return the quota of the user with this name; None without limits."""
+        return self.quotas.get(key_of(name))
+
+    def refusals(self) -> dict[str, dict[str, int]]:
+        """Return the numbers of refused requests by limit, by key."""
+        return {key: quota.refused for key, quota in self.quotas.items()}
+
+    # --- requests ---
+
+    def ask(self, quota: Quota, tokens: int) -> Asked:
+        """Ask for the admission of a request, for which `tokens` are reserved; it may be decided at once."""
+        self._requests += 1
+        now_s = self._now()
+        if quota.spec.tokens:
+            tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
+        asked = Asked(quota, self._requests, tokens if quota.spec.tokens else 0, now_s)
+        if len(quota.asking) >= ASKS_MAX:
+            asked.decision = _unknown()
+            return asked
+        quota.asking[asked.number] = asked
+        if quota.ledger is not None:
+            self._asked(quota, quota.ledger, self._number, asked.number, asked.tokens)
+        else:
+            self._send_ask(quota, asked)
+        return asked
+
+    def end(self, asked: Asked, tokens: int) -> None:
+        """Handle the end of a request that took `tokens`, whatever was decided."""
+        quota, number = asked.quota, asked.number
+        if self.quotas.get(quota.key) is not quota:
+            return
+        was_open = quota.open.pop(number, None) is not None
+        was_asking = quota.asking.pop(number, None) is not None
+        if not was_open and not was_asking:
+            return
+        ledger = quota.ledger
+        change = tokens - asked.tokens if quota.spec.tokens else 0
+        if ledger is None:
+            if change > 0:
+                quota.settling[number] = change
+            if self._is_called_by(quota.owner):
+                self._send(quota.owner, QuotaEnd(self._epoch(), quota.key, number, change))
+        elif was_open:
+            ledger.settle(change, self._now())
+            self._tell_some(quota, ledger)
+        else:
+            ledger.waiting.pop((self._number, number), None)
+
+    # --- members ---
+
+    def join(self, number: int, send: Callable[[int, QuotaMessage], None]) -> None:
+        """Become a member of several data planes, before it has users. `send(member, message)` uses its link."""
+        assert not self.quotas, "it owns quotas already"
+        self._number = number
+        self._send = send
+        self._view = View(0, ())
+
+    def allow_grants(self, allowed: bool) -> None:
+        """Allow or forbid decisions of this owner."""
+        self._may_grant = allowed
+        for quota in self.quotas.values():
+            self._decide_some(quota)
+
+    def adopt(self, view: View) -> None:
+        """Apply a view, unless it is older than the present one."""
+        if self._view is None or view.epoch <= self._view.epoch:
+            return
+        before, self._view = self._others, view
+        self._others = frozenset([one.number for one in view.members if one.number != self._number])
+        for number in self._others:
+            self._members.setdefault(number, _Member())
+        for number in before | self._members.keys():
+            if not view.may_live(number) and (number in before or not self._members[number].is_linked):
+                self._ended(number)
+        if not view.is_next and self._has_view:  # there may have been owners of which nothing was told here
+            self._has_lost = True
+            self._levels.clear()
+        self._has_view = True
+        for quota in self.quotas.values():
+            self._settle_owner(quota)
+        self._call_all()
+        for number, member in self._members.items():
+            early, member.early = member.early, None
+            if early is not None:
+                self._called(number, member, early)
+        self._begin_some()
+        self._tell_all()
+
+    def linked(self, number: int) -> None:
+        """Handle a new link, before any message."""
+        member = self._members.setdefault(number, _Member())
+        member.is_linked = True
+        if number in self._others:
+            self._call(number)
+
+    def unlinked(self, number: int) -> None:
+        """Handle the end of a link, and of all messages in transit."""
+        member = self._members.get(number)
+        if member is None:
+            return
+        member.is_linked, member.replied, member.called, member.early = False, 0, 0, None
+        for ledger in self._ledgers():
+            ledger.forget_asks(number)
+
+    def receive(self, number: int, message: QuotaMessage) -> None:
+        """Handle a message of a member over its present link."""
+        member = self._members.get(number)
+        if member is None or not member.is_linked:
+            return
+        if isinstance(message, QuotaCall):
+            self._called(number, member, message)
+        elif isinstance(message, QuotaLevel):
+            self._level_told(number, message)
+        elif message.epoch != self._epoch():
+            return  # the sender has another owner, or is another one
+        elif isinstance(message, QuotaReply):
+            self._replied(number, message)
+        elif isinstance(message, QuotaEnded):
+            quota = self.quotas.get(message.key)
+            if quota is not None:
+                quota.settling.pop(message.number, None)
+        elif isinstance(message, QuotaState):
+            self._state_told(number, member, message)
+        else:
+            quota = self.quotas.get(message.key)
+            ledger = None if quota is None else quota.ledger
+            if quota is None or ledger is None:
+                return  # the sender asks again
+            if isinstance(message, QuotaAsk):
+                self._asked(quota, ledger, number, message.number, message.tokens)
+            elif isinstance(message, QuotaEnd):
+                self._end_told(quota, ledger, number, message)
+            elif isinstance(message, QuotaNoted):
+                ledger.noted(number, message.requests_taken, message.tokens_taken)
+                self._tell_some(quota, ledger)
+
+    def tick(self) -> None:
+        """Repeat and refuse questions, and stop waiting for members that note nothing; called every TICK_S."""
+        now_s = self._now()
+        for quota in list(self.quotas.values()):
+            for asked in list(quota.asking.values()):
+                if now_s - asked.asked_s >= ASK_MAX_S:
+                    self.end(asked, 0)
+                    self._decide(quota, asked, _unknown())
+                elif now_s - asked.again_s >= ASK_AGAIN_S and quota.ledger is None:
+                    self._send_ask(quota, asked)
+            if quota.ledger is not None and quota.ledger.held:
+                quota.ledger.find_lagging(self._others, now_s)
+                self._tell_some(quota, quota.ledger)
+
+    # --- as the owner ---
+
+    def _asked(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
+        """Decide on a request of this member or another one, now or later."""
+        admitted = quota.open if member == self._number else ledger.open.get(member)
+        if admitted is not None and number in admitted:  # a repeated question; the reply is held or was lost
+            if not any(one.member == member and one.number == number for one in ledger.held):
+                self._tell(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()))
+        elif self._must_wait(ledger):
+            ledger.waiting.setdefault((member, number), tokens)
+        else:
+            self._decide_now(quota, ledger, member, number, tokens)
+
+    def _must_wait(self, ledger: Ledger) -> bool:
+        return ledger.since == 0 or not self._may_grant
+
+    def _decide_now(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
+        decision = ledger.decide(tokens, len(quota.open), self._now())
+        if decision.limit == ADMITTED:
+            admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
+            admitted[number] = tokens
+        self._tell(quota, ledger, member, number, decision)
+
+    def _decide_some(self, quota: Quota) -> None:
+        """Decide on the requests that wait, in their order."""
+        ledger = quota.ledger
+        while ledger is not None and ledger.waiting and not self._must_wait(ledger):
+            member, number = asked = next(iter(ledger.waiting))
+            self._asked(quota, ledger, member, number, ledger.waiting.pop(asked))
+
+    def _end_told(self, quota: Quota, ledger: Ledger, member: int, message: QuotaEnd) -> None:
+        reserved = ledger.open.get(member, {}).pop(message.number, None)
+        if reserved is None:
+            ledger.waiting.pop((member, message.number), None)
+        else:
+            ledger.settle(message.change, self._now())
+        if message.change > 0:
+            self._tell(quota, ledger, member, message.number, None)
+
+    def _state_told(self, number: int, member: _Member, message: QuotaState) -> None:
+        """Replace the record of a member by its state."""
+        member.replied = message.call
+        states = {one.key: one for one in message.quotas}
+        now_s = self._now()
+        for quota in self.quotas.values():
+            ledger = quota.ledger
+            if ledger is None:
+                continue
+            state = states.get(quota.key)
+            before = ledger.open.pop(number, None)
+            ledger.forget_asks(number)
+            if state is None:
+                continue
+            if state.level is not None and ledger.since == 0:
+                ledger.levels.append(state.level)
+            found = ledger.open[number] = dict(state.open)
+            if before is not None:
+                found.update({one: before[one] for one in state.asked if one in before})
+            for request, change in state.settled:
+                if before is None or request in before:
+                    ledger.settle(change, now_s)
+                self._tell(quota, ledger, number, request, None)
+        self._begin_some()
+
+    def _begin_some(self) -> None:
+        """Begin to grant the quotas of which all members have told their state."""
+        view = self._view
+        others = _NOBODY if view is None else view.to_register(self._number, self._members)
+        if others is None:
+            return
+        replied = min([self._members[one].replied if one in self._members else 0 for one in others], default=-1)
+        now_s = self._now()
+        for quota in self.quotas.values():
+            ledger = quota.ledger
+            if ledger is None or ledger.since or (others and replied < ledger.needs_call):
+                continue
+            if view is not None and not view.has(self._number):
+                continue
+            level = self._level_of(quota, now_s)
+            if level is not None:
+                ledger.levels.append(level)
+            self._levels.pop(quota.key, None)
+            ledger.begin(max(self._epoch(), 1), now_s)
+            self._tell_level(quota, ledger, self._others)
+            self._tell_some(quota, ledger)
+            self._decide_some(quota)
+
+    # --- what is told ---
+
+    def _tell(self, quota: Quota, ledger: Ledger, member: int, number: int, decision: Decision | None) -> None:
+        """Tell a member a decision, or that an end was counted (None), as soon as the others know what was taken."""
+        if decision is not None and decision.limit != ADMITTED:
+            self._tell_now(quota, member, number, decision)
+            return
+        if ledger.held or not ledger.is_known(self._others, ledger.taken()):
+            ledger.hold(member, number, decision, self._now())
+        else:
+            self._tell_now(quota, member, number, decision)
+        if self._others and ledger.must_tell(len(ledger.held) > 0):
+            self._tell_level(quota, ledger, self._others)
+
+    def _tell_some(self, quota: Quota, ledger: Ledger) -> None:
+        """Tell what the others know by now."""
+        one = ledger.next_known(self._others)
+        while one is not None:
+            self._tell_now(quota, one.member, one.number, one.decision)
+            one = ledger.next_known(self._others)
+        if self._others and ledger.must_tell(len(ledger.held) > 0):
+            self._tell_level(quota, ledger, self._others)
+
+    def _tell_all(self) -> None:
+        for quota in self.quotas.values():
+            if quota.ledger is not None:
+                self._tell_some(quota, quota.ledger)
+
+    def _tell_now(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
+        if member == self._number:
+            asked = quota.asking.pop(number, None)
+            if asked is not None and decision is not None:
+                self._decide(quota, asked, decision)
+        elif decision is None:
+            self._send(member, QuotaEnded(self._epoch(), quota.key, number))
+        else:
+            self._send(member, QuotaReply(self._epoch(), quota.key, number, *decision))
+
+    def _tell_level(self, quota: Quota, ledger: Ledger, members: frozenset[int]) -> None:
+        message = QuotaLevel(self._epoch(), quota.key, ledger.level(self._now()), *ledger.taken())
+        for member in members:
+            self._send(member, message)
+
+    # --- as another member ---
+
+    def _called(self, number: int, member: _Member, message: QuotaCall) -> None:
+        """Tell an owner what this member has of its quotas, and ask for the requests that wait."""
+        epoch = self._epoch()
+        if message.epoch > epoch:
+            member.early = message
+            return
+        if message.epoch < epoch:
+            return  # it calls again in this view
+        member.called = epoch
+        quotas = [quota for quota in self.quotas.values() if quota.owner == number]
+        self._send(number, QuotaState(epoch, message.call, tuple([self._own(quota) for quota in quotas])))
+        for quota in quotas:
+            for asked in quota.asking.values():
+                self._send_ask(quota, asked)
+
+    def _own(self, quota: Quota) -> OwnQuota:
+        level = self._level_of(quota, self._now())
+        return OwnQuota(quota.key, level, tuple(quota.open.items()), tuple(quota.asking), tuple(quota.settling.items()))
+
+    def _level_of(self, quota: Quota, now_s: float) -> Level | None:
+        """Return the use of a quota as far as it is known here; all of it if a member that ended may have used it."""
+        known = self._levels.get(quota.key)
+        if known is not None:
+            return _freed(known, quota.spec, now_s)
+        return Level(0, float(quota.spec.requests), float(quota.spec.tokens)) if self._has_lost else None
+
+    def _level_told(self, number: int, message: QuotaLevel) -> None:
+        known = self._levels.get(message.key)
+        if known is None and len(self._levels) >= LEVELS_MAX:
+            return
+        if known is None or message.level.since >= known[0].since:
+            self._levels[message.key] = (message.level, self._now())
+            self._send(number, QuotaNoted(message.epoch, message.key, message.requests_taken, message.tokens_taken))
+
+    def _replied(self, number: int, message: QuotaReply) -> None:
+        quota = self.quotas.get(message.key)
+        if quota is None or quota.owner != number:
+            return
+        asked = quota.asking.pop(message.number, None)
+        if asked is None:
+            return
+        if message.limit == ADMITTED:
+            quota.open[message.number] = asked.tokens
+        decision = Decision(
+            message.limit,
+            message.wait_s,
+            message.requests_left,
+            message.requests_full_s,
+            message.tokens_left,
+            message.tokens_full_s,
+        )
+        self._decide(quota, asked, decision)
+
+    def _send_ask(self, quota: Quota, asked: Asked) -> None:
+        asked.again_s = self._now()
+        if self._is_called_by(quota.owner):
+            self._send(quota.owner, QuotaAsk(self._epoch(), quota.key, asked.number, asked.tokens))
+
+    def _decide(self, quota: Quota, asked: Asked, decision: Decision) -> None:
+        if decision.limit != ADMITTED:
+            quota.refused[decision.limit] = quota.refused.get(decision.limit, 0) + 1
+        asked.decide(decision)
+
+    # --- within ---
+
+    def _epoch(self) -> int:
+        return 0 if self._view is None else self._view.epoch
+
+    def _ledgers(self) -> list[Ledger]:
+        return [quota.ledger for quota in self.quotas.values() if quota.ledger is not None]
+
+    def _is_called_by(self, owner: int) -> bool:
+        member = self._members.get(owner)
+        return member is not None and member.called == self._epoch() and member.called != 0
+
+    def _call_all(self) -> None:
+        """Ask all members for their state."""
+        self._calls += 1
+        for number in self._others:
+            self._call(number)
+
+    def _call(self, number: int) -> None:
+        if not self._members[number].is_linked:
+            return
+        self._send(number, QuotaCall(self._epoch(), self._calls))
+        for quota in self.quotas.values():
+            if quota.ledger is not None and quota.ledger.since:
+                self._tell_level(quota, quota.ledger, frozenset([number]))
+
+    def _settle_owner(self, quota: Quota) -> None:
+        """Apply the owner of the present view to a quota."""
+        view = self._view
+        quota.owner = self._number if view is None else view.owner_of(quota.key)
+        ledger = quota.ledger
+        if quota.owner == self._number and ledger is not None and (view is None or view.follows or not ledger.since):
+            return
+        if ledger is not None:
+            if ledger.since:
+                self._levels[quota.key] = (ledger.level(self._now(), True), self._now())
+            quota.ledger = None
+        if quota.owner == self._number:
+            ledger = quota.ledger = Ledger(quota.spec, self._calls + 1)
+            for change in quota.settling.values():
+                ledger.settle(change, self._now())
+            quota.settling.clear()
+            for number, asked in quota.asking.items():
+                ledger.waiting[(self._number, number)] = asked.tokens
+
+    def _ended(self, number: int) -> None:
+        """Forget a member that has ended."""
+        self._has_lost = True
+        self._members.pop(number, None)
+        for ledger in self._ledgers():
+            ledger.ended(number)
+
+    def _drop(self, quota: Quota) -> None:
+        """Remember what is used by a user that has no quota any more, and admit its undecided requests."""
+        ledger = quota.ledger
+        if ledger is not None and ledger.since and len(self._levels) < LEVELS_MAX:
+            self._levels[quota.key] = (ledger.level(self._now(), True), self._now())
+        asking, quota.asking = quota.asking, {}
+        for asked in asking.values():
+            asked.decide(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
+
+
+def key_of(name: str) -> str:
+    """Return the key of the quota of this user, among the names of revisions."""
+    return f"user {name}"
+
+
+def _freed(known: tuple[Level, float], spec: QuotaSpec, now_s: float) -> Level:
+    """Return a level that was known at a time, as of now."""
+    level, at_s = known
+    requests, tokens = level.requests, level.tokens
+    if spec.requests:
+        requests = max(requests - (now_s - at_s) * spec.requests / spec.requests_period_s, 0.0)
+    if spec.tokens:
+        tokens = max(tokens - (now_s - at_s) * spec.tokens / spec.tokens_period_s, 0.0)
+    return Level(level.since, requests, tokens, level.is_exact)
+
+
+def _unknown() -> Decision:
+    return Decision(UNKNOWN, 1.0, 0, 0.0, 0, 0.0)
+
+
+def _send_nothing(member: int, message: QuotaMessage) -> None:
+    raise AssertionError("a single data plane has no members")
