@@ -10,15 +10,21 @@ from typing import Final
 import msgspec
 
 from activator.config.model.file import Config
-from activator.config.model.keys import NO_KEY, SHA256, Key
+from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
 from activator.config.places import Place
-from activator.config.specs import NO_LEVEL, UserSpec, key_of
+from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
 from activator.runtime.errors import StartError
 from activator.runtime.secret_text import read_secret
 
 KEYS_MAX: Final = 1_000  # each has a time series
 KEY_CHARACTERS_MIN: Final = 8  # shorter ones can be guessed
 
+RATE_MAX: Final = 10**12  # per period
+
+_FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
+_PERIODS_S: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
+_RATE: Final = re.compile(r"(\d{1,13}(?:\.\d{1,6})?)([kM])?/(s|min|h|day)", re.ASCII)
+_NO_RATE: Final = (0, 1.0)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?")
 _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
 
@@ -31,6 +37,7 @@ def users_of(keys: Iterable[Key]) -> tuple[UserSpec, ...]:
             _digest_of(key),
             None if key.revisions is None else tuple([key_of(name) for name in key.revisions]),
             NO_LEVEL if key.priority is None else key.priority,
+            _quota_of(key.limits),
         )
         for key in keys
     ])  # fmt: skip
@@ -81,9 +88,37 @@ def check_keys(root: Place, config: Config) -> None:
                 which = "with the same key" if digest else "without a key"
                 at.advise(f"{digests[digest]} is for requests {which}, too")
             digests.setdefault(digest, str(at))
+        if key.limits is not None:
+            _check_limits(at["limits"], key.limits)
         for place, name in at["revisions"].each(key.revisions or []):
             if known is not None and key_of(name) not in known:
                 place.found("the name of a revision of this file, as `name` or `namespace/name`")
+
+
+def _check_limits(at: Place, limits: KeyLimits) -> None:
+    for name, rate in (("requests", limits.requests), ("tokens", limits.tokens)):
+        if rate is not None and parse_rate(rate) is None:
+            at[name].found("a number per period, such as 60/min, 10/s or 1M/day")
+    if limits.concurrency is None and limits.requests is None and limits.tokens is None and at.is_whole:
+        at.advise("it needs at least one of `concurrency`, `requests` and `tokens`")
+
+
+def _quota_of(limits: KeyLimits | None) -> QuotaSpec | None:
+    """Return the quota of a user. The rates have been checked."""
+    if limits is None:
+        return None
+    requests = parse_rate(limits.requests or "") or _NO_RATE
+    tokens = parse_rate(limits.tokens or "") or _NO_RATE
+    return QuotaSpec(limits.concurrency or 0, *requests, *tokens, limits.response_tokens)
+
+
+def parse_rate(text: str) -> tuple[int, float] | None:
+    """Return the number and the period in seconds of `60/min`; None if the text is no such rate."""
+    match = _RATE.fullmatch(text)
+    if match is None:
+        return None
+    count = float(match[1]) * _FACTORS[match[2] or ""]
+    return (int(count), _PERIODS_S[match[3]]) if 1 <= count <= RATE_MAX and count == int(count) else None
 
 
 def _revisions_of(root: Place, config: Config) -> frozenset[str] | None:

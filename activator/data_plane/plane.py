@@ -27,10 +27,14 @@ from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.overload import Overload
 from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.view import View
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
 from activator.data_plane.proxy.status_exchange import StatusOpener
+from activator.data_plane.quotas.messages import QuotaMessage
+from activator.data_plane.quotas.quotas import TICK_S as QUOTA_TICK_S
+from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
@@ -128,7 +132,9 @@ class DataPlane:
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.captures = CaptureRoom(self.wheel, now)
-        self.filters = FilterCatalogue(self.wheel, now, answers, self.captures, Rng(secrets.randbits(30)), self.failed)
+        self.quotas = Quotas(now)
+        filters_rng = Rng(secrets.randbits(30))
+        self.filters = FilterCatalogue(self.wheel, now, answers, self.captures, self.quotas, filters_rng, self.failed)
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
         self.registry = ConnectionRegistry(
@@ -166,16 +172,31 @@ class DataPlane:
             self._entry_sweep.arm()
         return self.server
 
-    def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage], None]) -> SharedLoads:
+    def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage | QuotaMessage], None]) -> SharedLoads:
         """Join a group of data planes, before anything is applied.
 
-        They share the slots of all revisions with a limit and, by `send`, the loads of all others and stored responses.
+        They share the slots of all revisions with a limit and, by `send`, the loads of all others, stored responses,
+        and the quotas of users.
         """
         assert not self.tables.throttlers, "the data plane has already been used"
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
         self.answer_links.join(member.number, send)
+        self.quotas.join(member.number, send)
+        self._tasks.repeat("quotas", QUOTA_TICK_S, self.quotas.tick)
         return self.loads
+
+    def adopt(self, view: View) -> None:
+        """Apply a view of the group."""
+        assert self.member is not None, "it has joined"
+        self.member.adopt(view)
+        self.quotas.adopt(view)
+
+    def allow_grants(self, allowed: bool) -> None:
+        """Allow or forbid that this member of the group grants what it owns."""
+        assert self.member is not None, "it has joined"
+        self.member.allow_grants(allowed)
+        self.quotas.allow_grants(allowed)
 
     def reconfigure(self, config: Config) -> None:
         """Apply new limits and trust settings (rule 2 of `settings.py`)."""
@@ -249,6 +270,7 @@ class DataPlane:
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
             users=self.filters.user_totals(),
+            user_rejections=self.quotas.rejections(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
             http2=registry.http2_statistics(),
         )

@@ -25,10 +25,8 @@ from msgspec.structs import replace
 
 _T = TypeVar("_T")
 
-PROTOCOL: Final = 3  # to be increased when two versions could misunderstand each other
-OLDEST_PROTOCOL: Final = (
-    3  # versions 1 and 2 identify themselves before any proof, and take the end of a link for that of a replica
-)
+PROTOCOL: Final = 4  # to be increased when two versions could misunderstand each other
+OLDEST_PROTOCOL: Final = 4  # earlier versions close a link that carries the quotas of users
 MAGIC: Final = "activator-members"
 NONCE_BYTES: Final = 32
 CODE_BYTES: Final = 16

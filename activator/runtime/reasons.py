@@ -134,6 +134,7 @@ class Reason(Enum):
     ADDRESS_NOT_ALLOWED = (
         "address_not_allowed", 403, _PERMISSION_DENIED, "this revision is not open to the client's address"
     )  # fmt: skip
+    QUOTA_EXCEEDED = "quota_exceeded", 429, _RESOURCE_EXHAUSTED, "the user has reached a limit"
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.
     QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "the queue of the revision is full", _ANY
@@ -144,6 +145,7 @@ class Reason(Enum):
     HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "the proxy has reached its limit of queued requests", _ANY
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "the proxy is overloaded", _RESPONSE
+    QUOTA_UNKNOWN = "quota_unknown", 503, _UNAVAILABLE, "the process that counts the user's requests cannot be reached"
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"

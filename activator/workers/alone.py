@@ -74,6 +74,7 @@ class OneWorker(Workers):
         peers.recorder = recorder_from_environment(member, self._now)
         peers.loads = self._data.join(member, peers.send)
         peers.answers = self._data.answer_links
+        peers.quotas = self._data.quotas
         self._group = group
         self._tasks.repeat("lent slots", MEMBER_TICK_S, member.tick)
         group.set_data_planes((MemberName(number, worker_place(seat_of(group.replica), 0)),))
@@ -82,7 +83,7 @@ class OneWorker(Workers):
         assert self._member is not None and self._peers is not None, "it has joined"
         if self._peers.recorder is not None:
             self._peers.recorder.adopted(view)
-        self._member.adopt(view)
+        self._data.adopt(view)
         self._peers.keep({member.number for member in view.members})
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
@@ -90,8 +91,7 @@ class OneWorker(Workers):
         self._peers.link(other, sock, Seal(keys))
 
     def allow_grants(self, allowed: bool) -> None:
-        assert self._member is not None, "it has joined"
-        self._member.allow_grants(allowed)
+        self._data.allow_grants(allowed)
 
     def ownership(self) -> tuple[int, int]:
         return (0, 0) if self._member is None else self._member.ownership()

@@ -37,6 +37,7 @@ from activator.data_plane.ownership.messages import (
     WaitingRequest,
     Want,
 )
+from activator.data_plane.quotas.messages import QuotaMessage
 
 DecodeError = msgspec.DecodeError
 
@@ -85,6 +86,7 @@ _KINDS: Final[dict[str, Any]] = {
     )
 }
 
+_STRUCTS: Final = PodLoads | AnswerQuery | AnswerPart | QuotaMessage  # the messages that are structs
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _PACKED: Final = msgspec.msgpack.Decoder(tuple[list[int], list[float], list[str], list[list[Any]]])
 _PLAIN: Final = msgspec.msgpack.Decoder(list[list[Any]])
@@ -230,7 +232,7 @@ def made(parts: list[Any]) -> Any:
     name: str = parts[0] if parts and isinstance(parts[0], str) else ""
     shape = _SHAPES.get(name)
     if shape is None:
-        return msgspec.convert(parts, PodLoads | AnswerQuery | AnswerPart)
+        return msgspec.convert(parts, _STRUCTS)
     fields = msgspec.convert(parts[1:], shape)
     if name == "Want":
         return Want(fields[0], fields[1], WaitingRequest(*fields[2]))

@@ -1,7 +1,7 @@
 """A data plane's links to the other members.
 
 They carry the messages of throttlers (data_plane/ownership) and the loads of revisions without a limit
-(data_plane/loads).
+(data_plane/loads), stored responses, and the quotas of users.
 
 Rules
   1. The parent makes each link, and replaces a link that has ended while both ends are alive.
@@ -23,6 +23,7 @@ from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage
+from activator.data_plane.quotas.quotas import Quotas
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
 from activator.workers.trace import Recorder
@@ -57,6 +58,7 @@ class Peers:
         self.member: Member | None = None  # set before the first link
         self.loads: SharedLoads | None = None  # likewise
         self.answers: AnswerLinks | None = None  # likewise
+        self.quotas: Quotas | None = None  # likewise
         self.recorder: Recorder | None = None  # records all messages, if set
         self._unlinked = unlinked
         self._failed = failed
@@ -84,6 +86,8 @@ class Peers:
             self.loads.linked(worker)
         if self.answers is not None:
             self.answers.linked(worker)
+        if self.quotas is not None:
+            self.quotas.linked(worker)
 
     def send(self, worker: int, message: Any) -> None:
         """Send a message at the end of this turn, or drop it without a link: a new link starts with a full exchange."""
@@ -141,8 +145,11 @@ class Peers:
         elif isinstance(message, PodLoads):
             if self.loads is not None:
                 self.loads.receive(worker, message)
-        elif isinstance(message, AnswerQuery | AnswerPart) and self.answers is not None:
-            self.answers.receive(worker, message)
+        elif isinstance(message, AnswerQuery | AnswerPart):
+            if self.answers is not None:
+                self.answers.receive(worker, message)
+        elif self.quotas is not None:
+            self.quotas.receive(worker, message)
 
     def _lost(self, link: _Link) -> None:
         if self._links.get(link.number) is link:  # else another link has replaced it
@@ -163,6 +170,8 @@ class Peers:
                 self.loads.unlinked(worker)
             if self.answers is not None:
                 self.answers.unlinked(worker)
+            if self.quotas is not None:
+                self.quotas.unlinked(worker)
 
     def _flush(self) -> None:
         unsent = self._unsent

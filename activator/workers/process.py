@@ -261,6 +261,7 @@ class Serving:
         self.peers.recorder = recorder_from_environment(self._member, now)
         self.peers.loads = self.data.join(self._member, self.peers.send)
         self.peers.answers = self.data.answer_links
+        self.peers.quotas = self.data.quotas
         self._counter: RequestCounter | None = None  # set once Knative's metrics have been on
         self.telemetry = Telemetry(
             self.data.proxy,
@@ -289,12 +290,12 @@ class Serving:
         view = View(message.epoch, message.workers, frozenset(), unproven, message.follows, message.is_next)
         if self.peers.recorder is not None:
             self.peers.recorder.adopted(view)
-        self._member.adopt(view)
+        self.data.adopt(view)
         self.peers.keep({one.number for one in message.workers})
 
     def allow_grants(self, allowed: bool) -> None:
         """Allow or forbid that this member grants slots."""
-        self._member.allow_grants(allowed)
+        self.data.allow_grants(allowed)
 
     # --- listening sockets ---
 

@@ -28,6 +28,18 @@ from activator.data_plane.ownership.messages import (
     WaitingRequest,
     Want,
 )
+from activator.data_plane.quotas.messages import (
+    Level,
+    OwnQuota,
+    QuotaAsk,
+    QuotaCall,
+    QuotaEnd,
+    QuotaEnded,
+    QuotaLevel,
+    QuotaNoted,
+    QuotaReply,
+    QuotaState,
+)
 from activator.workers.frames import DecodeError, decode, encode, pack, unpack
 
 numbers = st.integers(0, 2**62)
@@ -41,6 +53,9 @@ waiting = ordinary | st.builds(
     *(times | st.just(float("inf")), times, names),
 )
 held = st.builds(HeldSlot, numbers, names, names)
+pairs = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
+levels = st.builds(Level, numbers, times, times, st.booleans())
+quotas = st.builds(OwnQuota, names, st.none() | levels, pairs, st.lists(numbers, max_size=3).map(tuple), pairs)
 said = st.one_of(
     st.builds(Register, *common, st.lists(held).map(tuple), st.lists(waiting).map(tuple)),
     st.builds(Registered, *common),
@@ -55,6 +70,14 @@ said = st.one_of(
     st.builds(Refused, *common, numbers, names, names),
     st.builds(Recall, *common),
     st.builds(Revoked, *common, numbers, names, names),
+    st.builds(QuotaCall, numbers, numbers),
+    st.builds(QuotaState, numbers, numbers, st.lists(quotas, max_size=3).map(tuple)),
+    st.builds(QuotaAsk, numbers, names, numbers, numbers),
+    st.builds(QuotaReply, numbers, names, numbers, names, times, numbers, times, numbers, times),
+    st.builds(QuotaEnd, numbers, names, numbers, st.integers(-(2**40), 2**40)),
+    st.builds(QuotaEnded, numbers, names, numbers),
+    st.builds(QuotaLevel, numbers, names, levels, times, times),
+    st.builds(QuotaNoted, numbers, names, times, times),
     st.just(PodLoads("ns/a#0", True, (PodLoad("pod", 3),))),
     st.just(AnswerQuery(1, "place", "GET", 0)),
     st.just(AnswerPart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")])),

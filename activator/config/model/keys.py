@@ -6,11 +6,26 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Secret, doc
+from activator.config.model.kinds import Positive, Secret, doc
 from activator.config.model.queueing import Level
 
 NO_KEY: Final = "none"  # in place of a key
 SHA256: Final = "sha256:"  # prefix of a key of which only the hash is known
+
+
+class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The limits of a user, over all its requests."""
+
+    concurrency: Annotated[Positive | None, doc("Requests at the same time; more are refused.", 2)] = None
+    requests: Annotated[
+        str | None, doc("Requests per `s`, `min`, `h` or `day`. What was used becomes free again evenly.", "60/min")
+    ] = None
+    tokens: Annotated[
+        str | None, doc("Tokens of prompts and responses per period; `k` and `M` multiply.", "1M/day")
+    ] = None
+    response_tokens: Annotated[
+        Positive, doc("Reserved for a response if the request has no `max_tokens`; settled at its end.", 500)
+    ] = 1_000
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -32,3 +47,4 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Level | None,
         doc("With `queue.discipline: priority`: the level of its requests. Not set: that of the header.", 5),
     ] = None
+    limits: Annotated[KeyLimits | None, doc("Its quota, which holds over all workers and replicas.")] = None

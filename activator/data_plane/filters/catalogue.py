@@ -21,11 +21,13 @@ from activator.data_plane.filters.knative import KnativeFilter
 from activator.data_plane.filters.no_wake import NoWake
 from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
+from activator.data_plane.filters.quota_limits import QuotaLimits
 from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.data_plane.headers.knative import KnativeDialect
+from activator.data_plane.quotas.quotas import Quotas
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.plugins import PluginError
 from activator.runtime.secret_text import read_secret, without_secrets
@@ -44,6 +46,7 @@ class FilterCatalogue:
         now: Now,
         answers: AnswerStore | None,
         captures: CaptureRoom,
+        quotas: Quotas,
         rng: Rng,
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -51,10 +54,12 @@ class FilterCatalogue:
         self._now = now
         self._answers = answers
         self._captures = captures
+        self._quotas = quotas
         self._rng = rng
         self._on_error = on_error
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
         self._keys: Keys | None = None  # set if there are users
+        self._limits: QuotaLimits | None = None  # set if one of them has limits
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
 
     def speak_knative(self, cluster_domain: str, passes_through: bool, unhealthy: Callable[[bytes], str]) -> bool:
@@ -69,6 +74,8 @@ class FilterCatalogue:
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
         self._keys = None if specs is None else Keys(specs, {} if self._keys is None else self._keys.totals())
+        self._quotas.set_users(specs or ())
+        self._limits = QuotaLimits(self._quotas, self._now) if self._quotas.quotas else None
         self._share()
 
     def user_totals(self) -> dict[str, tuple[int, int, int]]:
@@ -110,7 +117,7 @@ class FilterCatalogue:
         return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _share(self) -> None:
-        self.shared = tuple([one for one in (self._knative, self._keys) if one is not None])
+        self.shared = tuple([one for one in (self._knative, self._keys, self._limits) if one is not None])
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""

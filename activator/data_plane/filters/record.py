@@ -67,10 +67,7 @@ class Record(Filter):
             if fields.get(_QUEUE_TIME) is not None:
                 fields = fields.without(frozenset([_QUEUE_TIME]))
             head.headers = fields.with_line(b"Activator-Queue-Time", b"%.6f" % wait_s)
-            kind = _searched_kind(head) if request.head.method == b"POST" and head.status < 400 else b""
-            if kind:
-                usage = request.usage = Usage()
-                request.watch(UsageWatch(usage, kind, self._now))
+            count_tokens(request, head, self._now)
         capture = request.capture
         if capture is not None:
             capture.add_response_head(b"%d%b" % (head.status, head.headers.block))
@@ -80,7 +77,8 @@ class Record(Filter):
         if throttler is None or request.is_handed_over:
             return
         counters = throttler.counters
-        _count_tokens(request, counters)
+        if self._spec.tokens:
+            _add_tokens(request, counters)
         last = counters.last_requests
         if last is None:
             return
@@ -129,7 +127,16 @@ class UsageWatch(BodyWatcher):
         return has_event or not is_comment(rest)
 
 
-def _count_tokens(request: Exchange, counters: RevisionCounters) -> None:
+def count_tokens(request: Exchange, head: ResponseHead, now: Now) -> None:
+    """Search the response for the tokens that the pod reports (rule 1), if that is not done already."""
+    if request.usage is None and request.head.method == b"POST" and head.status < 400:
+        kind = _searched_kind(head)
+        if kind:
+            usage = request.usage = Usage()
+            request.watch(UsageWatch(usage, kind, now))
+
+
+def _add_tokens(request: Exchange, counters: RevisionCounters) -> None:
     usage = request.usage
     if usage is None:
         return

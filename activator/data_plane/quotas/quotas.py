@@ -19,7 +19,7 @@ from typing import Final, final
 
 from activator.config.specs import QuotaSpec, UserSpec
 from activator.data_plane.ownership.view import View
-from activator.data_plane.quotas.ledger import ADMITTED, UNKNOWN, Decision, Ledger
+from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, UNKNOWN, Decision, Ledger
 from activator.data_plane.quotas.messages import (
     Level,
     OwnQuota,
@@ -70,6 +70,7 @@ class Quota:
     """The quota of one user, and this member's requests."""
 
     def __init__(self, name: str, spec: QuotaSpec) -> None:
+        self.name = name
         self.key = key_of(name)
         self.spec = spec
         self.ledger: Ledger | None = None  # set at the owner
@@ -77,7 +78,7 @@ class Quota:
         self.asking: dict[int, Asked] = {}  # undecided
         self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
         self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
-        self.refused: dict[str, int] = {}  # requests, by the limit that refused them
+        self.rejected: dict[str, int] = {}  # requests, by the limit
 
 
 @final
@@ -141,9 +142,9 @@ class Quotas:
         """Return the quota of the user with this name; None without limits."""
         return self.quotas.get(key_of(name))
 
-    def refusals(self) -> dict[str, dict[str, int]]:
-        """Return the numbers of refused requests by limit, by key."""
-        return {key: quota.refused for key, quota in self.quotas.items()}
+    def rejections(self) -> dict[str, tuple[int, ...]]:
+        """Return the numbers of rejected requests for each of LIMITS, by the name of the user."""
+        return {quota.name: tuple([quota.rejected.get(one, 0) for one in LIMITS]) for quota in self.quotas.values()}
 
     # --- requests ---
 
@@ -155,7 +156,7 @@ class Quotas:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
         asked = Asked(quota, self._requests, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
-            asked.decision = _unknown()
+            self._decide(quota, asked, _unknown())
             return asked
         quota.asking[asked.number] = asked
         if quota.ledger is not None:
@@ -480,7 +481,7 @@ class Quotas:
 
     def _decide(self, quota: Quota, asked: Asked, decision: Decision) -> None:
         if decision.limit != ADMITTED:
-            quota.refused[decision.limit] = quota.refused.get(decision.limit, 0) + 1
+            quota.rejected[decision.limit] = quota.rejected.get(decision.limit, 0) + 1
         asked.decide(decision)
 
     # --- within ---
@@ -496,13 +497,13 @@ class Quotas:
         return member is not None and member.called == self._epoch() and member.called != 0
 
     def _call_all(self) -> None:
-        """Ask all members for their state."""
+        """Ask all members for their state, if this member owns a quota."""
         self._calls += 1
         for number in self._others:
             self._call(number)
 
     def _call(self, number: int) -> None:
-        if not self._members[number].is_linked:
+        if not self._members[number].is_linked or not self._ledgers():
             return
         self._send(number, QuotaCall(self._epoch(), self._calls))
         for quota in self.quotas.values():

@@ -29,6 +29,7 @@ from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
 USER_TOKEN_KINDS = ("prompt", "completion")
+USER_LIMITS = ("concurrency", "requests", "tokens", "unknown")
 
 
 class Program(NamedTuple):
@@ -56,6 +57,14 @@ def _user_tokens(program: Program) -> list[Row]:
         ((name, kind), float(count))
         for name, totals in sorted(program.data.users.items())
         for kind, count in zip(USER_TOKEN_KINDS, totals[1:], strict=True)
+    ]
+
+
+def _user_rejections(program: Program) -> list[Row]:
+    return [
+        ((name, limit), float(count))
+        for name, counts in sorted(program.data.user_rejections.items())
+        for limit, count in zip(USER_LIMITS, counts, strict=True)
     ]
 
 
@@ -128,6 +137,14 @@ CLIENTS: tuple[Family[Program], ...] = (
         _user_tokens,
         ("user", "kind"),
         ((), USER_TOKEN_KINDS),
+    ),
+    Family(
+        "activator_user_rejections",
+        Kind.COUNTER,
+        "Requests rejected because of a limit of the user, or because its owner could not be asked (unknown).",
+        _user_rejections,
+        ("user", "limit"),
+        ((), USER_LIMITS),
     ),
     Family(
         "activator_overloaded_workers",

@@ -18,6 +18,7 @@ from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
+from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.streams import ClientStream, PodStream, PodUser
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.leases import Lease
@@ -290,13 +291,21 @@ class World:
         throttler.filters = self.catalogue().chain_of(throttler.key, throttler.spec.filters)
 
     def catalogue(self) -> FilterCatalogue:
-        made = FilterCatalogue(self.wheel, self.clock.now, self.answers, self.captures, Rng(1), self.errors.append)
+        made = FilterCatalogue(
+            self.wheel,
+            self.clock.now,
+            self.answers,
+            self.captures,
+            Quotas(self.clock.now),
+            Rng(1),
+            self.errors.append,
+        )
         made.shared = self.shared
         return made
 
-    def share(self, shared: Filter) -> None:
-        """Let all requests meet this filter, as the plane does."""
-        self.shared = (shared,)
+    def share(self, *shared: Filter) -> None:
+        """Let all requests meet these filters, as the plane does."""
+        self.shared = shared
         self.proxy.filters = FilterChain((), self.shared)
         self.filter(self.throttler)
 

@@ -52,7 +52,7 @@ def test_requests_become_free_evenly() -> None:
     assert alone.ask() == (REQUESTS, 1.0)
     alone.now_s += 3600.0
     assert [alone.ask()[0] for _ in range(61)].count(ADMITTED) == 60, "no more than the limit is saved up"
-    assert alone.quota.refused == {REQUESTS: 4}
+    assert alone.quotas.rejections() == {"alice": (0, 4, 0, 0)}
 
 
 def test_tokens_are_reserved_and_settled() -> None:
@@ -196,6 +196,7 @@ def test_a_call_between_a_decision_and_its_reply() -> None:
     world.run(0.05)
     assert len(other.begun) == 1
     world.end(other, 1.0)
+    world.run(0.05)
     world.ask(other, "alice", 0)
     ledger = quota_of(owner).ledger
     assert ledger is not None

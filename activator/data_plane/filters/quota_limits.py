@@ -1,0 +1,173 @@
+"""The quotas of users: a request beyond one of its user's limits is refused before it starts anything.
+
+Rules
+  1. The tokens of a request are reserved when it arrives: those of its prompt by the size of its body, those of its
+     response as the body bounds them, or a configured number. At its end the reported tokens count. Without a report,
+     a response with a status below 400 counts as reserved, and another one as none.
+  2. A request that falls back, or that is answered later, is one request.
+  3. Responses have the fields `X-RateLimit-Limit-Requests`, `-Remaining-Requests` and `-Reset-Requests`, and the same
+     with `-Tokens`, as OpenAI's API; what others can take when the request is admitted.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Final, final
+
+from activator.codec.message import Fields, Headers, ResponseHead
+from activator.codec.token_bounds import response_bound
+from activator.config.specs import QuotaSpec
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.filters.record import count_tokens
+from activator.data_plane.headers.grpc import is_grpc
+from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Decision
+from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
+from activator.data_plane.users import Access
+from activator.runtime.clock import Now
+from activator.runtime.reasons import Reason
+from activator.runtime.units import KIB
+
+READ_BYTES: Final = 64 * KIB  # of a body that is searched for a bound; a longer one has none
+PROMPT_BYTES_PER_TOKEN: Final = 4
+HOLD_S: Final = 2.0 * ASK_MAX_S  # a decision comes earlier
+
+_FIELDS: Final = frozenset(
+    b"x-ratelimit-%b-%b" % (what, kind)
+    for what in (b"limit", b"remaining", b"reset")
+    for kind in (b"requests", b"tokens")
+)
+
+
+@final
+class QuotaLimits(Filter):
+    """The filter of all requests if a user has limits. It follows `Keys`, which sets the user."""
+
+    def __init__(self, quotas: Quotas, now: Now) -> None:
+        self._quotas = quotas
+        self._now = now
+        self._asked: dict[Access, Asked] = {}  # a request that another exchange continues keeps its `access`
+
+    # --- Filter ---
+
+    def on_request(self, request: Exchange) -> None:
+        access = request.access
+        user = None if access is None else access.user
+        quota = None if user is None else self._quotas.find(user.name)
+        if access is None or quota is None or access in self._asked:
+            return
+        tokens = 0
+        if quota.spec.tokens and request.head.method == b"POST":
+            if not request.gather(READ_BYTES) and not request.over:
+                return  # called again with the body
+            tokens = _reserved(request, quota.spec)
+        if request.over:
+            return
+        asked = self._asked[access] = self._quotas.ask(quota, tokens)
+        if asked.decision is None:
+            hold = request.hold(HOLD_S)
+            asked.decided = lambda: self._decided(request, asked, hold)
+        elif asked.decision.limit != ADMITTED:
+            _refuse(request, quota, asked.decision)
+
+    def on_response(self, request: Exchange, head: ResponseHead) -> None:
+        asked = self._asked_of(request)
+        if asked is None or asked.decision is None:
+            return
+        if asked.quota.spec.tokens:
+            count_tokens(request, head, self._now)
+        head.headers = _with_figures(head.headers, asked.quota.spec, asked.decision)
+
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
+        asked = self._asked_of(request)
+        decision = None if asked is None else asked.decision
+        if asked is None or decision is None or failure.reason not in {Reason.QUOTA_EXCEEDED, Reason.QUOTA_UNKNOWN}:
+            return
+        failure.retry_after_s = max(math.ceil(decision.wait_s), 1)
+        if failure.reason is Reason.QUOTA_EXCEEDED:
+            failure.fields = [*failure.fields, *_figures(asked.quota.spec, decision)]
+        if request.head.target.startswith(b"/v1/") and not is_grpc(request.head):
+            sentence = f"{failure.reason.sentence}: {failure.detail}"
+            kind = "tokens" if decision.limit == TOKENS else "requests"
+            error = {"message": sentence, "type": kind, "param": None, "code": "rate_limit_exceeded"}
+            failure.text = json.dumps({"error": error}).encode()
+            failure.content_type = b"application/json"
+
+    def on_end(self, request: Exchange) -> None:
+        access = request.access
+        if access is None or request.is_handed_over:
+            return
+        asked = self._asked.pop(access, None)
+        if asked is None:
+            return
+        tokens = None if request.usage is None else request.usage.tokens
+        if tokens is not None:
+            self._quotas.end(asked, tokens.prompt + tokens.completion)
+        else:
+            self._quotas.end(asked, asked.tokens if 0 < request.status < 400 else 0)
+
+    # --- within ---
+
+    def _asked_of(self, request: Exchange) -> Asked | None:
+        access = request.access
+        return None if access is None else self._asked.get(access)
+
+    def _decided(self, request: Exchange, asked: Asked, hold: int) -> None:
+        """Continue or refuse a request that was held."""
+        decision = asked.decision
+        if request.over or decision is None:
+            return
+        if decision.limit == ADMITTED:
+            request.proceed(hold)
+        else:
+            _refuse(request, asked.quota, decision)
+
+
+def _reserved(request: Exchange, spec: QuotaSpec) -> int:
+    """Return the tokens to reserve for a request, whose body has been received as far as it was asked for."""
+    length = request.head.content_length
+    body = request.body()
+    size = max(length, int(request.request_bytes))
+    bound = response_bound(body) if body is not None and request.request_done else None
+    return size // PROMPT_BYTES_PER_TOKEN + (spec.response_tokens if bound is None else bound)
+
+
+def _refuse(request: Exchange, quota: Quota, decision: Decision) -> None:
+    if decision.limit == UNKNOWN:
+        request.fail(Reason.QUOTA_UNKNOWN, "")
+        return
+    spec = quota.spec
+    if decision.limit == CONCURRENCY:
+        detail = f"{spec.concurrency} at the same time"
+    elif decision.limit == REQUESTS:
+        detail = f"{spec.requests} requests per {_period(spec.requests_period_s)}"
+    else:
+        detail = f"{spec.tokens} tokens per {_period(spec.tokens_period_s)}"
+    request.fail(Reason.QUOTA_EXCEEDED, detail)
+
+
+def _period(seconds: float) -> str:
+    return {1.0: "second", 60.0: "minute", 3600.0: "hour", 86400.0: "day"}[seconds]
+
+
+def _with_figures(fields: Fields, spec: QuotaSpec, decision: Decision) -> Fields:
+    """Return the fields of a response with those of its user's limits, in place of those of the pod."""
+    if any(fields.get(name) is not None for name in _FIELDS):
+        fields = fields.without(_FIELDS)
+    for name, value in _figures(spec, decision):
+        fields = fields.with_line(name, value)
+    return fields
+
+
+def _figures(spec: QuotaSpec, decision: Decision) -> Headers:
+    found: Headers = []
+    if spec.requests:
+        found.append((b"X-RateLimit-Limit-Requests", b"%d" % spec.requests))
+        found.append((b"X-RateLimit-Remaining-Requests", b"%d" % decision.requests_left))
+        found.append((b"X-RateLimit-Reset-Requests", b"%.3fs" % decision.requests_full_s))
+    if spec.tokens:
+        found.append((b"X-RateLimit-Limit-Tokens", b"%d" % spec.tokens))
+        found.append((b"X-RateLimit-Remaining-Tokens", b"%d" % decision.tokens_left))
+        found.append((b"X-RateLimit-Reset-Tokens", b"%.3fs" % decision.tokens_full_s))
+    return found

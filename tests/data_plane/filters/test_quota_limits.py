@@ -1,0 +1,305 @@
+"""The quotas of users as clients meet them: what is refused, how, and what a request takes in the end."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from activator.codec.message import Fields, RequestHead
+from activator.codec.token_bounds import response_bound
+from activator.config.model.keys import Key, KeyLimits
+from activator.config.model.kinds import Secret
+from activator.config.specs import FiltersSpec, RecordSpec
+from activator.config.user_keys import users_of
+from activator.data_plane.filters.keys import Keys
+from activator.data_plane.filters.quota_limits import QuotaLimits
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
+from activator.data_plane.quotas.ledger import LIMITS
+from activator.data_plane.quotas.messages import QuotaAsk, QuotaCall, QuotaMessage, QuotaReply
+from activator.data_plane.quotas.quotas import ASK_MAX_S, TICK_S, Quotas, key_of
+from activator.runtime.reasons import Reason
+from activator.telemetry.metrics.program_families import USER_LIMITS
+from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head, response_head
+from tests.data_plane.proxy.test_answers_later import SPEC, Later
+from tests.data_plane.proxy.test_fallback_revision import Two
+
+ALICE = "alice's-key-0"
+FIGURES = {
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-ratelimit-limit-tokens",
+    "x-ratelimit-remaining-tokens",
+    "x-ratelimit-reset-tokens",
+}
+
+
+def limited(world: World, **limits: Any) -> Quotas:
+    users = users_of([Key("alice", Secret(ALICE), limits=KeyLimits(**limits)), Key("free", Secret("free's-key"))])
+    quotas = Quotas(world.clock.now)
+    quotas.set_users(users)
+    world.share(Keys(users, {}), QuotaLimits(quotas, world.clock.now))
+    return quotas
+
+
+def shared(spec: dict[str, Any] | None = None, **limits: Any) -> tuple[World, Quotas]:
+    world = World(**{"key": "default/app", **(spec or {})})
+    return world, limited(world, **limits)
+
+
+def ask(key: str = ALICE, method: str = "GET", length: int = 0, target: str = "/") -> RequestHead:
+    head = request_head(method, length=length, X_Api_Key=key)
+    head.target = target.encode()
+    return head
+
+
+def tokens_left(quotas: Quotas) -> int:
+    quota = quotas.find("alice")
+    assert quota is not None and quota.ledger is not None and quota.ledger.tokens is not None
+    return quota.ledger.tokens.left(quotas._now())
+
+
+def figures(client: Client) -> dict[str, str]:
+    return {name: value for name, value in client.fields.items() if name.startswith("x-ratelimit")}
+
+
+def test_a_request_beyond_the_limit_is_refused_and_takes_nothing() -> None:
+    world, _ = shared(requests="2/min")
+    world.pod(limit=5)
+    for left in (1, 0):
+        exchange, client = world.begin(ask())
+        world.answer(exchange)
+        assert client.status == 200
+        assert figures(client) == {
+            "x-ratelimit-limit-requests": "2",
+            "x-ratelimit-remaining-requests": str(left),
+            "x-ratelimit-reset-requests": f"{60 - 30 * left}.000s",
+        }
+    before = world.throttler.counters.granted_total
+    _, client = world.begin(ask())
+    assert (client.status, client.reason) == (429, "quota_exceeded")
+    assert client.body == b"the user has reached a limit: 2 requests per minute\n"
+    assert client.fields["retry-after"] == "30" and figures(client)["x-ratelimit-remaining-requests"] == "0"
+    assert world.throttler.counters.granted_total == before
+    exchange, client = world.begin(ask("free's-key"))
+    world.answer(exchange)
+    assert client.status == 200 and not figures(client), "another user has no limits"
+    world.clock.pass_time(30.0)
+    exchange, client = world.begin(ask())
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()
+
+
+def test_a_pods_own_figures_are_replaced() -> None:
+    world, _ = shared(requests="2/min")
+    world.pod()
+    exchange, client = world.begin(ask())
+    head = response_head(200, 0)
+    head.headers = Fields.from_pairs([(name.title().encode(), b"pod") for name in FIGURES] + [(b"X-Other", b"stays")])
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_end([])
+    assert set(figures(client).values()) == {"2", "1", "30.000s"} and client.fields["x-other"] == "stays"
+
+
+def test_requests_of_openai_get_its_errors() -> None:
+    world, _ = shared(concurrency=1)
+    world.pod(limit=5)
+    first, _ = world.begin(ask(target="/v1/chat"))
+    _, client = world.begin(ask(target="/v1/chat"))
+    error = json.loads(client.body)["error"]
+    assert (client.status, error["type"], error["code"]) == (429, "requests", "rate_limit_exceeded")
+    assert error["message"] == "the user has reached a limit: 1 at the same time"
+    assert client.fields["retry-after"] == "1"
+    world.answer(first)
+    again, client = world.begin(ask(target="/v1/chat"))
+    world.answer(again)
+    assert client.status == 200
+    world.check_idle()
+
+
+@pytest.mark.parametrize("end", ["answered", "client", "pod", "queue"])
+def test_every_end_gives_the_slot_back(end: str) -> None:
+    world, quotas = shared(concurrency=1)
+    if end != "queue":
+        world.pod()
+    exchange, _ = world.begin(ask())
+    match end:
+        case "answered":
+            world.answer(exchange)
+        case "client" | "queue":
+            exchange.client_gone()
+        case "pod":
+            at_pod(exchange).response_head(response_head(200, 10))
+            at_pod(exchange).pod_failed(Reason.POD_CLOSED, "", False)
+    quota = quotas.find("alice")
+    assert quota is not None and not quota.open and not quota.asking
+
+
+def body_of(**members: Any) -> bytes:
+    return json.dumps({"model": "m", **members}).encode()
+
+
+def send(world: World, body: bytes) -> tuple[Any, Client]:
+    client = Client()
+    exchange = world.proxy.open(ask(method="POST", length=len(body)), client)
+    exchange.begin()
+    exchange.request_body(body)
+    exchange.request_end([])
+    world.clock.turn()
+    return exchange, client
+
+
+def reply(exchange: Any, status: int, body: bytes, kind: str = "application/json") -> None:
+    head = response_head(status, len(body))
+    head.headers = Fields.from_pairs([(b"Content-Type", kind.encode())])
+    at_pod(exchange).response_head(head)
+    at_pod(exchange).response_body(body)
+    at_pod(exchange).response_end([])
+
+
+@pytest.mark.parametrize("record", [None, RecordSpec()])
+def test_tokens_are_reserved_by_the_request_and_settled_by_the_response(record: RecordSpec | None) -> None:
+    spec = {"filters": FiltersSpec(record=record), "held_bytes": 10_000, "held_body_bytes": 5_000}
+    world, quotas = shared(spec, tokens="1000/day", response_tokens=300)
+    world.pod(limit=5)
+    body = body_of(max_tokens=100)
+    exchange, client = send(world, body)
+    assert tokens_left(quotas) == 1000 - 100 - len(body) // 4
+    reply(exchange, 200, body_of(usage={"prompt_tokens": 7, "completion_tokens": 20}))
+    assert tokens_left(quotas) == 973 and client.fields["x-ratelimit-limit-tokens"] == "1000"
+    exchange, _ = send(world, body_of())
+    assert tokens_left(quotas) == 973 - 300 - len(body_of()) // 4
+    reply(exchange, 500, b"{}")
+    assert tokens_left(quotas) == 973, "a failure took nothing"
+    exchange, _ = send(world, body_of(max_tokens=50))
+    reply(exchange, 200, b"text", "text/plain")
+    assert tokens_left(quotas) == 973 - 50 - len(body_of(max_tokens=50)) // 4, "without a report, what was reserved"
+    world.check_idle()
+
+
+def test_a_request_that_reserves_more_than_there_is_waits_for_all_of_it() -> None:
+    world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day")
+    world.pod(limit=5)
+    exchange, client = send(world, body_of(max_tokens=10**9))
+    assert tokens_left(quotas) == 0
+    reply(exchange, 200, body_of(usage={"prompt_tokens": 0, "completion_tokens": 1500}))
+    _, client = send(world, body_of(max_tokens=1))
+    assert client.status == 429 and b"1000 tokens per day" in client.body
+    assert int(client.fields["retry-after"]) > 43_200, "what was taken beyond the limit has to become free, too"
+
+
+def test_a_request_that_falls_back_or_is_answered_later_counts_once() -> None:
+    two = Two()
+    quotas = limited(two, requests="10/min")
+    two.filter(two.second)
+    two.second_pod()
+    pools = [two.pod(f"p{number}", connects=False) for number in (1, 2, 3)]
+    exchange, _ = two.begin(ask())
+    for _ in pools:
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
+        two.clock.turn()
+    assert two.second.table.in_flight == 1
+    quota = quotas.find("alice")
+    assert quota is not None and quota.ledger is not None and quota.ledger.requests is not None
+    assert quota.ledger.requests.taken == 1.0
+    later = Later(SPEC)
+    quotas = limited(later, requests="10/min", concurrency=1)
+    later.pod()
+    client = later.post(X_Api_Key=ALICE)
+    quota = quotas.find("alice")
+    assert quota is not None and client.status == 202 and len(quota.open) == 1, "it goes on"
+
+
+class Owned:
+    """A data plane whose quotas another member owns, which the test plays."""
+
+    def __init__(self, **limits: Any) -> None:
+        self.world = World(key="default/app")
+        self.sent: list[QuotaMessage] = []
+        self.quotas = Quotas(self.world.clock.now)
+        self.quotas.join(1, lambda member, message: self.sent.append(message))
+        members = (MemberName(1, 1), MemberName(2, 2))
+        while View(1, members).owner_of(key_of("alice")) != 2:
+            members = (members[0], MemberName(2, members[1].place + 1))
+        self.quotas.adopt(View(1, members))
+        users = users_of([Key("alice", Secret(ALICE), limits=KeyLimits(**limits))])
+        self.quotas.set_users(users)
+        self.world.share(Keys(users, {}), QuotaLimits(self.quotas, self.world.clock.now))
+        self.quotas.linked(2)
+        self.quotas.receive(2, QuotaCall(1, 1))
+
+    def reply(self, limit: str) -> None:
+        asked = next(one for one in reversed(self.sent) if isinstance(one, QuotaAsk))
+        self.quotas.receive(2, QuotaReply(1, asked.key, asked.number, limit, 2.5, 3, 4.0, 0, 0.0))
+
+
+@pytest.mark.parametrize("limit", ["", "requests"])
+def test_a_decision_of_another_member(limit: str) -> None:
+    owned = Owned(requests="5/min")
+    owned.world.pod()
+    exchange, client = owned.world.begin(ask())
+    assert owned.world.throttler.counters.granted_total == 0, "it waits for the decision"
+    owned.reply(limit)
+    if limit:
+        assert (client.status, client.fields["retry-after"]) == (429, "3")
+    else:
+        owned.world.clock.turn()
+        owned.world.answer(exchange)
+        assert client.status == 200 and figures(client)["x-ratelimit-remaining-requests"] == "3"
+    owned.world.check_idle()
+
+
+def test_a_client_that_leaves_before_the_decision() -> None:
+    owned = Owned(concurrency=1)
+    owned.world.pod()
+    exchange, _ = owned.world.begin(ask())
+    exchange.client_gone()
+    owned.reply("")
+    quota = owned.quotas.find("alice")
+    assert quota is not None and not quota.open and not quota.asking
+    owned.world.check_idle()
+
+
+def test_without_a_decision_the_request_is_refused() -> None:
+    owned = Owned(requests="5/min")
+    owned.world.pod()
+    _, client = owned.world.begin(ask(target="/v1/chat"))
+    for _ in range(round(ASK_MAX_S / TICK_S) - 1):
+        owned.world.clock.pass_time(TICK_S)
+        owned.quotas.tick()
+        assert client.status == 0
+    owned.world.clock.pass_time(TICK_S)
+    owned.quotas.tick()
+    assert (client.status, client.reason, client.fields["retry-after"]) == (503, "quota_unknown", "1")
+    assert json.loads(client.body)["error"]["code"] == "rate_limit_exceeded"
+    owned.world.check_idle()
+
+
+@pytest.mark.parametrize(
+    ("body", "bound"),
+    [
+        (b'{"max_tokens": 5}', 5),
+        (b'{"max_tokens": 5, "max_completion_tokens": 7}', 7),
+        (b'{"max_output_tokens": 5}', 5),
+        (b'{"n_predict": -1}', None),
+        (b'{"max_tokens": 5.5}', None),
+        (b'{"max_tokens": "5"}', None),
+        (b'{"max_tokens": null, "messages": [{"max_tokens": 3}]}', None),
+        (b'{"max_tokens": 99999999999999999999999999}', 1_000_000_000),
+        (b"[1]", None),
+        (b"{", None),
+        (b"\xff\xfe", None),
+        (b"[" * 60_000, None),
+        (b"", None),
+    ],
+)
+def test_the_bound_of_a_request(body: bytes, bound: int | None) -> None:
+    assert response_bound(body) == bound
+
+
+def test_metrics_name_the_limits() -> None:
+    assert USER_LIMITS == LIMITS
