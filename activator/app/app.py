@@ -206,10 +206,10 @@ class App:
         workers = self.workers
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
-        self._rights.begin(users_of(self.config.keys))
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
+        self._rights.begin(users_of(self.config.keys))  # after it has joined: a single data plane owns its quotas
         await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()

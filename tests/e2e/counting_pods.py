@@ -81,6 +81,7 @@ class CountingPods:
     def __init__(self, count: int, takes_s: float) -> None:
         self.takes_s = takes_s
         self.answered = 0
+        self.began_total = 0
         self.most = 0  # at one pod at one time
         self.addresses: list[str] = []
         self.connections: set[CountingPod] = set()
@@ -112,6 +113,7 @@ class CountingPods:
         self._loop.call_soon_threadsafe(answer)
 
     def began(self, port: int, connection: CountingPod) -> None:
+        self.began_total += 1
         there = self._open[port]
         there[connection] = None
         if len(there) > self.most:

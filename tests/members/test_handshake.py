@@ -155,13 +155,13 @@ def test_another_group_and_another_program_are_refused() -> None:
 def test_an_old_version_is_refused_and_both_sides_know_why() -> None:
     """The first frame of versions 1 and 2 named the replica; the answer had a code over it."""
     former = msgspec.msgpack.encode(["greeting", "activator-members", 2, 1, os.urandom(32), ONE, 0])
-    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 3 to 3: stop all"):
+    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 4 to 4: stop all"):
         Listener(KEY, "edge").take_opening(former, os.urandom(32))
-    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 3 to 3") as error:
-        dialer().take_challenge(msgspec.msgpack.encode(["refusal", 2, "version 3 of the protocol is not spoken here"]))
+    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 4 to 4") as error:
+        dialer().take_challenge(msgspec.msgpack.encode(["refusal", 2, "version 4 of the protocol is not spoken here"]))
     assert not isinstance(error.value, NotWantedError), "it is logged and counted"
     shown = msgspec.msgpack.decode(dialer().opening)
-    assert shown[:4] == ["greeting", "activator-members", 3, 3] and len(shown) == 7, "a former version can read it"
+    assert shown[:4] == ["greeting", "activator-members", 4, 4] and len(shown) == 7, "a former version can read it"
     assert shown[5] == ["", 0, 0, "", ["", 0, 0]]
 
 

@@ -14,7 +14,16 @@ import msgspec
 import pytest
 
 from activator.members import mesh as mesh_module
-from activator.members.handshake import Dialer, Greeting, HandshakeError, NotWantedError, Party, Process, Seal
+from activator.members.handshake import (
+    PROTOCOL,
+    Dialer,
+    Greeting,
+    HandshakeError,
+    NotWantedError,
+    Party,
+    Process,
+    Seal,
+)
 from activator.members.mesh import HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX, Connection, Mesh, VacantError, split
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
@@ -227,7 +236,9 @@ def test_a_member_of_a_former_version_gets_a_refusal_that_it_can_read() -> None:
         await loop.sock_sendall(sock, struct.pack("<I", len(former)) + former)
         said = await loop.sock_recv(sock, 4096)
         tag, version, reason = msgspec.msgpack.decode(said[4:])
-        assert (tag, version) == ("refusal", 3) and reason.startswith("version 2 of the protocol is not spoken here")
+        assert (tag, version) == ("refusal", PROTOCOL) and reason.startswith(
+            "version 2 of the protocol is not spoken here"
+        )
         sock.close()
 
     run(story)

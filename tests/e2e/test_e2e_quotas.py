@@ -1,0 +1,160 @@
+"""The quotas of users over workers and replicas, as clients and pods count them, while members are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.counting_pods import CountingPods
+from tests.e2e.http_client import Answer, CutShortError, ask, request
+from tests.e2e.load import Load, limited
+from tests.e2e.running import SERVING, Activator, configured, eventually, process_revision
+from tests.e2e.test_e2e_members import Replicas
+from tests.e2e.test_e2e_workers import counter, pids
+
+KEY = "alices-secret-key"
+BOB = "bobs-secret-key"
+ASKS = request(headers=f"X-Api-Key: {KEY}\r\n")
+LIMIT = 160  # requests a day: none of them becomes free again during a test
+SLACK = LIMIT // 16  # what a member that takes over counts in addition
+
+
+def keys(**limits: Any) -> list[dict[str, Any]]:
+    return [{"name": "alice", "key": KEY, "limits": limits}, {"name": "bob", "key": BOB}]
+
+
+class Seen:
+    """The answers of a load, by status, and the requests without one."""
+
+    def __init__(self, addresses: list[str], clients: int) -> None:
+        self.statuses: Counter[int] = Counter()
+        self.cut = 0
+        self.refusals: set[tuple[str, str]] = set()
+        self._load = Load(addresses, clients, ASKS, self._seen)
+
+    def run(self, meanwhile: Callable[[], Any]) -> None:
+        asyncio.run(self._load.run(meanwhile))
+
+    def reaches(self, status: int, count: int) -> None:
+        eventually(lambda: self.statuses[status] >= count, f"{count} times {status}, not {self.statuses}")
+
+    def _seen(self, answer: Answer | CutShortError, took_s: float) -> None:
+        if isinstance(answer, CutShortError):
+            self.cut += 1
+            return
+        self.statuses[answer.status] += 1
+        if answer.status != 200:
+            self.refusals.add((answer.reason, answer.header("x-ratelimit-remaining-requests")))
+
+
+def kill_workers(activator: Activator) -> Callable[[], None]:
+    return lambda: os.kill(random.choice(pids(activator)), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("members", ["workers", "replicas"])
+def test_a_limit_of_requests_holds_while_members_are_killed(
+    run_activator: RunActivator, tmp_path: Path, members: str
+) -> None:
+    clients, kills = 12, 3
+    with CountingPods(2, 0.002) as pods:
+        revisions = [limited(pods.addresses, 5)]
+        if members == "workers":
+            activator = run_activator(configured(revisions, keys=keys(requests=f"{LIMIT}/day"), workers=4))
+            activator.may_log_errors = True
+            addresses = [activator.address]
+            kill = kill_workers(activator)
+        else:
+            replicas = Replicas(run_activator, tmp_path, 3, revisions, keys=keys(requests=f"{LIMIT}/day"))
+            replicas.start_all()
+            addresses = replicas.addresses
+
+            def kill() -> None:
+                index = random.choice(list(replicas.running))
+                replicas.kill(index)
+                replicas.start(index)
+                replicas.wait_together()
+
+        seen = Seen(addresses, clients)
+
+        def kill_some() -> None:
+            for at in range(1, kills + 1):
+                seen.reaches(200, at * 10)
+                kill()
+            seen.reaches(429, 500)
+
+        seen.run(kill_some)
+        assert seen.refusals <= {("quota_exceeded", "0"), ("quota_unknown", "")}, seen.refusals
+        # Each takeover counts the slack, and what was asked in that moment may count as used.
+        assert LIMIT - kills * (SLACK + clients) <= pods.began_total <= LIMIT, (pods.began_total, seen.statuses)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_without_disturbance_all_of_a_limit_is_used(run_activator: RunActivator, workers: int) -> None:
+    with CountingPods(2, 0.002) as pods:
+        made = configured([limited(pods.addresses, 5)], keys=keys(requests=f"{LIMIT}/day"), workers=workers)
+        activator = run_activator(made)
+        seen = Seen([activator.address], 12)
+        seen.run(lambda: seen.reaches(429, 300))
+        assert pods.began_total == seen.statuses[200] == LIMIT and set(seen.statuses) == {200, 429}
+        rejected = seen.statuses[429]
+        eventually(lambda: counter(activator, "activator_user_rejections_total") == rejected)
+        answer = ask(activator.address, request(headers=f"X-Api-Key: {BOB}\r\n"))
+        assert answer.status == 200 and not answer.header("x-ratelimit-limit-requests")
+
+
+def test_requests_at_the_same_time_over_all_workers(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.02) as pods:
+        made = configured([limited(pods.addresses, 10)], keys=keys(concurrency=3), workers=4)
+        activator = run_activator(made)
+        activator.may_log_errors = True
+        seen = Seen([activator.address], 16)
+
+        def kill_some() -> None:
+            for at in range(1, 4):
+                seen.reaches(200, at * 60)
+                kill_workers(activator)()
+            seen.reaches(200, 300)
+
+        seen.run(kill_some)
+        assert pods.most <= 3 and seen.refusals <= {("quota_exceeded", ""), ("quota_unknown", "")}
+
+
+def test_a_reload_changes_limits(run_activator: RunActivator, tmp_path: Path) -> None:
+    with CountingPods(1, 0.0) as pods:
+        path = tmp_path / "a.json"
+
+        def write(limits: dict[str, Any]) -> None:
+            made = configured([limited(pods.addresses, 5)], keys=keys(**limits), workers=2)
+            path.write_text(json.dumps(made))
+
+        write({"requests": "5/day"})
+        activator = run_activator(arguments=["-c", str(path)])
+        statuses = [ask(activator.address, ASKS).status for _ in range(7)]
+        assert statuses == [200] * 5 + [429] * 2
+        write({"requests": "8/day"})
+        activator.signal(signal.SIGHUP)
+        eventually(lambda: ask(activator.address, ASKS).status == 200)
+        assert [ask(activator.address, ASKS).status for _ in range(4)] == [200, 200, 429, 429]
+
+
+def test_a_request_beyond_a_limit_starts_nothing(run_activator: RunActivator) -> None:
+    model = {**process_revision(SERVING), "name": "model", "hosts": ["model.test"]}
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5), model], keys=keys(requests="1/day")))
+        assert ask(activator.address, ASKS).status == 200
+        fields = f"X-Api-Key: {KEY}\r\n"
+        answer = ask(activator.address, request("/v1/chat", "POST", host="model.test", headers=fields, body=b"{}"))
+        error = json.loads(answer.body)["error"]
+        assert (answer.status, answer.reason, error["code"]) == (429, "quota_exceeded", "rate_limit_exceeded")
+        assert 80_000 < int(answer.header("retry-after")) <= 86_400
+        assert activator.revision("model")["slots"] == []
