@@ -95,11 +95,15 @@ def is_legal(state: int, event: str, to: int) -> bool:
 
 
 def as_markdown() -> str:
-    """Return the table for the documentation."""
-    lines = ["| state | event | becomes | why |", "|---|---|---|---|"]
+    """Return the table for the documentation, with one line for all states that an event changes alike."""
+    alike: dict[tuple[str, frozenset[int], str], list[Transition]] = {}
     for one in TRANSITIONS:
-        to = ", ".join(_name(state) for state in one.to)
-        lines.append(f"| {_name(one.state)} | {one.event} | {to} | {one.why} |")
+        alike.setdefault((one.event, frozenset(one.to), one.why), []).append(one)
+    lines = ["| state | event | becomes | why |", "|---|---|---|---|"]
+    for (event, _, why), ones in alike.items():
+        states = ", ".join(_name(one.state) for one in ones)
+        to = ", ".join(_name(state) for state in ones[0].to)
+        lines.append(f"| {states} | {event} | {to} | {why} |")
     return "\n".join(lines) + "\n"
 
 
