@@ -203,6 +203,7 @@ def test_control_plane_labels_name_nobody() -> None:
             "reason",
             "step",
             "user",
+            "limit",
             "version",
             "compiled",
             "outcome",
