@@ -14,6 +14,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -64,6 +65,7 @@ from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.app.quota_file import QuotaFile
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
     from activator.telemetry.request_hooks import RequestHooks
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
 
 STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
+QUOTA_SAVE_INTERVAL_S: Final = 2.0  # between two writes of the use of quotas
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether it has failed for too long
 
 log = logging.getLogger("activator")
@@ -200,6 +203,7 @@ class App:
         self._is_pending = False  # a source has yet to list its revisions
         self._rights = UserRights(channel.send_command, self.control.settle, self._tasks.start)
         self.membership: Membership | None = None
+        self._quotas: QuotaFile | None = None  # set if their use is kept
 
     async def start(self) -> None:
         """Bind the listeners and begin to serve. Raises StartError."""
@@ -209,7 +213,13 @@ class App:
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
-        self._rights.begin(users_of(self.config.keys))  # after it has joined: a single data plane owns its quotas
+        users = users_of(self.config.keys)
+        if self.config.state:
+            from activator.app.quota_file import QuotaFile  # SQLite takes memory
+
+            self._quotas = QuotaFile(self.config.state, time.time)
+            users = self._quotas.with_use(users)
+        self._rights.begin(users)  # after it has joined: a single data plane owns its quotas
         await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
@@ -245,6 +255,8 @@ class App:
         self._tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
         if self.config.admin_address:
             self._tasks.keep_running("history", self.history.step)
+        if self._quotas is not None:
+            self._tasks.keep_running("state", partial(self._save_quotas, self._quotas))
         _calm_the_collector()
         self._notify_ready()
         for address in unused():
@@ -276,6 +288,8 @@ class App:
         log.info("draining")
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
+        if self._quotas is not None:
+            await self._close_quotas(self._quotas)
         await self.workers.close()
         if self.membership is not None:
             await self.membership.close()
@@ -287,6 +301,15 @@ class App:
         if self._exit_code:
             return self._exit_code
         return EXIT_FINE if finished else EXIT_CUT
+
+    async def _save_quotas(self, file: QuotaFile) -> None:
+        await pause(QUOTA_SAVE_INTERVAL_S)
+        await self.workers.gather_statistics()
+        await file.save(self.workers.counts().data.user_use)
+
+    async def _close_quotas(self, file: QuotaFile) -> None:
+        await self.workers.gather_statistics()
+        await file.close(self.workers.counts().data.user_use)
 
     def reload(self) -> list[str]:
         """Read the file again and apply it; an invalid file changes nothing. Return the problems, if any."""

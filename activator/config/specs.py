@@ -408,6 +408,7 @@ class UserSpec(msgspec.Struct, frozen=True):
     revisions: tuple[str, ...] | None  # namespace/name; None: all
     level: int = NO_LEVEL  # in queues with the discipline `priority`
     quota: QuotaSpec | None = None  # None: no limits
+    used: tuple[float, float] | None = None  # requests and tokens of the quota, used before the program started
 
 
 def key_of(name: str) -> str:

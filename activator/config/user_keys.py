@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Final
 
 import msgspec
@@ -19,7 +20,7 @@ from activator.runtime.secret_text import read_secret
 KEYS_MAX: Final = 1_000  # each has a time series
 KEY_CHARACTERS_MIN: Final = 8  # shorter ones can be guessed
 
-RATE_MAX: Final = 10**12  # per period
+RATE_MAX: Final = 10**9  # per period
 
 _FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
 _PERIODS_S: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
@@ -117,7 +118,7 @@ def parse_rate(text: str) -> tuple[int, float] | None:
     match = _RATE.fullmatch(text)
     if match is None:
         return None
-    count = float(match[1]) * _FACTORS[match[2] or ""]
+    count = Decimal(match[1]) * _FACTORS[match[2] or ""]
     return (int(count), _PERIODS_S[match[3]]) if 1 <= count <= RATE_MAX and count == int(count) else None
 
 

@@ -28,7 +28,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.waiters import Waiter
 from activator.data_plane.usage import Usage
-from activator.data_plane.users import Access
+from activator.data_plane.users import Access, Admission
 from activator.runtime.clock import Deadline
 from activator.runtime.reasons import Reason
 
@@ -87,6 +87,7 @@ class Exchange(Deadline):
         self.reason: Reason | None = None  # why it ended without a complete response of its pod
         self.is_quiet: bool = False  # it starts no pod, and does not count as activity
         self.access: Access | None = None  # its users, if keys are required
+        self.admission: Admission | None = None  # set if its user has limits
         self.destination: str | None = None  # revision key set by a filter; empty: determined by the host
         self.is_detached: bool = False  # its client does not wait for the response
         self.is_handed_over: bool = False  # another exchange continues the request, and counts it

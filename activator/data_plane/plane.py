@@ -270,6 +270,7 @@ class DataPlane:
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
             users=self.filters.user_totals(),
+            user_use=self.quotas.use(),
             user_rejections=self.quotas.rejections(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
             http2=registry.http2_statistics(),

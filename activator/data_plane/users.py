@@ -17,6 +17,10 @@ class UserTotals:
         self.completion_tokens: int = 0
 
 
+class Admission:
+    """What a request has asked of its user's quota (quotas/quotas.py)."""
+
+
 @final
 class User:
     """A user's rights. `totals`: those of all users of this name, before and after a reload."""

@@ -145,7 +145,7 @@ class Reason(Enum):
     HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "the proxy has reached its limit of queued requests", _ANY
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "the proxy is overloaded", _RESPONSE
-    QUOTA_UNKNOWN = "quota_unknown", 503, _UNAVAILABLE, "the process that counts the user's requests cannot be reached"
+    QUOTA_UNKNOWN = "quota_unknown", 503, _UNAVAILABLE, "the quota of the user could not be checked"
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"

@@ -27,6 +27,7 @@ GAUGES: Final = _TABLE | {
     "queued", "gathering", "delivering", "held_bytes", "cannot_start", "in_flight", "connections", "tunnels",
     "client_connections", "handshakes", "exchanges", "held_requests", "file_bytes", "answers", "answer_bytes",
     "streams", "resident_bytes", "owned", "held", "overload",
+    "user_use",
 }  # fmt: skip
 
 

@@ -55,7 +55,7 @@ def key_problems(keys: str, revision: str = "") -> list[str]:
         ("{name: a, key: 'sha256:abc'}", ["keys[0].key: after `sha256:`, 64 hex digits are required"]),
         ("{name: a, key: 'env:NOT_SET_HERE'}", ["keys[0].key: the environment variable NOT_SET_HERE is not"]),
         ("{name: a, key: 'file:/nowhere'}", ["keys[0].key: the file /nowhere cannot be read"]),
-        ("{name: a, key: 12345678, limits: {concurrency: 2, requests: 60/min, tokens: 1.5M/day}}", []),
+        ("{name: a, key: 12345678, limits: {concurrency: 2, requests: 60/min, tokens: 1.001M/day}}", []),
         ("{name: a, key: 12345678, limits: {}}", ["keys[0].limits: it needs at least one of `concurrency`"]),
         ("{name: a, key: 12345678, limits: {requests: 60}}", ['keys[0].limits.requests: found "60", expected a numbe']),
         (

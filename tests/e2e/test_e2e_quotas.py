@@ -6,7 +6,10 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
+import sqlite3
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -158,3 +161,30 @@ def test_a_request_beyond_a_limit_starts_nothing(run_activator: RunActivator) ->
         assert (answer.status, answer.reason, error["code"]) == (429, "quota_exceeded", "rate_limit_exceeded")
         assert 80_000 < int(answer.header("retry-after")) <= 86_400
         assert activator.revision("model")["slots"] == []
+
+
+@pytest.mark.parametrize(("workers", "end"), [(1, signal.SIGTERM), (3, signal.SIGTERM), (1, signal.SIGKILL)])
+def test_what_is_used_outlasts_the_program(
+    run_activator: RunActivator, tmp_path: Path, workers: int, end: signal.Signals
+) -> None:
+    state = str(tmp_path / "state.db")
+    with CountingPods(1, 0.0) as pods:
+        made = configured([limited(pods.addresses, 5)], keys=keys(requests="9/day"), workers=workers, state=state)
+        activator = run_activator(made)
+        assert [ask(activator.address, ASKS).status for _ in range(6)] == [200] * 6
+        if end == signal.SIGKILL:
+            eventually(lambda: read_use(state) > 5.9)
+        activator.signal(end)
+        activator.process.wait(20.0)
+        again = run_activator(made)
+        assert [ask(again.address, ASKS).status for _ in range(4)] == [200] * 3 + [429]
+        assert 8.9 < counter(again, "activator_user_used") <= 9.0
+
+
+def read_use(path: str) -> float:
+    """Read what the program has written; its lock keeps others out, so this reads a copy."""
+    with tempfile.TemporaryDirectory() as folder:
+        for end in ("", "-wal"):
+            shutil.copy(path + end, os.path.join(folder, "state.db" + end))
+        found = sqlite3.connect(os.path.join(folder, "state.db")).execute("SELECT requests FROM quotas").fetchall()
+    return float(found[0][0]) if found else 0.0

@@ -122,6 +122,13 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
+    state: Annotated[
+        str,
+        doc(
+            "A file that keeps the use of [limits of keys](keys.md#limits) over restarts. Empty: it is forgotten.",
+            "/var/lib/activator/state.db",
+        ),
+    ] = ""
     groups: Annotated[
         list[Group], doc("Groups of revisions that share resources of the machine ([groups](groups.md)).")
     ] = []
@@ -149,5 +156,6 @@ FIXED_KEYS: Final = (
     "push",
     "members",
     "dns",
+    "state",
     "kubernetes",
 )

@@ -2,8 +2,8 @@
 
 Rules
   1. The tokens of a request are reserved when it arrives: those of its prompt by the size of its body, those of its
-     response as the body bounds them, or a configured number. At its end the reported tokens count. Without a report,
-     a response with a status below 400 counts as reserved, and another one as none.
+     response as a short body bounds them, or a configured number. At its end the reported tokens count. Without a
+     report, a response with a status below 400 counts as reserved, and another one as none.
   2. A request that falls back, or that is answered later, is one request.
   3. Responses have the fields `X-RateLimit-Limit-Requests`, `-Remaining-Requests` and `-Reset-Requests`, and the same
      with `-Tokens`, as OpenAI's API; what others can take when the request is admitted.
@@ -24,7 +24,6 @@ from activator.data_plane.filters.record import count_tokens
 from activator.data_plane.headers.grpc import is_grpc
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Decision
 from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
-from activator.data_plane.users import Access
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
@@ -47,32 +46,37 @@ class QuotaLimits(Filter):
     def __init__(self, quotas: Quotas, now: Now) -> None:
         self._quotas = quotas
         self._now = now
-        self._asked: dict[Access, Asked] = {}  # a request that another exchange continues keeps its `access`
 
     # --- Filter ---
 
     def on_request(self, request: Exchange) -> None:
+        asked = _asked_of(request)
+        if asked is not None:
+            if asked.decision is not None and asked.decision.limit != ADMITTED:
+                _refuse(request, asked.quota, asked.decision)  # another filter has sent it to another revision
+            return
         access = request.access
         user = None if access is None else access.user
         quota = None if user is None else self._quotas.find(user.name)
-        if access is None or quota is None or access in self._asked:
+        if quota is None:
             return
         tokens = 0
         if quota.spec.tokens and request.head.method == b"POST":
-            if not request.gather(READ_BYTES) and not request.over:
+            if _is_read(request) and not request.gather(READ_BYTES):
                 return  # called again with the body
             tokens = _reserved(request, quota.spec)
         if request.over:
             return
-        asked = self._asked[access] = self._quotas.ask(quota, tokens)
+        asked = request.admission = self._quotas.ask(quota, tokens)
         if asked.decision is None:
             hold = request.hold(HOLD_S)
-            asked.decided = lambda: self._decided(request, asked, hold)
+            made = asked
+            asked.decided = lambda: _decided(request, made, hold)
         elif asked.decision.limit != ADMITTED:
             _refuse(request, quota, asked.decision)
 
     def on_response(self, request: Exchange, head: ResponseHead) -> None:
-        asked = self._asked_of(request)
+        asked = _asked_of(request)
         if asked is None or asked.decision is None:
             return
         if asked.quota.spec.tokens:
@@ -80,7 +84,7 @@ class QuotaLimits(Filter):
         head.headers = _with_figures(head.headers, asked.quota.spec, asked.decision)
 
     def on_failure(self, request: Exchange, failure: Failure) -> None:
-        asked = self._asked_of(request)
+        asked = _asked_of(request)
         decision = None if asked is None else asked.decision
         if asked is None or decision is None or failure.reason not in {Reason.QUOTA_EXCEEDED, Reason.QUOTA_UNKNOWN}:
             return
@@ -95,42 +99,51 @@ class QuotaLimits(Filter):
             failure.content_type = b"application/json"
 
     def on_end(self, request: Exchange) -> None:
-        access = request.access
-        if access is None or request.is_handed_over:
-            return
-        asked = self._asked.pop(access, None)
-        if asked is None:
-            return
-        tokens = None if request.usage is None else request.usage.tokens
-        if tokens is not None:
-            self._quotas.end(asked, tokens.prompt + tokens.completion)
-        else:
-            self._quotas.end(asked, asked.tokens if 0 < request.status < 400 else 0)
+        asked = _asked_of(request)
+        if asked is not None:
+            request.admission = None
+            self._quotas.end(asked, _taken(request, asked.tokens))
 
-    # --- within ---
 
-    def _asked_of(self, request: Exchange) -> Asked | None:
-        access = request.access
-        return None if access is None else self._asked.get(access)
+def _asked_of(request: Exchange) -> Asked | None:
+    admission = request.admission
+    return admission if isinstance(admission, Asked) else None
 
-    def _decided(self, request: Exchange, asked: Asked, hold: int) -> None:
-        """Continue or refuse a request that was held."""
-        decision = asked.decision
-        if request.over or decision is None:
-            return
-        if decision.limit == ADMITTED:
-            request.proceed(hold)
-        else:
-            _refuse(request, asked.quota, decision)
+
+def _decided(request: Exchange, asked: Asked, hold: int) -> None:
+    """Continue or refuse a request that was held."""
+    decision = asked.decision
+    if request.over or decision is None:
+        return
+    if decision.limit == ADMITTED:
+        request.proceed(hold)
+    else:
+        _refuse(request, asked.quota, decision)
+
+
+def _is_read(request: Exchange) -> bool:
+    """Return True if the body is searched for a bound: it is short, and its client sends it without a response."""
+    return 0 < request.head.content_length <= READ_BYTES and not request.upgrade and not is_grpc(request.head)
+
+
+def _taken(request: Exchange, reserved: int) -> int:
+    """Return the tokens that a request has taken. What is cut counts as reserved, if not more is reported."""
+    if request.head.content_length < 0:  # the size of the prompt was not known
+        reserved += int(request.request_bytes) // PROMPT_BYTES_PER_TOKEN
+    usage = request.usage
+    tokens = None if usage is None else usage.tokens
+    if tokens is None:
+        return reserved if 0 < request.status < 400 else 0
+    reported = tokens.prompt + tokens.completion
+    return reported if request.reason is None else max(reported, reserved)
 
 
 def _reserved(request: Exchange, spec: QuotaSpec) -> int:
     """Return the tokens to reserve for a request, whose body has been received as far as it was asked for."""
-    length = request.head.content_length
-    body = request.body()
-    size = max(length, int(request.request_bytes))
-    bound = response_bound(body) if body is not None and request.request_done else None
-    return size // PROMPT_BYTES_PER_TOKEN + (spec.response_tokens if bound is None else bound)
+    body = request.body() if _is_read(request) and request.request_done else None
+    bound = None if body is None else response_bound(body)
+    prompt = max(request.head.content_length, 0) // PROMPT_BYTES_PER_TOKEN
+    return prompt + (spec.response_tokens if bound is None else bound)
 
 
 def _refuse(request: Exchange, quota: Quota, decision: Decision) -> None:

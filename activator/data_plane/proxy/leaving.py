@@ -84,6 +84,7 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
     other.place.pick_key = exchange.place.pick_key
     other.place.user = exchange.place.user
     other.access = exchange.access
+    other.admission, exchange.admission = exchange.admission, None
     other.request_bytes = exchange.request_bytes
     other.request_done = True
     other.trace, exchange.trace = exchange.trace, None

@@ -19,17 +19,14 @@ class Bucket:
         self.limit = limit
         self.period_s = period_s
         self.taken: float = 0.0  # everything that was ever taken; never decreases
+        self._held: float = 0.0  # taken and not told: none of it becomes free
         self._used: float = 0.0
         self._at_s: float = 0.0  # when that was
 
     def used(self, now_s: float) -> float:
         """Return the amount that is not free again yet; it may exceed the limit."""
         freed = (now_s - self._at_s) * self.limit / self.period_s
-        return max(self._used - freed, 0.0)
-
-    def set_used(self, amount: float, now_s: float) -> None:
-        """Set the used amount."""
-        self._used, self._at_s = amount, now_s
+        return max(self._used - freed, 0.0) + self._held
 
     def left(self, now_s: float) -> int:
         """Return the amount that can be taken now, rounded down."""
@@ -44,11 +41,32 @@ class Bucket:
         """Return the time until nothing is used."""
         return self.used(now_s) * self.period_s / self.limit
 
-    def take(self, amount: float, now_s: float) -> None:
-        """Take an amount, even beyond the limit."""
-        self.set_used(self.used(now_s) + amount, now_s)
+    def take(self, amount: float) -> None:
+        """Take an amount, which begins to become free when it is told."""
+        self._held += amount
         self.taken += amount
 
-    def give_back(self, amount: float, now_s: float) -> None:
-        """Give back a part of what was taken."""
-        self.set_used(max(self.used(now_s) - amount, 0.0), now_s)
+    def told(self, amount: float, now_s: float) -> float:
+        """Let an amount that was taken become free; return the time at which it is."""
+        self._held -= amount
+        self._use(amount, now_s)
+        return now_s + self.full_s(now_s)
+
+    def add(self, amount: float, now_s: float) -> None:
+        """Count an amount that was used, even beyond the limit."""
+        self.taken += amount
+        self._use(amount, now_s)
+
+    def give_back(self, amount: float, free_s: float, now_s: float) -> None:
+        """Give back a part of what was taken, as far as it is not free again. `free_s`: what `told` has returned."""
+        left = max((free_s - now_s) * self.limit / self.period_s, 0.0)
+        self._use(-min(amount, left), now_s)
+
+    def change(self, limit: int, period_s: float, now_s: float) -> None:
+        """Set another limit; what is used stays used."""
+        self._use(0.0, now_s)  # until now it became free at the former rate
+        self.limit, self.period_s = limit, period_s
+
+    def _use(self, amount: float, now_s: float) -> None:
+        self._used = max(self.used(now_s) - self._held + amount, 0.0)
+        self._at_s = now_s

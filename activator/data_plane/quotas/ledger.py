@@ -4,6 +4,7 @@ Rules
   1. A decision that takes something is told only when each other member of the view knows all that was taken before but
      a small part (SLACK_PARTS). Until then it is held. So an owner that takes over from one that ended counts at least
      what that one has taken: what a member knows, and that part.
+     What is told later counts as taken then.
   2. A member that does not note anything for NOTE_MAX_S is not waited for until it does.
 """
 
@@ -24,7 +25,7 @@ ADMITTED: Final = ""
 CONCURRENCY: Final = "concurrency"
 REQUESTS: Final = "requests"
 TOKENS: Final = "tokens"
-UNKNOWN: Final = "unknown"  # the owner could not be asked
+UNKNOWN: Final = "unknown"  # nobody could be asked
 LIMITS: Final = (CONCURRENCY, REQUESTS, TOKENS, UNKNOWN)
 
 
@@ -42,12 +43,15 @@ class Decision(NamedTuple):
 class Held(NamedTuple):
     """Something that is told to `member` once the others know that these amounts were taken.
 
-    `decision`: that about the request; None: its end has been counted.
+    `decision`: that about the request; None: its end has been counted. `has_taken`: the request has taken its amounts
+    for it, with these `tokens`.
     """
 
     member: int
     number: int
     decision: Decision | None
+    has_taken: bool
+    tokens: int
     requests_taken: float
     tokens_taken: float
     since_s: float
@@ -59,31 +63,33 @@ class Ledger:
 
     def __init__(self, spec: QuotaSpec, needs_call: int) -> None:
         self.spec = spec
-        self.requests: Bucket | None = _bucket(spec.requests, spec.requests_period_s, None)
-        self.tokens: Bucket | None = _bucket(spec.tokens, spec.tokens_period_s, None)
+        self.requests: Bucket | None = _bucket(spec.requests, spec.requests_period_s, None, 0.0)
+        self.tokens: Bucket | None = _bucket(spec.tokens, spec.tokens_period_s, None, 0.0)
         self.needs_call = needs_call
         self.since: int = 0  # the epoch in which it began to grant; 0: it has not begun
         self.levels: list[Level] = []  # from members, before it begins
         self.open: dict[int, dict[int, int]] = {}  # the admitted requests of other members, with their tokens
         self.waiting: dict[tuple[int, int], int] = {}  # requests that nobody has decided on, with their tokens
         self.held: deque[Held] = deque()
+        self._held: set[tuple[int, int]] = set()  # their members and numbers
+        self._free_s: dict[tuple[int, int], float] = {}  # when the reserved tokens of a request are free again
         self._noted: dict[int, tuple[float, float]] = {}  # what each member knows to be taken
         self._sent: tuple[float, float] = (-1.0, -1.0)  # the amounts in the last `QuotaLevel`
         self._lagging: set[int] = set()
 
     def configure(self, spec: QuotaSpec, now_s: float) -> None:
         """Apply other limits; what is used stays used."""
-        for bucket in (self.requests, self.tokens):
-            if bucket is not None:
-                bucket.set_used(bucket.used(now_s), now_s)  # it became free at the former rate
         self.spec = spec
-        self.requests = _bucket(spec.requests, spec.requests_period_s, self.requests)
-        self.tokens = _bucket(spec.tokens, spec.tokens_period_s, self.tokens)
+        self.requests = _bucket(spec.requests, spec.requests_period_s, self.requests, now_s)
+        self.tokens = _bucket(spec.tokens, spec.tokens_period_s, self.tokens, now_s)
 
     # --- decisions ---
 
     def decide(self, tokens: int, own_open: int, now_s: float) -> Decision:
-        """Take what a request needs if nothing refuses it. `own_open`: the owner's own admitted requests."""
+        """Take what a request needs if nothing refuses it. `own_open`: the owner's own admitted requests.
+
+        After ADMITTED, `told` or `hold` must be called.
+        """
         spec, bucket, budget = self.spec, self.requests, self.tokens
         if spec.concurrency and own_open + sum(len(one) for one in self.open.values()) >= spec.concurrency:
             return self.figures(CONCURRENCY, CONCURRENCY_RETRY_S, now_s)
@@ -95,9 +101,9 @@ class Ledger:
             wait_s = budget.wait_s(tokens, now_s)
             if wait_s > 0.0:
                 return self.figures(TOKENS, wait_s, now_s)
-            budget.take(tokens, now_s)
+            budget.take(tokens)
         if bucket is not None:
-            bucket.take(1.0, now_s)
+            bucket.take(1.0)
         return self.figures(ADMITTED, 0.0, now_s)
 
     def figures(self, limit: str, wait_s: float, now_s: float) -> Decision:
@@ -110,13 +116,17 @@ class Ledger:
             tokens_left, tokens_full_s = self.tokens.left(now_s), self.tokens.full_s(now_s)
         return Decision(limit, wait_s, requests_left, requests_full_s, tokens_left, tokens_full_s)
 
-    def settle(self, change: int, now_s: float) -> None:
-        """Count the tokens of an ended request that differ from the reserved ones."""
+    def settle(self, member: int, number: int, change: int, now_s: float) -> None:
+        """Count the tokens of an ended request that differ from the reserved ones.
+
+        A former owner's reservation is not given back, because it may be free again.
+        """
         budget = self.tokens
+        free_s = self._free_s.pop((member, number), 0.0)
         if budget is not None and change > 0:
-            budget.take(change, now_s)
+            budget.add(change, now_s)
         elif budget is not None and change < 0:
-            budget.give_back(-change, now_s)
+            budget.give_back(-change, free_s, now_s)
 
     # --- what is used ---
 
@@ -135,7 +145,7 @@ class Ledger:
         tokens = max([one.tokens for one in exact or levels], default=0.0)
         for bucket, used in ((self.requests, requests), (self.tokens, tokens)):
             if bucket is not None and levels:
-                bucket.take(used if exact else used + _slack(bucket), now_s)
+                bucket.add(used if exact else used + _slack(bucket), now_s)
         self.levels.clear()
         self.since = since
 
@@ -175,17 +185,37 @@ class Ledger:
         self._noted[member] = (requests_taken, tokens_taken)
         self._lagging.discard(member)
 
-    def hold(self, member: int, number: int, decision: Decision | None, now_s: float) -> None:
-        """Tell a member something later."""
-        requests_taken, tokens_taken = self.taken()
-        self.held.append(Held(member, number, decision, requests_taken, tokens_taken, now_s))
+    def told(self, member: int, number: int, tokens: int, now_s: float) -> None:
+        """Let what an admitted request has taken become free from now on."""
+        if self.requests is not None:
+            self.requests.told(1.0, now_s)
+        if self.tokens is not None:
+            self._free_s[member, number] = self.tokens.told(tokens, now_s)
 
-    def next_known(self, members: frozenset[int]) -> Held | None:
+    def hold(
+        self, member: int, number: int, decision: Decision | None, has_taken: bool, tokens: int, now_s: float
+    ) -> None:
+        """Tell a member something later."""
+        self.held.append(Held(member, number, decision, has_taken, tokens, *self.taken(), now_s))
+        self._held.add((member, number))
+
+    def is_held(self, member: int, number: int) -> bool:
+        """Return True if this member is told something about this request later."""
+        return (member, number) in self._held
+
+    def next_known(self, members: frozenset[int], now_s: float) -> Held | None:
         """Remove and return the next thing that can be told; None if there is none."""
         held = self.held
         if not held or not self.is_known(members, (held[0].requests_taken, held[0].tokens_taken)):
             return None
-        return held.popleft()
+        one = held.popleft()
+        self._held.discard((one.member, one.number))
+        self._let_go(one, now_s)
+        return one
+
+    def _let_go(self, one: Held, now_s: float) -> None:
+        if one.has_taken:
+            self.told(one.member, one.number, one.tokens, now_s)
 
     def find_lagging(self, members: frozenset[int], now_s: float) -> None:
         """Stop waiting for members that have been waited for too long."""
@@ -196,17 +226,22 @@ class Ledger:
 
     # --- members ---
 
-    def forget_asks(self, member: int) -> None:
-        """Forget the undecided and the untold requests of a member, which asks again."""
+    def forget_asks(self, member: int, now_s: float) -> None:
+        """Forget the undecided and the untold requests of a member, which asks again; what they took stays taken."""
         for asked in [asked for asked in self.waiting if asked[0] == member]:
             del self.waiting[asked]
         if any(one.member == member for one in self.held):
+            for one in self.held:
+                if one.member == member:
+                    self._let_go(one, now_s)
             self.held = deque([one for one in self.held if one.member != member])
+            self._held = {(one.member, one.number) for one in self.held}
 
-    def ended(self, member: int) -> None:
+    def ended(self, member: int, now_s: float) -> None:
         """Forget a member that has ended."""
-        self.forget_asks(member)
-        self.open.pop(member, None)
+        self.forget_asks(member, now_s)
+        for number in self.open.pop(member, {}):
+            self._free_s.pop((member, number), None)
         self._noted.pop(member, None)
         self._lagging.discard(member)
 
@@ -215,10 +250,10 @@ def _slack(bucket: Bucket | None) -> float:
     return 0.0 if bucket is None else float(bucket.limit // SLACK_PARTS)
 
 
-def _bucket(limit: int, period_s: float, before: Bucket | None) -> Bucket | None:
+def _bucket(limit: int, period_s: float, before: Bucket | None, now_s: float) -> Bucket | None:
     if limit == 0:
         return None
     if before is None:
         return Bucket(limit, period_s)
-    before.limit, before.period_s = limit, period_s
+    before.change(limit, period_s, now_s)
     return before

@@ -7,8 +7,8 @@ Rules
      is proven to have ended or has told it. It counts the open requests of all members and the greatest use that one of
      them knows (`Ledger.begin`).
   3. An owner that stays owner goes on.
-  4. A request that is not decided on within ASK_MAX_S is refused (`UNKNOWN`). Questions are repeated every ASK_AGAIN_S,
-     because the owner may know the user a little later than this member.
+  4. A request that is not decided on within ASK_MAX_S is refused (`UNKNOWN`). A question is repeated only when the
+     owner calls: over a new link, in a new view, and when it learns of the user. So each has one reply.
   5. Whatever is lost with a link counts as used: a limit may be reached too early, but is never exceeded.
 """
 
@@ -33,11 +33,11 @@ from activator.data_plane.quotas.messages import (
     QuotaReply,
     QuotaState,
 )
+from activator.data_plane.users import Admission
 from activator.runtime.clock import Now
 
 TICK_S: Final = 0.2
 ASK_MAX_S: Final = 5.0
-ASK_AGAIN_S: Final = 0.5
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
 LEVELS_MAX: Final = 10_000  # quotas of other members about which something is noted
 
@@ -46,15 +46,15 @@ _NOBODY: Final[frozenset[int]] = frozenset()
 
 
 @final
-class Asked:
+class Asked(Admission):
     """A request that asked for admission. `decision`: None until it is made; then `decided` is called, if it is set."""
 
     def __init__(self, quota: Quota, number: int, tokens: int, asked_s: float) -> None:
+        super().__init__()
         self.quota = quota
         self.number = number
         self.tokens = tokens  # reserved for it
         self.asked_s = asked_s
-        self.again_s = asked_s  # when the owner was asked last
         self.decision: Decision | None = None
         self.decided: Callable[[], None] | None = None
 
@@ -73,6 +73,7 @@ class Quota:
         self.name = name
         self.key = key_of(name)
         self.spec = spec
+        self.is_dropped: bool = False  # the user has no limits any more, but requests
         self.ledger: Ledger | None = None  # set at the owner
         self.owner: int = 0
         self.asking: dict[int, Asked] = {}  # undecided
@@ -111,6 +112,7 @@ class Quotas:
         self._has_view: bool = False
         self._has_lost: bool = False  # a member has ended that may have used what nobody knows
         self._has_users: bool = False
+        self._seen: set[str] = set()  # all quotas that there were
 
     # --- users ---
 
@@ -118,15 +120,22 @@ class Quotas:
         """Apply the quotas of these users; those that stay keep their use."""
         specs = {key_of(user.name): user for user in users if user.quota is not None}
         for key in [key for key in self.quotas if key not in specs]:
-            self._drop(self.quotas.pop(key))
+            self._drop(self.quotas[key])
         is_new = False
         for key, user in specs.items():
             assert user.quota is not None
             quota = self.quotas.get(key)
+            if quota is not None and quota.is_dropped:
+                quota.is_dropped = False
+                is_new = is_new or quota.ledger is not None
             if quota is None:
                 quota = self.quotas[key] = Quota(user.name, user.quota)
-                if self._has_users and key not in self._levels:  # nobody has used it before this reload
-                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())
+                if not self._has_users and user.used is not None:
+                    self._levels[key] = (Level(0, *user.used, True), self._now())
+                elif self._has_users and key not in self._levels and key not in self._seen:
+                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())  # nobody has used it yet
+                if len(self._seen) < LEVELS_MAX:
+                    self._seen.add(key)
                 self._settle_owner(quota)
                 is_new = is_new or quota.ledger is not None
             elif quota.spec != user.quota:
@@ -140,7 +149,19 @@ class Quotas:
 
     def find(self, name: str) -> Quota | None:
         """Return the quota of the user with this name; None without limits."""
-        return self.quotas.get(key_of(name))
+        quota = self.quotas.get(key_of(name))
+        return None if quota is None or quota.is_dropped else quota
+
+    def use(self) -> dict[str, tuple[float, float]]:
+        """Return the used requests and tokens of the quotas that this member owns, by the name of the user."""
+        now_s = self._now()
+        found: dict[str, tuple[float, float]] = {}
+        for quota in self.quotas.values():
+            ledger = quota.ledger
+            if ledger is not None and ledger.since:
+                level = ledger.level(now_s)
+                found[quota.name] = (level.requests, level.tokens)
+        return found
 
     def rejections(self) -> dict[str, tuple[int, ...]]:
         """Return the numbers of rejected requests for each of LIMITS, by the name of the user."""
@@ -168,8 +189,6 @@ class Quotas:
     def end(self, asked: Asked, tokens: int) -> None:
         """Handle the end of a request that took `tokens`, whatever was decided."""
         quota, number = asked.quota, asked.number
-        if self.quotas.get(quota.key) is not quota:
-            return
         was_open = quota.open.pop(number, None) is not None
         was_asking = quota.asking.pop(number, None) is not None
         if not was_open and not was_asking:
@@ -182,7 +201,7 @@ class Quotas:
             if self._is_called_by(quota.owner):
                 self._send(quota.owner, QuotaEnd(self._epoch(), quota.key, number, change))
         elif was_open:
-            ledger.settle(change, self._now())
+            ledger.settle(self._number, number, change, self._now())
             self._tell_some(quota, ledger)
         else:
             ledger.waiting.pop((self._number, number), None)
@@ -241,7 +260,7 @@ class Quotas:
             return
         member.is_linked, member.replied, member.called, member.early = False, 0, 0, None
         for ledger in self._ledgers():
-            ledger.forget_asks(number)
+            ledger.forget_asks(number, self._now())
 
     def receive(self, number: int, message: QuotaMessage) -> None:
         """Handle a message of a member over its present link."""
@@ -266,9 +285,10 @@ class Quotas:
             quota = self.quotas.get(message.key)
             ledger = None if quota is None else quota.ledger
             if quota is None or ledger is None:
-                return  # the sender asks again
+                return
             if isinstance(message, QuotaAsk):
-                self._asked(quota, ledger, number, message.number, message.tokens)
+                if not quota.is_dropped:  # otherwise the sender asks again when this member knows its limits
+                    self._asked(quota, ledger, number, message.number, message.tokens)
             elif isinstance(message, QuotaEnd):
                 self._end_told(quota, ledger, number, message)
             elif isinstance(message, QuotaNoted):
@@ -283,11 +303,11 @@ class Quotas:
                 if now_s - asked.asked_s >= ASK_MAX_S:
                     self.end(asked, 0)
                     self._decide(quota, asked, _unknown())
-                elif now_s - asked.again_s >= ASK_AGAIN_S and quota.ledger is None:
-                    self._send_ask(quota, asked)
             if quota.ledger is not None and quota.ledger.held:
                 quota.ledger.find_lagging(self._others, now_s)
                 self._tell_some(quota, quota.ledger)
+            if quota.is_dropped and not (quota.open or quota.asking or quota.settling):
+                self._forget(quota)
 
     # --- as the owner ---
 
@@ -295,8 +315,8 @@ class Quotas:
         """Decide on a request of this member or another one, now or later."""
         admitted = quota.open if member == self._number else ledger.open.get(member)
         if admitted is not None and number in admitted:  # a repeated question; the reply is held or was lost
-            if not any(one.member == member and one.number == number for one in ledger.held):
-                self._tell(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()))
+            if not ledger.is_held(member, number):
+                self._tell(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()), False)
         elif self._must_wait(ledger):
             ledger.waiting.setdefault((member, number), tokens)
         else:
@@ -310,7 +330,7 @@ class Quotas:
         if decision.limit == ADMITTED:
             admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
             admitted[number] = tokens
-        self._tell(quota, ledger, member, number, decision)
+        self._tell(quota, ledger, member, number, decision, decision.limit == ADMITTED, tokens)
 
     def _decide_some(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
@@ -324,22 +344,25 @@ class Quotas:
         if reserved is None:
             ledger.waiting.pop((member, message.number), None)
         else:
-            ledger.settle(message.change, self._now())
+            ledger.settle(member, message.number, message.change, self._now())
         if message.change > 0:
-            self._tell(quota, ledger, member, message.number, None)
+            self._tell(quota, ledger, member, message.number, None, False)
 
     def _state_told(self, number: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
         member.replied = message.call
         states = {one.key: one for one in message.quotas}
         now_s = self._now()
+        for one in message.quotas:
+            if one.key not in self.quotas and one.level is not None:
+                self._note(one.key, one.level)
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is None:
                 continue
             state = states.get(quota.key)
             before = ledger.open.pop(number, None)
-            ledger.forget_asks(number)
+            ledger.forget_asks(number, self._now())
             if state is None:
                 continue
             if state.level is not None and ledger.since == 0:
@@ -349,8 +372,8 @@ class Quotas:
                 found.update({one: before[one] for one in state.asked if one in before})
             for request, change in state.settled:
                 if before is None or request in before:
-                    ledger.settle(change, now_s)
-                self._tell(quota, ledger, number, request, None)
+                    ledger.settle(number, request, change, now_s)
+                self._tell(quota, ledger, number, request, None, False)
         self._begin_some()
 
     def _begin_some(self) -> None:
@@ -378,24 +401,39 @@ class Quotas:
 
     # --- what is told ---
 
-    def _tell(self, quota: Quota, ledger: Ledger, member: int, number: int, decision: Decision | None) -> None:
-        """Tell a member a decision, or that an end was counted (None), as soon as the others know what was taken."""
+    def _tell(
+        self,
+        quota: Quota,
+        ledger: Ledger,
+        member: int,
+        number: int,
+        decision: Decision | None,
+        has_taken: bool,
+        tokens: int = 0,
+    ) -> None:
+        """Tell a member a decision, or that an end was counted (None), as soon as the others know what was taken.
+
+        `has_taken`: the request has taken its amounts for this decision, with these `tokens`.
+        """
         if decision is not None and decision.limit != ADMITTED:
             self._tell_now(quota, member, number, decision)
             return
         if ledger.held or not ledger.is_known(self._others, ledger.taken()):
-            ledger.hold(member, number, decision, self._now())
+            ledger.hold(member, number, decision, has_taken, tokens, self._now())
         else:
+            if has_taken:
+                ledger.told(member, number, tokens, self._now())
             self._tell_now(quota, member, number, decision)
         if self._others and ledger.must_tell(len(ledger.held) > 0):
             self._tell_level(quota, ledger, self._others)
 
     def _tell_some(self, quota: Quota, ledger: Ledger) -> None:
         """Tell what the others know by now."""
-        one = ledger.next_known(self._others)
+        now_s = self._now()
+        one = ledger.next_known(self._others, now_s)
         while one is not None:
             self._tell_now(quota, one.member, one.number, one.decision)
-            one = ledger.next_known(self._others)
+            one = ledger.next_known(self._others, now_s)
         if self._others and ledger.must_tell(len(ledger.held) > 0):
             self._tell_level(quota, ledger, self._others)
 
@@ -431,7 +469,12 @@ class Quotas:
             return  # it calls again in this view
         member.called = epoch
         quotas = [quota for quota in self.quotas.values() if quota.owner == number]
-        self._send(number, QuotaState(epoch, message.call, tuple([self._own(quota) for quota in quotas])))
+        states = [self._own(quota) for quota in quotas]
+        view = self._view
+        for key, known in self._levels.items():  # of users that only other members know yet
+            if key not in self.quotas and view is not None and view.owner_of(key) == number:
+                states.append(OwnQuota(key, known[0], (), (), ()))
+        self._send(number, QuotaState(epoch, message.call, tuple(states)))
         for quota in quotas:
             for asked in quota.asking.values():
                 self._send_ask(quota, asked)
@@ -448,12 +491,18 @@ class Quotas:
         return Level(0, float(quota.spec.requests), float(quota.spec.tokens)) if self._has_lost else None
 
     def _level_told(self, number: int, message: QuotaLevel) -> None:
-        known = self._levels.get(message.key)
-        if known is None and len(self._levels) >= LEVELS_MAX:
-            return
-        if known is None or message.level.since >= known[0].since:
-            self._levels[message.key] = (message.level, self._now())
+        if self._note(message.key, message.level):
             self._send(number, QuotaNoted(message.epoch, message.key, message.requests_taken, message.tokens_taken))
+
+    def _note(self, key: str, level: Level) -> bool:
+        """Remember a level, unless that of a later owner is known; return True if it is remembered."""
+        known = self._levels.get(key)
+        if known is not None and level.since < known[0].since:
+            return False
+        if known is None and len(self._levels) >= LEVELS_MAX:
+            del self._levels[min(self._levels, key=lambda one: self._levels[one][1])]  # the oldest
+        self._levels[key] = (level, self._now())
+        return True
 
     def _replied(self, number: int, message: QuotaReply) -> None:
         quota = self.quotas.get(message.key)
@@ -461,7 +510,7 @@ class Quotas:
             return
         asked = quota.asking.pop(message.number, None)
         if asked is None:
-            return
+            return  # its end has been sent
         if message.limit == ADMITTED:
             quota.open[message.number] = asked.tokens
         decision = Decision(
@@ -475,7 +524,6 @@ class Quotas:
         self._decide(quota, asked, decision)
 
     def _send_ask(self, quota: Quota, asked: Asked) -> None:
-        asked.again_s = self._now()
         if self._is_called_by(quota.owner):
             self._send(quota.owner, QuotaAsk(self._epoch(), quota.key, asked.number, asked.tokens))
 
@@ -518,13 +566,13 @@ class Quotas:
         if quota.owner == self._number and ledger is not None and (view is None or view.follows or not ledger.since):
             return
         if ledger is not None:
-            if ledger.since:
-                self._levels[quota.key] = (ledger.level(self._now(), True), self._now())
+            if ledger.since and (view is None or view.follows):  # otherwise others may have granted since
+                self._note(quota.key, ledger.level(self._now(), True))
             quota.ledger = None
         if quota.owner == self._number:
             ledger = quota.ledger = Ledger(quota.spec, self._calls + 1)
-            for change in quota.settling.values():
-                ledger.settle(change, self._now())
+            for number, change in quota.settling.items():
+                ledger.settle(self._number, number, change, self._now())
             quota.settling.clear()
             for number, asked in quota.asking.items():
                 ledger.waiting[(self._number, number)] = asked.tokens
@@ -534,16 +582,25 @@ class Quotas:
         self._has_lost = True
         self._members.pop(number, None)
         for ledger in self._ledgers():
-            ledger.ended(number)
+            ledger.ended(number, self._now())
 
     def _drop(self, quota: Quota) -> None:
-        """Remember what is used by a user that has no quota any more, and admit its undecided requests."""
-        ledger = quota.ledger
-        if ledger is not None and ledger.since and len(self._levels) < LEVELS_MAX:
-            self._levels[quota.key] = (ledger.level(self._now(), True), self._now())
-        asking, quota.asking = quota.asking, {}
-        for asked in asking.values():
+        """Admit the undecided requests of a user that has no limits any more; the others end as they began."""
+        if quota.is_dropped:
+            return
+        quota.is_dropped = True
+        for asked in list(quota.asking.values()):
+            self.end(asked, 0)
             asked.decide(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
+
+    def _forget(self, quota: Quota) -> None:
+        """Remove the quota of a user that has no limits any more, but remember what is used."""
+        ledger = quota.ledger
+        if ledger is not None and any(ledger.open.values()):
+            return
+        if ledger is not None and ledger.since:
+            self._note(quota.key, ledger.level(self._now(), True))
+        del self.quotas[quota.key]
 
 
 def key_of(name: str) -> str:

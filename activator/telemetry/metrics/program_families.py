@@ -29,6 +29,7 @@ from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
 USER_TOKEN_KINDS = ("prompt", "completion")
+USED_LIMITS = ("requests", "tokens")
 USER_LIMITS = ("concurrency", "requests", "tokens", "unknown")
 
 
@@ -57,6 +58,14 @@ def _user_tokens(program: Program) -> list[Row]:
         ((name, kind), float(count))
         for name, totals in sorted(program.data.users.items())
         for kind, count in zip(USER_TOKEN_KINDS, totals[1:], strict=True)
+    ]
+
+
+def _user_use(program: Program) -> list[Row]:
+    return [
+        ((name, limit), float(used))
+        for name, both in sorted(program.data.user_use.items())
+        for limit, used in zip(USED_LIMITS, both, strict=True)
     ]
 
 
@@ -137,6 +146,14 @@ CLIENTS: tuple[Family[Program], ...] = (
         _user_tokens,
         ("user", "kind"),
         ((), USER_TOKEN_KINDS),
+    ),
+    Family(
+        "activator_user_used",
+        Kind.GAUGE,
+        "The used part of the limits of a user, at the process that counts it.",
+        _user_use,
+        ("user", "limit"),
+        ((), USED_LIMITS),
     ),
     Family(
         "activator_user_rejections",

@@ -192,6 +192,64 @@ def test_a_request_that_reserves_more_than_there_is_waits_for_all_of_it() -> Non
     assert int(client.fields["retry-after"]) > 43_200, "what was taken beyond the limit has to become free, too"
 
 
+def test_a_response_that_is_cut_counts_as_reserved() -> None:
+    """Otherwise a client that leaves before the last event of a stream would pay only for what is reported first."""
+    world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day")
+    world.pod(limit=5)
+    body = body_of(max_tokens=400)
+    exchange, _ = send(world, body)
+    head = response_head(200, -1)
+    head.headers = Fields.from_pairs([(b"Content-Type", b"text/event-stream")])
+    at_pod(exchange).response_head(head)
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
+    at_pod(exchange).response_body(b"event: message_start\ndata: " + json.dumps(start).encode() + b"\n\n")
+    exchange.client_gone()
+    assert tokens_left(quotas) == 1000 - 400 - len(body) // 4
+
+
+def test_a_body_of_unknown_size_is_counted_at_its_end() -> None:
+    world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day", response_tokens=100)
+    world.pod(limit=5)
+    head = request_head("POST", chunked=True, X_Api_Key=ALICE)
+    client = Client()
+    exchange = world.proxy.open(head, client)
+    exchange.begin()
+    assert at_pod(exchange) is not None and tokens_left(quotas) == 900, "it is not gathered"
+    exchange.request_body(b"x" * 800)
+    exchange.request_end([])
+    reply(exchange, 200, b"text", "text/plain")
+    assert tokens_left(quotas) == 700
+
+
+def test_grpc_is_not_gathered() -> None:
+    world, _ = shared(tokens="1000/day")
+    pool = world.pod()
+    head = request_head("POST", chunked=True, X_Api_Key=ALICE, TE="trailers", Content_Type="application/grpc")
+    exchange = world.proxy.open(head, Client())
+    exchange.begin()
+    assert pool.pods[0].head is not None
+
+
+def test_a_fallback_after_a_reload_of_users_counts_once() -> None:
+    two = Two()
+    quotas = limited(two, requests="10/min", concurrency=1)
+    two.filter(two.second)
+    two.second_pod()
+    pools = [two.pod(f"p{number}", connects=False) for number in (1, 2, 3)]
+    exchange, client = two.begin(ask())
+    users = users_of([Key("alice", Secret(ALICE), limits=KeyLimits(requests="10/min", concurrency=1))])
+    quotas.set_users(users)
+    two.share(Keys(users, {}), QuotaLimits(quotas, two.clock.now))
+    two.filter(two.second)
+    for _ in pools:
+        at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
+        two.clock.turn()
+    two.answer(exchange)
+    quota = quotas.find("alice")
+    assert client.status == 200 and quota is not None and not quota.open
+    assert quota.ledger is not None and quota.ledger.requests is not None and quota.ledger.requests.taken == 1.0
+
+
 def test_a_request_that_falls_back_or_is_answered_later_counts_once() -> None:
     two = Two()
     quotas = limited(two, requests="10/min")
@@ -284,6 +342,9 @@ def test_without_a_decision_the_request_is_refused() -> None:
     [
         (b'{"max_tokens": 5}', 5),
         (b'{"max_tokens": 5, "max_completion_tokens": 7}', 7),
+        (b'{"max_tokens": 100000, "max_completion_tokens": 0}', 100_000),
+        (b'{"max_tokens": 5, "n": 3, "best_of": 4}', 20),
+        (b'{"max_tokens": 0, "n": -3}', 0),
         (b'{"max_output_tokens": 5}', 5),
         (b'{"n_predict": -1}', None),
         (b'{"max_tokens": 5.5}', None),

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from activator.config.specs import QuotaSpec
-from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN
+from activator.data_plane.ownership.names import MemberName
+from activator.data_plane.ownership.view import View
+from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Ledger
+from activator.data_plane.quotas.messages import Level, QuotaLevel, QuotaMessage, QuotaNoted, QuotaState
 from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
 from tests.data_plane.quotas.quota_world import Plane, Truth, World, user
 
@@ -84,22 +87,24 @@ def test_a_reload_changes_limits_and_keeps_what_is_used() -> None:
     assert [alone.ask()[0] for _ in range(10)] == [ADMITTED] * 10
     alone.set(QuotaSpec(requests=12, requests_period_s=100.0))
     assert [alone.ask()[0] for _ in range(3)] == [ADMITTED, ADMITTED, REQUESTS]
-    before = alone.quota
-    alone.quotas.set_users([])
-    assert alone.quotas.find("alice") is None
-    alone.set(QuotaSpec(requests=12, requests_period_s=100.0))
-    assert alone.quota is not before
-    assert alone.ask()[0] == REQUESTS, "who removes a user and adds it again resets nothing"
+    for ticks in (0, 1):
+        alone.quotas.set_users([])
+        for _ in range(ticks):
+            alone.quotas.tick()
+        assert alone.quotas.find("alice") is None
+        alone.set(QuotaSpec(requests=12, requests_period_s=100.0))
+        assert alone.ask()[0] == REQUESTS, "who removes a user and adds it again resets nothing"
 
 
 def test_a_request_outlives_its_quota() -> None:
     alone = Alone(QuotaSpec(concurrency=1))
     one = alone.quotas.ask(alone.quota, 0)
     alone.quotas.set_users([])
+    alone.quotas.tick()
     alone.set(QuotaSpec(concurrency=1))
-    assert alone.ask()[0] == ADMITTED
-    alone.quotas.end(one, 0)
     assert alone.ask()[0] == CONCURRENCY
+    alone.quotas.end(one, 0)
+    assert alone.ask()[0] == ADMITTED
 
 
 def limit_of(asked: Asked) -> str | None:
@@ -211,6 +216,180 @@ def test_a_call_between_a_decision_and_its_reply() -> None:
     assert len(other.begun) == 1 and not owner.begun
 
 
+def two_members(spec: QuotaSpec) -> tuple[World, Plane, Plane]:
+    """Return a world, and its members: the owner of alice's quota, and the other one."""
+    world = settled(2, {"alice": spec})
+    owner = world.planes[quota_of(next(iter(world.planes.values()))).owner]
+    return world, owner, next(plane for plane in world.planes.values() if plane is not owner)
+
+
+def test_a_user_without_limits_at_one_member_gives_its_slots_back() -> None:
+    world, owner, other = two_members(QuotaSpec(concurrency=2))
+    for _ in range(2):
+        world.ask(other, "alice", 0)
+    world.run(0.1)
+    world.ask(other, "alice", 0)  # on its way when the reload comes
+    world.reload(other, {"alice"})
+    for readds in (False, True):
+        if readds:
+            world.reload(other, set())
+        if other.begun:
+            world.end(other, 1.0)
+        world.run(1.0)
+        world.ask(owner, "alice", 0)
+        world.run(0.1)
+        assert len(owner.begun) == 1 + readds
+    world.ask(owner, "alice", 0)
+    assert len(owner.begun) == 2
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.0])
+def test_an_owner_that_removes_a_user_and_adds_it_again_knows_its_slots(seconds: float) -> None:
+    world, owner, other = two_members(QuotaSpec(concurrency=1))
+    world.ask(other, "alice", 0)
+    world.run(0.1)
+    world.reload(owner, {"alice"})
+    world.run(seconds)
+    world.ask(other, "alice", 0)
+    world.run(0.1)
+    world.reload(owner, set())
+    world.ask(owner, "alice", 0)
+    world.run(0.2)
+    assert len(other.begun) == 1 and not owner.begun and not other.asked
+    world.end(other, 1.0)
+    world.run(0.1)
+    world.ask(owner, "alice", 0)
+    world.run(0.1)
+    assert len(owner.begun) == 1
+
+
+def test_what_was_held_for_a_lost_link_becomes_free() -> None:
+    ledger = Ledger(QuotaSpec(requests=4, requests_period_s=1.0), 1)
+    ledger.begin(1, 50.0)
+    for number in range(4):
+        ledger.hold(2, number, ledger.decide(0, 0, 50.0), True, 0, 50.0)
+    assert ledger.level(60.0).requests == 4.0, "as long as nobody knows of it"
+    ledger.forget_asks(2, 60.0)
+    assert ledger.level(60.5).requests == 2.0 and not ledger.held and not ledger.is_held(2, 0)
+
+
+def test_the_last_owner_counts() -> None:
+    spec = QuotaSpec(requests=160, requests_period_s=DAY_S)
+    for levels, used in (
+        ([], 0.0),
+        ([Level(0, 160.0, 0.0)], 170.0),
+        ([Level(0, 160.0, 0.0), Level(0, 7.0, 0.0, True)], 7.0),
+        ([Level(2, 30.0, 0.0), Level(5, 20.0, 0.0), Level(5, 22.0, 0.0)], 32.0),
+        ([Level(2, 30.0, 0.0, True), Level(5, 20.0, 0.0)], 30.0),
+        ([Level(5, 30.0, 0.0, True), Level(5, 40.0, 0.0)], 30.0),
+    ):
+        ledger = Ledger(spec, 1)
+        ledger.levels.extend(levels)
+        ledger.begin(6, 50.0)
+        assert ledger.level(50.0).requests == used, levels
+
+
+def test_a_level_of_a_former_owner_is_not_noted() -> None:
+    sent: list[QuotaMessage] = []
+    quotas = Quotas(lambda: 50.0)
+    quotas.join(1, lambda member, message: sent.append(message))
+    quotas.linked(2)
+    for since, noted in ((4, True), (3, False), (4, True), (5, True)):
+        sent.clear()
+        quotas.receive(2, QuotaLevel(0, "user alice", Level(since, 1.0, 0.0), 1.0, 0.0))
+        assert (sent == [QuotaNoted(0, "user alice", 1.0, 0.0)]) is noted
+
+
+def test_who_returns_after_others_may_have_granted_knows_nothing() -> None:
+    """With `on_silence: prompt`, others may have taken over from a member that was cut off."""
+    for place in range(8):
+        quotas = Quotas(lambda: 1_000.0)
+        quotas.join(1, lambda member, message: None)
+        quotas.adopt(View(1, (MemberName(1, place),)))
+        quotas.set_users([user("alice", QuotaSpec(requests=60, requests_period_s=DAY_S))])
+        quota = quotas.find("alice")
+        assert quota is not None
+        quotas.ask(quota, 0)
+        quotas.adopt(View(9, (MemberName(1, place), MemberName(2, place + 1)), follows=False, is_next=False))
+        quotas.linked(2)
+        call = 1 << 40
+        quotas.receive(2, QuotaState(9, call, ()))  # it has just started
+        if quota.ledger is None:
+            continue
+        assert quota.ledger.since == 9 and quota.ledger.level(1_000.0).requests >= 60.0
+        return
+    raise AssertionError("it owns the quota in none of the views")
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_is_noted_of_a_user_that_is_not_known_yet_is_passed_on(knows: bool) -> None:
+    world = World({}, 5)
+    first = world.add(0)
+    world.add(1)
+    world.link_some()
+    world.run(0.1)
+    world.specs = {f"new {at}": QuotaSpec(requests=16, requests_period_s=DAY_S) for at in range(12)}
+    world.truths = {name: Truth(spec) for name, spec in world.specs.items()}
+    first.quotas.set_users(world.users())  # the second one has not reloaded
+    for name in world.specs:
+        for _ in range(20):
+            world.ask(first, name, 0)
+    world.run(0.2)
+    world.kill(first.name.number)
+    specs = world.specs
+    world.specs = specs if knows else {}
+    third = world.add(2)
+    world.link_some()
+    world.run(0.1)
+    world.specs = specs
+    third.quotas.set_users(world.users())
+    world.run(0.1)
+    for name in world.specs:
+        for _ in range(20):
+            world.ask(third, name, 0)
+    world.run(0.3)  # the truths would say so if there were more than 16
+
+
+def test_a_user_that_the_owner_does_not_know_yet_is_asked_for_again() -> None:
+    world, owner, other = two_members(QuotaSpec(requests=5, requests_period_s=DAY_S))
+    world.reload(owner, {"alice"})
+    world.run(0.5)
+    for _ in range(8):
+        world.ask(other, "alice", 0)
+    world.run(1.0)
+    assert not other.begun and len(other.asked) == 8
+    world.reload(owner, set())
+    world.run(1.0)
+    assert len(other.begun) == 5 and not other.asked
+
+
+def test_tokens_that_are_free_again_are_not_given_back() -> None:
+    alone = Alone(QuotaSpec(tokens=1_000, tokens_period_s=1.0))
+    reserved = []
+    for _ in range(20):
+        alone.now_s += 1.0
+        reserved.append(alone.quotas.ask(alone.quota, 1_000))
+    alone.now_s += 0.5
+    for one in reserved[:-1]:
+        assert one.decision is not None and one.decision.limit == ADMITTED
+        alone.quotas.end(one, 0)
+    assert alone.ask(501) == (TOKENS, 0.001)
+    alone.quotas.end(reserved[-1], 0)
+    assert alone.ask(1_000)[0] == ADMITTED, "half of it was left, and is given back"
+
+
+def test_what_was_held_is_not_told_as_a_burst() -> None:
+    """The other member notes nothing for a while; what it is waited for begins to become free only then."""
+    world, owner, other = two_members(QuotaSpec(requests=10, requests_period_s=1.0))
+    world.run(0.1)
+    world.unlink(owner.name.number, other.name.number)
+    for _ in range(40):
+        for _ in range(3):
+            world.ask(owner, "alice", 0)
+        world.run(0.1)
+    assert world.truths["alice"].admitted > 10, "not for ever"
+
+
 def test_an_unreachable_owner_costs_its_user_a_bounded_wait() -> None:
     world = settled(2, {"alice": QuotaSpec(requests=10, requests_period_s=DAY_S)})
     owner = quota_of(next(iter(world.planes.values()))).owner
@@ -274,6 +453,8 @@ def storm(seed: int, requests: int) -> World:
             world.end(plane, random.random())
         elif what < 0.94:
             world.leave(plane)
+        elif what < 0.945:
+            world.reload(plane, set() if plane.without else {random.choice(list(STORM)) for _ in range(3)})
         elif what < 0.96:
             one, other = random.sample(list(world.planes), 2) if len(world.planes) > 1 else (0, 0)
             world.unlink(one, other)
@@ -294,7 +475,7 @@ def storm(seed: int, requests: int) -> World:
 @pytest.mark.parametrize("seed", range(16))
 def test_no_storm_exceeds_a_limit(seed: int) -> None:
     world = storm(seed, 1_500)
-    assert world.truths["many"].admitted > 20 and world.refused > 20
+    assert sum(truth.admitted for truth in world.truths.values()) > 100 and world.refused > 20
 
 
 @pytest.mark.deep
@@ -308,6 +489,8 @@ def test_after_a_storm_everything_is_decided_and_settled(seed: int) -> None:
     world = storm(seed, 1_000)
     for number in list(world.apart):
         world.take_back(number)
+    for plane in world.planes.values():
+        world.reload(plane, set())
     world.link_some()
     world.run(ASK_MAX_S + 1.0)
     for plane in list(world.planes.values()):

@@ -1,0 +1,96 @@
+"""The use of users' quotas in a file (`state`), so that it outlasts the program: an SQLite database with one table.
+
+Rules
+  1. It is written every QUOTA_SAVE_INTERVAL_S (app.py) if it has changed, and at the end of the program: a crash
+     loses at most the use of that time.
+  2. Times are Unix seconds, because monotonic ones begin again with the machine. A clock that was set back frees
+     nothing.
+  3. One program uses the file at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from activator.config.specs import QuotaSpec, UserSpec
+from activator.runtime.errors import StartError
+
+KEPT_S: Final = 2 * 86_400.0  # longer than any period; what is older has become free
+
+log = logging.getLogger("activator")
+
+_CREATE: Final = "CREATE TABLE IF NOT EXISTS quotas (user TEXT PRIMARY KEY, requests REAL, tokens REAL, unix_s REAL)"
+
+Use = Mapping[str, tuple[float, float]]  # used requests and tokens, by the name of the user
+
+
+class QuotaFile:
+    """The database at `path`. Raises StartError if it cannot be used."""
+
+    def __init__(self, path: str, unix_now: Callable[[], float]) -> None:
+        self._unix_now = unix_now
+        self._saved: dict[str, tuple[float, float]] = {}
+        try:
+            self._database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.execute(_CREATE)
+            self._database.execute("DELETE FROM quotas WHERE unix_s < ?", (unix_now() - KEPT_S,))
+        except sqlite3.Error as error:
+            used = " (another program uses it)" if "locked" in str(error) else ""
+            raise StartError(f"state: the file {path} cannot be used: {error}{used}") from error
+
+    def with_use(self, users: tuple[UserSpec, ...]) -> tuple[UserSpec, ...]:
+        """Return the users with what is used by now of their quotas."""
+        rows = self._database.execute("SELECT user, requests, tokens, unix_s FROM quotas").fetchall()
+        known = {user: (requests, tokens, unix_s) for user, requests, tokens, unix_s in rows}
+        now_s = self._unix_now()
+        return tuple([
+            user
+            if user.quota is None or user.name not in known
+            else msgspec.structs.replace(user, used=_used(user.quota, *known[user.name], now_s))
+            for user in users
+        ])  # fmt: skip
+
+    async def save(self, use: Use) -> None:
+        """Write the use of now, in a thread."""
+        changed = {user: used for user, used in use.items() if self._saved.get(user) != used}
+        if not changed:
+            return
+        unix_s = self._unix_now()
+        rows = [(user, requests, tokens, unix_s) for user, (requests, tokens) in changed.items()]
+        await asyncio.to_thread(self._write, rows)
+        self._saved.update(changed)
+
+    async def close(self, use: Use) -> None:
+        """Write the last use, and close the database."""
+        try:
+            await self.save(use)
+        except sqlite3.Error as error:
+            log.error("the use of quotas at the end could not be written: %s", error)
+        self._database.close()
+
+    def _write(self, rows: list[tuple[str, float, float, float]]) -> None:
+        self._database.execute("BEGIN")
+        try:
+            self._database.executemany("INSERT OR REPLACE INTO quotas VALUES (?, ?, ?, ?)", rows)
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+
+def _used(quota: QuotaSpec, requests: float, tokens: float, unix_s: float, now_s: float) -> tuple[float, float]:
+    """Return what is left of an earlier use."""
+    gone_s = max(now_s - unix_s, 0.0)
+    return (
+        max(requests - gone_s * quota.requests / quota.requests_period_s, 0.0),
+        max(tokens - gone_s * quota.tokens / quota.tokens_period_s, 0.0),
+    )
