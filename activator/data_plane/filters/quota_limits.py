@@ -3,7 +3,8 @@
 Rules
   1. The tokens of a request are reserved when it arrives: those of its prompt by the size of its body, those of its
      response as a short body bounds them, or a configured number. At its end the reported tokens count. Without a
-     report, a response with a status below 400 counts as reserved, and another one as none.
+     report, or if the response was cut, an event stream counts as its prompt and one token for each event, another
+     response with a status below 400 as reserved; but never less than what is reported.
   2. A request that falls back, or that is answered later, is one request.
   3. Responses have the fields `X-RateLimit-Limit-Requests`, `-Remaining-Requests` and `-Reset-Requests`, and the same
      with `-Tokens`, as OpenAI's API; what others can take when the request is admitted.
@@ -127,15 +128,20 @@ def _is_read(request: Exchange) -> bool:
 
 
 def _taken(request: Exchange, reserved: int) -> int:
-    """Return the tokens that a request has taken. What is cut counts as reserved, if not more is reported."""
-    if request.head.content_length < 0:  # the size of the prompt was not known
-        reserved += int(request.request_bytes) // PROMPT_BYTES_PER_TOKEN
+    """Return the tokens that a request has taken (rule 1)."""
     usage = request.usage
     tokens = None if usage is None else usage.tokens
-    if tokens is None:
-        return reserved if 0 < request.status < 400 else 0
-    reported = tokens.prompt + tokens.completion
-    return reported if request.reason is None else max(reported, reserved)
+    reported = 0 if tokens is None else tokens.prompt + tokens.completion
+    if tokens is not None and request.reason is None:
+        return reported
+    prompt = int(request.request_bytes) // PROMPT_BYTES_PER_TOKEN
+    if usage is not None and usage.events > 0:
+        return max(reported, prompt + usage.events)
+    if not 0 < request.status < 400:
+        return reported
+    if request.head.content_length < 0:  # the size of the prompt was not known
+        reserved += prompt
+    return max(reported, reserved)
 
 
 def _reserved(request: Exchange, spec: QuotaSpec) -> int:

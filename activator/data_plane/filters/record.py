@@ -104,6 +104,7 @@ class UsageWatch(BodyWatcher):
     def pod_sent(self, data: bytes) -> None:
         if self._is_stream and self._has_event(data):
             usage = self._usage
+            usage.events += data.count(b"\n\n") + data.count(b"\r\n\r\n")
             usage.last_event_s = self._now()
             if usage.first_event_s == 0.0:
                 usage.first_event_s = usage.last_event_s

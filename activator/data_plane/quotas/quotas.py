@@ -596,8 +596,6 @@ class Quotas:
     def _forget(self, quota: Quota) -> None:
         """Remove the quota of a user that has no limits any more, but remember what is used."""
         ledger = quota.ledger
-        if ledger is not None and any(ledger.open.values()):
-            return
         if ledger is not None and ledger.since:
             self._note(quota.key, ledger.level(self._now(), True))
         del self.quotas[quota.key]

@@ -192,8 +192,11 @@ def test_a_request_that_reserves_more_than_there_is_waits_for_all_of_it() -> Non
     assert int(client.fields["retry-after"]) > 43_200, "what was taken beyond the limit has to become free, too"
 
 
-def test_a_response_that_is_cut_counts_as_reserved() -> None:
-    """Otherwise a client that leaves before the last event of a stream would pay only for what is reported first."""
+@pytest.mark.parametrize(
+    ("ends", "reports", "taken"), [(True, False, 50), (False, False, 50), (False, True, 50), (True, True, 11)]
+)
+def test_a_stream_without_a_report_counts_its_events(ends: bool, reports: bool, taken: int) -> None:
+    """A client that leaves before the last event of a stream pays for what it got, not for what is reported first."""
     world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day")
     world.pod(limit=5)
     body = body_of(max_tokens=400)
@@ -201,8 +204,24 @@ def test_a_response_that_is_cut_counts_as_reserved() -> None:
     head = response_head(200, -1)
     head.headers = Fields.from_pairs([(b"Content-Type", b"text/event-stream")])
     at_pod(exchange).response_head(head)
-    start = {"type": "message_start", "message": {"usage": {"input_tokens": 3, "output_tokens": 1}}}
-    at_pod(exchange).response_body(b"event: message_start\ndata: " + json.dumps(start).encode() + b"\n\n")
+    start = {"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1}}}
+    for at in range(50):
+        event = start if at == 0 and reports else {"type": "content_block_delta"}
+        at_pod(exchange).response_body(b"data: " + json.dumps(event).encode() + b"\n\n")
+    if ends:
+        at_pod(exchange).response_end([])
+    else:
+        exchange.client_gone()
+    assert tokens_left(quotas) == 1000 - taken - (0 if taken == 11 else len(body) // 4)
+
+
+def test_a_response_that_is_cut_counts_as_reserved() -> None:
+    world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day")
+    world.pod(limit=5)
+    body = body_of(max_tokens=400)
+    exchange, _ = send(world, body)
+    at_pod(exchange).response_head(response_head(200, 10_000))
+    at_pod(exchange).response_body(b"{")
     exchange.client_gone()
     assert tokens_left(quotas) == 1000 - 400 - len(body) // 4
 
