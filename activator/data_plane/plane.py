@@ -272,6 +272,7 @@ class DataPlane:
             users=self.filters.user_totals(),
             user_use=self.quotas.use(),
             user_rejections=self.quotas.rejections(),
+            certificate_expiries={} if self.server is None else self.server.certificate_expiries(),
             overload=(int(closes_kept), int(no_queueing), int(no_connections)),
             http2=registry.http2_statistics(),
         )

@@ -44,6 +44,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
     users: dict[str, tuple[int, int, int]] = {}  # admitted requests, tokens of prompts and of completions, by name
+    certificate_expiries: dict[str, float] = {}  # Unix seconds, by the address of the listener
     user_use: dict[str, tuple[float, float]] = {}  # used requests and tokens of quotas that it owns, by name
     user_rejections: dict[str, tuple[int, ...]] = {}  # by name; for each of LIMITS (data_plane/quotas/ledger.py)
     overload: tuple[int, int, int] = (0, 0, 0)  # workers that have taken each step

@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from activator.runtime.client_hello import MINIMUM, CertificatePair, listening_context, no_password
+from activator.runtime.client_hello import MINIMUM, CertificatePair, expiry_of, listening_context, no_password
 from activator.runtime.errors import StartError
 
 CERTIFICATE_CHECK_S: Final = 2.0  # the interval between checks of the files
@@ -108,6 +108,7 @@ class ServerCertificate:
         if problem:
             raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
         self.context = listening_context(self._pairs, tls.min_version, tls.alpn)
+        self.expires_unix_s: float = _expiry(self._pairs)  # of the certificate that expires first
 
     def problem(self) -> str:
         """Return why the current content of the files cannot be used; empty if it can."""
@@ -140,8 +141,17 @@ class ServerCertificate:
                 "the new certificate of %s could not be read and will be tried again: %s", self._tls.address, error
             )
             return
+        self.expires_unix_s = _expiry(self._pairs)
         self.reloads_total += 1
         log.info("the certificate of %s was replaced", self._tls.address)
+
+
+def _expiry(pairs: list[CertificatePair]) -> float:
+    """Return when the first of the certificates expires; 0.0 if that cannot be read."""
+    try:
+        return min(expiry_of(pair) for pair in pairs)
+    except (OSError, ValueError):  # replaced in this moment, or dates that Python cannot read
+        return 0.0
 
 
 def problem_with(certificate: str, key: str) -> str:

@@ -85,6 +85,12 @@ def names_of(pair: CertificatePair) -> frozenset[str]:
     return frozenset(name.lower() for kind, name in found.get("subjectAltName", ()) if kind == "DNS")
 
 
+def expiry_of(pair: CertificatePair) -> float:
+    """Return the time at which a certificate expires, in Unix seconds. Raises OSError or ssl.SSLError like `names_of`."""
+    decoder: Any = ssl
+    return ssl.cert_time_to_seconds(decoder._ssl._test_decode_cert(pair.certificate)["notAfter"])
+
+
 def _ignore_undecodable_names() -> None:
     """Suppress Python's report of a requested name that is not ASCII; the client gets an alert.
 

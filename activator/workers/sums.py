@@ -21,13 +21,20 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _TABLE: Final = frozenset({"capacity", "pods", "length", "slots", "holes", "trailing", "fragmentation"})
 # Each worker counts the same starts, growths of the table, and transitions of pods.
-_GREATEST: Final = _TABLE | {"trims", "growths", "full_total", "cold_starts_total", "transitions"}
+_GREATEST: Final = _TABLE | {
+    "trims",
+    "growths",
+    "full_total",
+    "cold_starts_total",
+    "transitions",
+    "certificate_expiries",
+}
 OF_FIRST: Final = frozenset({"incarnation", "dropped", "queue_limit"})
 GAUGES: Final = _TABLE | {
     "queued", "gathering", "delivering", "held_bytes", "cannot_start", "in_flight", "connections", "tunnels",
     "client_connections", "handshakes", "exchanges", "held_requests", "file_bytes", "answers", "answer_bytes",
     "streams", "resident_bytes", "owned", "held", "overload",
-    "user_use",
+    "user_use", "certificate_expiries",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from activator.runtime.controller_counts import ErrorType
+from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import Family, Kind
@@ -22,7 +23,8 @@ from tests.charts.chart_files import DASHBOARD, ROOT, RULES
 
 STORIES = Path(__file__).parent / "alert_stories.yaml"
 OPERATIONS = ROOT / "docs" / "operations.md"
-PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes"}  # prometheus_client's, for all programs
+# prometheus_client's, for all programs, and Prometheus' own of each scrape.
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "up"}
 # Labels of every scrape, of histograms, and of each revision.
 SCRAPED_LABELS = {"instance", "job", "le", "namespace", "revision"}
 
@@ -50,7 +52,9 @@ def catalogue() -> dict[str, Family[Any]]:
 def names_in(query: str) -> set[str]:
     """The metrics that a query asks for; in Prometheus' language all ours are told by how they begin, or by a colon."""
     text = re.sub(r'"[^"]*"', "", query)
-    return set(re.findall(r"\b(?:activator|controller_runtime|workqueue|rest_client|process)_\w+|\b\w+:[\w:]+", text))
+    return set(
+        re.findall(r"\b(?:activator|controller_runtime|workqueue|rest_client|process)_\w+|\bup\b|\b\w+:[\w:]+", text)
+    )
 
 
 def labels_in(query: str) -> set[str]:
@@ -122,6 +126,8 @@ def test_words_of_closed_sets_are_words_of_theirs() -> None:
         r'error_type=~"([^"]*)"', RECORDS["controller:activator_reconcile_errors_persistent:rate5m"]["expr"]
     )
     assert set(selected.split("|")) == {kind.value for kind in ErrorType if not kind.is_transient}
+    (clients,) = re.findall(r'reason!~"([^"]*)"', RECORDS["revision:activator_errors:ratio5m"]["expr"])
+    assert set(clients.split("|")) == {reason.value for reason in Reason if reason.status < 500}
     states = catalogue()["activator_pods"].values[0]
     assert set(re.findall(r'state="(\w+)"', ALERTS["ActivatorPodsQuarantined"]["expr"])) <= set(states)
 

@@ -9,6 +9,7 @@ import datetime as dt
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -196,6 +197,33 @@ def test_ollama_and_vllm(kitchen: Kitchen) -> None:
         "llama-3-8b",
     )
     assert chat(activator, "gemma3:4b")["program"] == "ollama"
+
+
+def test_a_team_with_quotas(kitchen: Kitchen) -> None:
+    """Two requests at a time, 60 a minute, and what is used outlasts a restart."""
+    settings = {
+        "ALICE_KEY": "alices-secret-key",
+        "BOB_KEY": "bobs-secret-key",
+        "ACTIVATOR_STATE": str(kitchen.folder / "state.db"),
+    }
+
+    def asked(activator: Activator, key: str, **more: Any) -> Answer:
+        body = json.dumps({"model": "small", **more}).encode()
+        fields = f"Authorization: Bearer {key}\r\n"
+        return ask(activator.address, request("/v1/chat/completions", "POST", headers=fields, body=body))
+
+    activator = kitchen.run("quotas", **settings)
+    assert asked(activator, "bobs-secret-key", max_tokens=600_000).header("x-ratelimit-limit-tokens") == "1000000"
+    left = [asked(activator, "alices-secret-key").header("x-ratelimit-remaining-requests") for _ in range(3)]
+    assert left[0] == "59" and int(left[2]) in range(57, 60)
+    assert asked(activator, "nobodys-secret-key").status == 401
+    # The stand-in reports no tokens, so that Bob's first request counts as reserved.
+    assert asked(activator, "bobs-secret-key", max_tokens=600_000).reason == "quota_exceeded"
+    activator.signal(signal.SIGTERM)
+    activator.process.wait(20.0)
+    again = kitchen.run("quotas", **settings)
+    assert asked(again, "bobs-secret-key", max_tokens=600_000).reason == "quota_exceeded"
+    assert asked(again, "bobs-secret-key", max_tokens=300_000).status == 200
 
 
 def test_a_web_app(kitchen: Kitchen) -> None:

@@ -7,6 +7,7 @@ import datetime as dt
 import itertools
 import ssl
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 
-from activator.config.model.listeners import Listener
+from activator.config.model.listeners import CertificateFiles, Listener
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.client_hello import CertificatePair, listening_context, names_of, offered_protocols
 
@@ -149,13 +150,13 @@ def test_two_certificates_for_the_same_names_serve_both_types_of_keys(tmp_path: 
         assert client.cipher() is not None and client.getpeercert() is not None
 
 
-def pair_of(folder: Path, name: str, odd: x509.ExtensionType | None = None) -> CertificatePair:
+def pair_of(folder: Path, name: str, odd: x509.ExtensionType | None = None, days: int = 1) -> CertificatePair:
     """Signed by itself; `odd`: one more critical extension."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
     builder = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=1))
+    builder = builder.not_valid_before(now).not_valid_after(now + dt.timedelta(days=days))
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
     if odd is not None:
         builder = builder.add_extension(odd, critical=True)
@@ -164,6 +165,16 @@ def pair_of(folder: Path, name: str, odd: x509.ExtensionType | None = None) -> C
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     Path(pair.key).write_bytes(pem)
     return pair
+
+
+def test_the_first_certificate_that_expires(tmp_path: Path) -> None:
+    one, other = pair_of(tmp_path, "a.test", days=9), pair_of(tmp_path, "b.test", days=2)
+    files = [CertificateFiles(pair.certificate, pair.key) for pair in (one, other)]
+    served = ServerCertificate(Listener("127.0.0.1:0", certificates=files))
+    assert served.expires_unix_s == pytest.approx(time.time() + 2 * 86_400, abs=10.0)
+    pair_of(tmp_path, "b.test", days=20)
+    served.check()
+    assert served.expires_unix_s == pytest.approx(time.time() + 9 * 86_400, abs=10.0)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,7 @@ def test_control_plane_labels_name_nobody() -> None:
             "step",
             "user",
             "limit",
+            "listener",
             "version",
             "compiled",
             "outcome",

@@ -88,6 +88,7 @@ def a_program() -> Program:
             shed_total=3,
             overload=(61, 62, 63),
             users={"alice": (64, 65, 66)},
+            certificate_expiries={"0.0.0.0:8443": 73.0},
             user_use={"alice": (71.0, 72.0)},
             user_rejections={"alice": (67, 68, 69, 70)},
             exchanges=4,
@@ -145,6 +146,7 @@ PROGRAM: dict[str, float | Figures] = {
     "activator_client_connections_shed": 3.0,
     "activator_user_requests": {("alice",): 64.0},
     "activator_user_tokens": {("alice", "prompt"): 65.0, ("alice", "completion"): 66.0},
+    "activator_certificate_expiry_timestamp_seconds": {("0.0.0.0:8443",): 73.0},
     "activator_user_used": {("alice", "requests"): 71.0, ("alice", "tokens"): 72.0},
     "activator_user_rejections": {
         ("alice", "concurrency"): 67.0,

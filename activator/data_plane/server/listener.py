@@ -199,6 +199,10 @@ class Server:
         if server is not None:  # otherwise a drain has closed it
             server.close()
 
+    def certificate_expiries(self) -> dict[str, float]:
+        """Return when the first certificate of each listener expires, in Unix seconds, by its address."""
+        return {one.address: one.certificate.expires_unix_s for one in self._servers if one.certificate is not None}
+
     def check_certificates(self) -> None:
         """Reload certificate files at once instead of at the next periodic check."""
         for listener in self._servers:

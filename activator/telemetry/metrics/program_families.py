@@ -133,6 +133,13 @@ CLIENTS: tuple[Family[Program], ...] = (
         lambda program: program.data.shed_total,
     ),
     Family(
+        "activator_certificate_expiry_timestamp_seconds",
+        Kind.GAUGE,
+        "When the first certificate of a listener expires, in Unix seconds.",
+        lambda program: [((address,), at_s) for address, at_s in sorted(program.data.certificate_expiries.items())],
+        ("listener",),
+    ),
+    Family(
         "activator_user_requests",
         Kind.COUNTER,
         "Admitted requests, by the name of the user.",
