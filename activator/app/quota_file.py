@@ -1,8 +1,8 @@
-"""The use of users' quotas in a file (`state`), so that it outlasts the program: an SQLite database with one table.
+"""The usage of users' quotas in a file (`state`), so that it outlasts the program: an SQLite database with one table.
 
 Rules
   1. It is written every QUOTA_SAVE_INTERVAL_S (app.py) if it has changed, and at the end of the program: a crash
-     loses at most the use of that time.
+     loses at most the usage of that time.
   2. Times are Unix seconds, because monotonic ones begin again with the machine. A clock that was set back frees
      nothing.
   3. One program uses the file at a time.
@@ -21,7 +21,7 @@ import msgspec
 from activator.config.specs import QuotaSpec, UserSpec
 from activator.runtime.errors import StartError
 
-KEPT_S: Final = 2 * 86_400.0  # longer than any period; what is older has become free
+KEPT_S: Final = 2 * 86_400.0  # older usage has drained; longer than any period
 
 log = logging.getLogger("activator")
 
@@ -48,7 +48,7 @@ class QuotaFile:
             raise StartError(f"state: the file {path} cannot be used: {error}{used}") from error
 
     def with_use(self, users: tuple[UserSpec, ...]) -> tuple[UserSpec, ...]:
-        """Return the users with what is used by now of their quotas."""
+        """Return the users with the present usage of their quotas."""
         rows = self._database.execute("SELECT user, requests, tokens, unix_s FROM quotas").fetchall()
         known = {user: (requests, tokens, unix_s) for user, requests, tokens, unix_s in rows}
         now_s = self._unix_now()
@@ -88,7 +88,7 @@ class QuotaFile:
 
 
 def _used(quota: QuotaSpec, requests: float, tokens: float, unix_s: float, now_s: float) -> tuple[float, float]:
-    """Return what is left of an earlier use."""
+    """Return the part of an earlier usage that has not drained."""
     gone_s = max(now_s - unix_s, 0.0)
     return (
         max(requests - gone_s * quota.requests / quota.requests_period_s, 0.0),

@@ -193,7 +193,7 @@ class DataPlane:
         self.quotas.adopt(view)
 
     def allow_grants(self, allowed: bool) -> None:
-        """Allow or forbid that this member of the group grants what it owns."""
+        """Allow or forbid grants by this member."""
         assert self.member is not None, "it has joined"
         self.member.allow_grants(allowed)
         self.quotas.allow_grants(allowed)

@@ -18,7 +18,7 @@ class UserTotals:
 
 
 class Admission:
-    """What a request has asked of its user's quota (quotas/quotas.py)."""
+    """The admission of a request by the quota of its user (quotas/quotas.py)."""
 
 
 @final

@@ -108,7 +108,7 @@ class ServerCertificate:
         if problem:
             raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
         self.context = listening_context(self._pairs, tls.min_version, tls.alpn)
-        self.expires_unix_s: float = _expiry(self._pairs)  # of the certificate that expires first
+        self.expires_unix_s: float = _expiry(self._pairs)  # the earliest expiry of its certificates
 
     def problem(self) -> str:
         """Return why the current content of the files cannot be used; empty if it can."""

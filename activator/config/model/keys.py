@@ -18,7 +18,7 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     concurrency: Annotated[Positive | None, doc("Requests at the same time; more are refused.", 2)] = None
     requests: Annotated[
-        str | None, doc("Requests per `s`, `min`, `h` or `day`. What was used becomes free again evenly.", "60/min")
+        str | None, doc("Requests per `s`, `min`, `h` or `day`. They become free again evenly.", "60/min")
     ] = None
     tokens: Annotated[
         str | None, doc("Tokens of prompts and responses per period; `k` and `M` multiply.", "1M/day")

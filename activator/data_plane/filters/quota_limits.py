@@ -4,7 +4,7 @@ Rules
   1. The tokens of a request are reserved when it arrives: those of its prompt by the size of its body, those of its
      response as a short body bounds them, or a configured number. At its end the reported tokens count. Without a
      report, or if the response was cut, an event stream counts as its prompt and one token for each event, another
-     response with a status below 400 as reserved; but never less than what is reported.
+     response with a status below 400 as reserved; but never less than the report.
   2. A request that falls back, or that is answered later, is one request.
   3. Responses have the fields `X-RateLimit-Limit-Requests`, `-Remaining-Requests` and `-Reset-Requests`, and the same
      with `-Tokens`, as OpenAI's API; what others can take when the request is admitted.
@@ -29,7 +29,7 @@ from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
-READ_BYTES: Final = 64 * KIB  # of a body that is searched for a bound; a longer one has none
+READ_BYTES: Final = 64 * KIB  # the longest body that is searched for `max_tokens`
 PROMPT_BYTES_PER_TOKEN: Final = 4
 HOLD_S: Final = 2.0 * ASK_MAX_S  # a decision comes earlier
 

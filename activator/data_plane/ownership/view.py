@@ -55,9 +55,9 @@ class View:
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def to_register(self, number: int, known: Iterable[int]) -> set[int] | None:
-        """Return the members, other than `number`, whose state a new owner needs; `known`: all that it has heard of.
+        """Return the members, other than `number`, whose state a new owner needs. `known`: all members it has met.
 
-        Return None while it has heard of none of a replica that may live.
+        Return None if it has met no member of a replica that may live.
         """
         found = {member.number for member in self.members if member.number != number} | self.unproven
         for replica in self.unproven_replicas:

@@ -1,70 +1,70 @@
-"""A rate limit: an amount per period, of which the used part becomes free again evenly (GCRA).
+"""A token bucket: an amount per period, whose used part drains evenly (GCRA).
 
-A full bucket admits `limit` at once, and then `limit` in each `period_s`. What was used beyond the limit, because its
-true amount was known only afterwards, has to become free again first.
+An unused bucket admits `limit` at once, and then `limit` in each `period_s`. Usage beyond the limit, which is found at
+the end of a request, has to drain first.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-ROUNDING: Final = 1e-6  # of an amount; the error of the arithmetic is smaller
+ROUNDING: Final = 1e-6  # tolerance of comparisons; larger than the rounding errors of limits up to RATE_MAX
 
 
 @final
 class Bucket:
-    """The use of one limit. `limit`: at least 1; `period_s`: above 0."""
+    """The usage of one limit. `limit`: at least 1; `period_s`: above 0."""
 
     def __init__(self, limit: int, period_s: float) -> None:
         self.limit = limit
         self.period_s = period_s
-        self.taken: float = 0.0  # everything that was ever taken; never decreases
-        self._held: float = 0.0  # taken and not told: none of it becomes free
+        self.taken: float = 0.0  # the sum of all reserved and added amounts
+        self._held: float = 0.0  # reserved and not committed: it does not drain
         self._used: float = 0.0
-        self._at_s: float = 0.0  # when that was
+        self._at_s: float = 0.0  # the time of that usage
 
     def used(self, now_s: float) -> float:
-        """Return the amount that is not free again yet; it may exceed the limit."""
+        """Return the usage that has not drained; it may exceed the limit."""
         freed = (now_s - self._at_s) * self.limit / self.period_s
         return max(self._used - freed, 0.0) + self._held
 
     def left(self, now_s: float) -> int:
-        """Return the amount that can be taken now, rounded down."""
+        """Return the amount that can be reserved now, rounded down."""
         return max(int(self.limit - self.used(now_s) + ROUNDING), 0)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Return the time until `amount`, at most the limit, can be taken; 0.0: now."""
+        """Return the time until `amount`, at most the limit, can be reserved; 0.0: now."""
         excess = self.used(now_s) + amount - self.limit
         return 0.0 if excess <= ROUNDING else excess * self.period_s / self.limit
 
     def full_s(self, now_s: float) -> float:
-        """Return the time until nothing is used."""
+        """Return the time until all usage has drained."""
         return self.used(now_s) * self.period_s / self.limit
 
-    def take(self, amount: float) -> None:
-        """Take an amount, which begins to become free when it is told."""
+    def reserve(self, amount: float) -> None:
+        """Reserve an amount, which does not drain before `commit`."""
         self._held += amount
         self.taken += amount
 
-    def told(self, amount: float, now_s: float) -> float:
-        """Let an amount that was taken become free; return the time at which it is."""
+    def commit(self, amount: float, now_s: float) -> float:
+        """Let a reserved amount drain; return the time at which it will have drained."""
         self._held -= amount
         self._use(amount, now_s)
         return now_s + self.full_s(now_s)
 
     def add(self, amount: float, now_s: float) -> None:
-        """Count an amount that was used, even beyond the limit."""
+        """Add usage, even beyond the limit."""
         self.taken += amount
         self._use(amount, now_s)
 
-    def give_back(self, amount: float, free_s: float, now_s: float) -> None:
-        """Give back a part of what was taken, as far as it is not free again. `free_s`: what `told` has returned."""
+    def refund(self, amount: float, free_s: float, now_s: float) -> None:
+        """Refund a part of a committed amount that has not drained. `free_s`: the time that `commit` has returned."""
         left = max((free_s - now_s) * self.limit / self.period_s, 0.0)
         self._use(-min(amount, left), now_s)
 
     def change(self, limit: int, period_s: float, now_s: float) -> None:
-        """Set another limit; what is used stays used."""
-        self._use(0.0, now_s)  # until now it became free at the former rate
+        """Set another limit and keep the usage."""
+        self._use(0.0, now_s)  # it has drained at the former rate until now
         self.limit, self.period_s = limit, period_s
 
     def _use(self, amount: float, now_s: float) -> None:

@@ -2,10 +2,10 @@
 
 Rules
   1. A link delivers in order or ends; messages in transit on a link that ended are lost.
-  2. The owner of a quota calls the other members of its view (`QuotaCall`), and each replies with its state
-     (`QuotaState`). Before that reply it sends nothing else to this owner.
-  3. `epoch` is that of the view; `key` names the quota (`key_of`); `number` identifies a request of the sender of
-     `QuotaAsk` and `QuotaEnd`, and is never used twice.
+  2. The owner of a quota queries the other members of its view (`QuotaQuery`), and each replies with its state
+     (`QuotaState`), before it sends anything else to this owner.
+  3. `epoch` is the epoch of the view; `key` identifies the quota (`key_of`); `number` identifies a request of the
+     sender of `QuotaRequest` and `QuotaRelease`, and is never reused.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 
 class Level(NamedTuple):
-    """The use of a quota, as a member knows it.
+    """The usage of a quota, as its owner has reported it.
 
-    `since`: the epoch in which its owner began to grant; `requests`, `tokens`: the used amounts; `is_exact`: the sender
-    is that owner itself, and has granted nothing since.
+    `since`: the epoch in which that owner began to grant; `requests`, `tokens`: the usage; `is_exact`: the sender was
+    that owner, and has granted nothing since.
     """
 
     since: int
@@ -29,10 +29,10 @@ class Level(NamedTuple):
 
 
 class OwnQuota(NamedTuple):
-    """What a member has of one quota.
+    """The state of one quota at a member.
 
-    `open`: its requests, with their reserved tokens; `asked`: the numbers of requests that wait for a reply; `settled`:
-    requests that ended, with the change of their tokens, and whose end the owner may not know.
+    `open`: its admitted requests, with their reserved tokens; `asked`: its undecided requests; `settled`: ended
+    requests with the tokens that they used beyond the reserved ones, until the owner acknowledges their release.
     """
 
     key: str
@@ -42,23 +42,23 @@ class OwnQuota(NamedTuple):
     settled: tuple[tuple[int, int], ...]
 
 
-class QuotaCall(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The owner asks for the state of all its quotas. `call`: the number of this call."""
+class QuotaQuery(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The query of an owner for the state of all its quotas. `call`: its number."""
 
     epoch: int
     call: int
 
 
 class QuotaState(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The reply: the quotas of which the sender has something. They replace the owner's record."""
+    """The reply to a query, which replaces the owner's record of the sender."""
 
     epoch: int
     call: int
     quotas: tuple[OwnQuota, ...]
 
 
-class QuotaAsk(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """A request asks for admission; `tokens` are reserved for it."""
+class QuotaRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """A request for admission, which reserves `tokens`."""
 
     epoch: int
     key: str
@@ -66,11 +66,11 @@ class QuotaAsk(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: int
 
 
-class QuotaReply(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The decision. `limit`: the limit that refuses the request, "" if it is admitted; `wait_s`: until it may succeed.
+class QuotaDecision(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The decision on a request. `limit`: the limit that rejects it, "" if it is admitted; `wait_s`: when to retry.
 
-    `requests_left`, `tokens_left`: what others can take now; `requests_full_s`, `tokens_full_s`: the time until nothing
-    is used.
+    `requests_left`, `tokens_left`: the rest of each limit; `requests_full_s`, `tokens_full_s`: the time until all usage
+    has drained.
     """
 
     epoch: int
@@ -84,8 +84,8 @@ class QuotaReply(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens_full_s: float
 
 
-class QuotaEnd(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """An admitted request has ended. `change`: its tokens, less the reserved ones."""
+class QuotaRelease(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The end of an admitted request. `change`: the used tokens minus the reserved ones."""
 
     epoch: int
     key: str
@@ -93,8 +93,8 @@ class QuotaEnd(msgspec.Struct, frozen=True, tag=True, array_like=True):
     change: int
 
 
-class QuotaEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The owner has counted the tokens of an ended request."""
+class QuotaReleaseAck(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The acknowledgement of a release with a positive change."""
 
     epoch: int
     key: str
@@ -102,7 +102,7 @@ class QuotaEnded(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class QuotaLevel(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The use of a quota, for members that may own it later. `requests_taken`, `tokens_taken`: as in `Bucket.taken`."""
+    """The level of a quota, for its next owner. `requests_taken`, `tokens_taken`: as in `Bucket.taken`."""
 
     epoch: int
     key: str
@@ -111,8 +111,8 @@ class QuotaLevel(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens_taken: float
 
 
-class QuotaNoted(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender knows the use of a quota as of these amounts."""
+class QuotaLevelAck(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The acknowledgement of a level report with these amounts."""
 
     epoch: int
     key: str
@@ -120,4 +120,6 @@ class QuotaNoted(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens_taken: float
 
 
-QuotaMessage = QuotaCall | QuotaState | QuotaAsk | QuotaReply | QuotaEnd | QuotaEnded | QuotaLevel | QuotaNoted
+QuotaMessage = (
+    QuotaQuery | QuotaState | QuotaRequest | QuotaDecision | QuotaRelease | QuotaReleaseAck | QuotaLevel | QuotaLevelAck
+)

@@ -1,15 +1,15 @@
-"""The quotas of all users in one data plane, and their agreement with those of the other data planes.
+"""The quotas of all users in one data plane, shared with the other data planes.
 
 Rules
-  1. In each view a quota has one owner (ownership/view.py), which alone decides on requests. Other members ask it, once
-     for each request. A single data plane owns everything.
-  2. An owner begins when every other member of its view has told it what it has (`QuotaState`), and every former member
-     is proven to have ended or has told it. It counts the open requests of all members and the greatest use that one of
-     them knows (`Ledger.begin`).
-  3. An owner that stays owner goes on.
-  4. A request that is not decided on within ASK_MAX_S is refused (`UNKNOWN`). A question is repeated only when the
-     owner calls: over a new link, in a new view, and when it learns of the user. So each has one reply.
-  5. Whatever is lost with a link counts as used: a limit may be reached too early, but is never exceeded.
+  1. In each view a quota has one owner (ownership/view.py), which alone decides on requests. Other members send it one
+     message for each request. A single data plane owns all quotas.
+  2. A new owner queries all other members of its view, and begins to grant when they have replied (`QuotaState`) and
+     all former members have ended or replied. It counts the open requests of all members, and begins with the highest
+     level that one of them has received (`Ledger.begin`).
+  3. An owner that remains the owner continues to grant.
+  4. A request without a decision after ASK_MAX_S is rejected (`UNKNOWN`). Requests are sent again only after a query:
+     over a new link, in a new view, and when the owner learns of the user. So each has one reply.
+  5. Amounts in lost messages count as used: a limit may be reached early, but is not exceeded.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, UNKNOWN, Decisi
 from activator.data_plane.quotas.messages import (
     Level,
     OwnQuota,
-    QuotaAsk,
-    QuotaCall,
-    QuotaEnd,
-    QuotaEnded,
+    QuotaDecision,
     QuotaLevel,
+    QuotaLevelAck,
     QuotaMessage,
-    QuotaNoted,
-    QuotaReply,
+    QuotaQuery,
+    QuotaRelease,
+    QuotaReleaseAck,
+    QuotaRequest,
     QuotaState,
 )
 from activator.data_plane.users import Admission
@@ -39,7 +39,7 @@ from activator.runtime.clock import Now
 TICK_S: Final = 0.2
 ASK_MAX_S: Final = 5.0
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
-LEVELS_MAX: Final = 10_000  # quotas of other members about which something is noted
+LEVELS_MAX: Final = 10_000  # remembered levels of quotas that other members own
 
 _ALONE: Final = 1  # the number of a single data plane
 _NOBODY: Final[frozenset[int]] = frozenset()
@@ -73,7 +73,7 @@ class Quota:
         self.name = name
         self.key = key_of(name)
         self.spec = spec
-        self.is_dropped: bool = False  # the user has no limits any more, but requests
+        self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
         self.ledger: Ledger | None = None  # set at the owner
         self.owner: int = 0
         self.asking: dict[int, Asked] = {}  # undecided
@@ -88,9 +88,9 @@ class _Member:
 
     def __init__(self) -> None:
         self.is_linked: bool = False
-        self.replied: int = 0  # the last call that it replied to
-        self.called: int = 0  # the epoch of its last call, over this link
-        self.early: QuotaCall | None = None  # its call in a view that this member does not have yet
+        self.replied: int = 0  # the last query that it replied to
+        self.queried: int = 0  # the epoch of its last query over this link
+        self.early: QuotaQuery | None = None  # its query in a later view than the present one
 
 
 @final
@@ -104,20 +104,20 @@ class Quotas:
         self._view: View | None = None  # None: there is one data plane
         self._others: frozenset[int] = _NOBODY  # members of the view
         self._members: dict[int, _Member] = {}
-        self._levels: dict[str, tuple[Level, float]] = {}  # what is known of quotas of other owners, and since when
+        self._levels: dict[str, tuple[Level, float]] = {}  # received levels of other owners, with the time of receipt
         self._send: Callable[[int, QuotaMessage], None] = _send_nothing
-        self._requests: int = 0
-        self._calls: int = 0
+        self._numbers: int = 0
+        self._queries: int = 0
         self._may_grant: bool = True
         self._has_view: bool = False
-        self._has_lost: bool = False  # a member has ended that may have used what nobody knows
+        self._has_lost: bool = False  # a member has ended that may have granted more than others have received
         self._has_users: bool = False
-        self._seen: set[str] = set()  # all quotas that there were
+        self._seen: set[str] = set()  # keys of all quotas since the start
 
     # --- users ---
 
     def set_users(self, users: Iterable[UserSpec]) -> None:
-        """Apply the quotas of these users; those that stay keep their use."""
+        """Apply the quotas of these users and keep their usage."""
         specs = {key_of(user.name): user for user in users if user.quota is not None}
         for key in [key for key in self.quotas if key not in specs]:
             self._drop(self.quotas[key])
@@ -133,7 +133,7 @@ class Quotas:
                 if not self._has_users and user.used is not None:
                     self._levels[key] = (Level(0, *user.used, True), self._now())
                 elif self._has_users and key not in self._levels and key not in self._seen:
-                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())  # nobody has used it yet
+                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())  # it is unused
                 if len(self._seen) < LEVELS_MAX:
                     self._seen.add(key)
                 self._settle_owner(quota)
@@ -144,7 +144,7 @@ class Quotas:
                     quota.ledger.configure(user.quota, self._now())
         self._has_users = True
         if is_new:
-            self._call_all()
+            self._query_all()
         self._begin_some()
 
     def find(self, name: str) -> Quota | None:
@@ -153,7 +153,7 @@ class Quotas:
         return None if quota is None or quota.is_dropped else quota
 
     def use(self) -> dict[str, tuple[float, float]]:
-        """Return the used requests and tokens of the quotas that this member owns, by the name of the user."""
+        """Return the usage of the quotas that this member owns, in requests and tokens, by the name of the user."""
         now_s = self._now()
         found: dict[str, tuple[float, float]] = {}
         for quota in self.quotas.values():
@@ -171,23 +171,23 @@ class Quotas:
 
     def ask(self, quota: Quota, tokens: int) -> Asked:
         """Ask for the admission of a request, for which `tokens` are reserved; it may be decided at once."""
-        self._requests += 1
+        self._numbers += 1
         now_s = self._now()
         if quota.spec.tokens:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
-        asked = Asked(quota, self._requests, tokens if quota.spec.tokens else 0, now_s)
+        asked = Asked(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
             self._decide(quota, asked, _unknown())
             return asked
         quota.asking[asked.number] = asked
         if quota.ledger is not None:
-            self._asked(quota, quota.ledger, self._number, asked.number, asked.tokens)
+            self._request_received(quota, quota.ledger, self._number, asked.number, asked.tokens)
         else:
-            self._send_ask(quota, asked)
+            self._send_request(quota, asked)
         return asked
 
     def end(self, asked: Asked, tokens: int) -> None:
-        """Handle the end of a request that took `tokens`, whatever was decided."""
+        """Handle the end of a request, whatever the decision was. `tokens`: those that it has used."""
         quota, number = asked.quota, asked.number
         was_open = quota.open.pop(number, None) is not None
         was_asking = quota.asking.pop(number, None) is not None
@@ -198,18 +198,18 @@ class Quotas:
         if ledger is None:
             if change > 0:
                 quota.settling[number] = change
-            if self._is_called_by(quota.owner):
-                self._send(quota.owner, QuotaEnd(self._epoch(), quota.key, number, change))
+            if self._is_queried_by(quota.owner):
+                self._send(quota.owner, QuotaRelease(self._epoch(), quota.key, number, change))
         elif was_open:
             ledger.settle(self._number, number, change, self._now())
-            self._tell_some(quota, ledger)
+            self._reply_acknowledged(quota, ledger)
         else:
             ledger.waiting.pop((self._number, number), None)
 
     # --- members ---
 
     def join(self, number: int, send: Callable[[int, QuotaMessage], None]) -> None:
-        """Become a member of several data planes, before it has users. `send(member, message)` uses its link."""
+        """Become one of several data planes, before it has users. `send(member, message)` sends over a link."""
         assert not self.quotas, "it owns quotas already"
         self._number = number
         self._send = send
@@ -232,71 +232,71 @@ class Quotas:
         for number in before | self._members.keys():
             if not view.may_live(number) and (number in before or not self._members[number].is_linked):
                 self._ended(number)
-        if not view.is_next and self._has_view:  # there may have been owners of which nothing was told here
+        if not view.is_next and self._has_view:  # there may have been other owners, whose levels were not received
             self._has_lost = True
             self._levels.clear()
         self._has_view = True
         for quota in self.quotas.values():
             self._settle_owner(quota)
-        self._call_all()
+        self._query_all()
         for number, member in self._members.items():
             early, member.early = member.early, None
             if early is not None:
-                self._called(number, member, early)
+                self._queried(number, member, early)
         self._begin_some()
-        self._tell_all()
+        self._reply_all_acknowledged()
 
     def linked(self, number: int) -> None:
         """Handle a new link, before any message."""
         member = self._members.setdefault(number, _Member())
         member.is_linked = True
         if number in self._others:
-            self._call(number)
+            self._query(number)
 
     def unlinked(self, number: int) -> None:
         """Handle the end of a link, and of all messages in transit."""
         member = self._members.get(number)
         if member is None:
             return
-        member.is_linked, member.replied, member.called, member.early = False, 0, 0, None
+        member.is_linked, member.replied, member.queried, member.early = False, 0, 0, None
         for ledger in self._ledgers():
-            ledger.forget_asks(number, self._now())
+            ledger.forget_requests(number, self._now())
 
     def receive(self, number: int, message: QuotaMessage) -> None:
         """Handle a message of a member over its present link."""
         member = self._members.get(number)
         if member is None or not member.is_linked:
             return
-        if isinstance(message, QuotaCall):
-            self._called(number, member, message)
+        if isinstance(message, QuotaQuery):
+            self._queried(number, member, message)
         elif isinstance(message, QuotaLevel):
-            self._level_told(number, message)
+            self._level_reported(number, message)
         elif message.epoch != self._epoch():
-            return  # the sender has another owner, or is another one
-        elif isinstance(message, QuotaReply):
-            self._replied(number, message)
-        elif isinstance(message, QuotaEnded):
+            return  # a message from another view
+        elif isinstance(message, QuotaDecision):
+            self._decision_received(number, message)
+        elif isinstance(message, QuotaReleaseAck):
             quota = self.quotas.get(message.key)
             if quota is not None:
                 quota.settling.pop(message.number, None)
         elif isinstance(message, QuotaState):
-            self._state_told(number, member, message)
+            self._state_received(number, member, message)
         else:
             quota = self.quotas.get(message.key)
             ledger = None if quota is None else quota.ledger
             if quota is None or ledger is None:
                 return
-            if isinstance(message, QuotaAsk):
-                if not quota.is_dropped:  # otherwise the sender asks again when this member knows its limits
-                    self._asked(quota, ledger, number, message.number, message.tokens)
-            elif isinstance(message, QuotaEnd):
-                self._end_told(quota, ledger, number, message)
-            elif isinstance(message, QuotaNoted):
-                ledger.noted(number, message.requests_taken, message.tokens_taken)
-                self._tell_some(quota, ledger)
+            if isinstance(message, QuotaRequest):
+                if not quota.is_dropped:  # otherwise the sender is queried when the limits are back
+                    self._request_received(quota, ledger, number, message.number, message.tokens)
+            elif isinstance(message, QuotaRelease):
+                self._released(quota, ledger, number, message)
+            elif isinstance(message, QuotaLevelAck):
+                ledger.acknowledged(number, message.requests_taken, message.tokens_taken)
+                self._reply_acknowledged(quota, ledger)
 
     def tick(self) -> None:
-        """Repeat and refuse questions, and stop waiting for members that note nothing; called every TICK_S."""
+        """Reject requests without a decision, and ignore members that acknowledge nothing; called every TICK_S."""
         now_s = self._now()
         for quota in list(self.quotas.values()):
             for asked in list(quota.asking.values()):
@@ -304,19 +304,21 @@ class Quotas:
                     self.end(asked, 0)
                     self._decide(quota, asked, _unknown())
             if quota.ledger is not None and quota.ledger.held:
-                quota.ledger.find_lagging(self._others, now_s)
-                self._tell_some(quota, quota.ledger)
+                quota.ledger.find_unresponsive(self._others, now_s)
+                self._reply_acknowledged(quota, quota.ledger)
             if quota.is_dropped and not (quota.open or quota.asking or quota.settling):
                 self._forget(quota)
 
     # --- as the owner ---
 
-    def _asked(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
+    def _request_received(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
         """Decide on a request of this member or another one, now or later."""
         admitted = quota.open if member == self._number else ledger.open.get(member)
-        if admitted is not None and number in admitted:  # a repeated question; the reply is held or was lost
+        if admitted is not None and number in admitted:  # sent again; the reply is held or was lost
             if not ledger.is_held(member, number):
-                self._tell(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()), False)
+                self._reply_when_acknowledged(
+                    quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()), False
+                )
         elif self._must_wait(ledger):
             ledger.waiting.setdefault((member, number), tokens)
         else:
@@ -330,39 +332,39 @@ class Quotas:
         if decision.limit == ADMITTED:
             admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
             admitted[number] = tokens
-        self._tell(quota, ledger, member, number, decision, decision.limit == ADMITTED, tokens)
+        self._reply_when_acknowledged(quota, ledger, member, number, decision, decision.limit == ADMITTED, tokens)
 
     def _decide_some(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
         ledger = quota.ledger
         while ledger is not None and ledger.waiting and not self._must_wait(ledger):
             member, number = asked = next(iter(ledger.waiting))
-            self._asked(quota, ledger, member, number, ledger.waiting.pop(asked))
+            self._request_received(quota, ledger, member, number, ledger.waiting.pop(asked))
 
-    def _end_told(self, quota: Quota, ledger: Ledger, member: int, message: QuotaEnd) -> None:
+    def _released(self, quota: Quota, ledger: Ledger, member: int, message: QuotaRelease) -> None:
         reserved = ledger.open.get(member, {}).pop(message.number, None)
         if reserved is None:
             ledger.waiting.pop((member, message.number), None)
         else:
             ledger.settle(member, message.number, message.change, self._now())
         if message.change > 0:
-            self._tell(quota, ledger, member, message.number, None, False)
+            self._reply_when_acknowledged(quota, ledger, member, message.number, None, False)
 
-    def _state_told(self, number: int, member: _Member, message: QuotaState) -> None:
+    def _state_received(self, number: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
         member.replied = message.call
         states = {one.key: one for one in message.quotas}
         now_s = self._now()
         for one in message.quotas:
             if one.key not in self.quotas and one.level is not None:
-                self._note(one.key, one.level)
+                self._remember(one.key, one.level)
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is None:
                 continue
             state = states.get(quota.key)
             before = ledger.open.pop(number, None)
-            ledger.forget_asks(number, self._now())
+            ledger.forget_requests(number, self._now())
             if state is None:
                 continue
             if state.level is not None and ledger.since == 0:
@@ -373,11 +375,11 @@ class Quotas:
             for request, change in state.settled:
                 if before is None or request in before:
                     ledger.settle(number, request, change, now_s)
-                self._tell(quota, ledger, number, request, None, False)
+                self._reply_when_acknowledged(quota, ledger, number, request, None, False)
         self._begin_some()
 
     def _begin_some(self) -> None:
-        """Begin to grant the quotas of which all members have told their state."""
+        """Begin to grant quotas for which all members have sent their state."""
         view = self._view
         others = _NOBODY if view is None else view.to_register(self._number, self._members)
         if others is None:
@@ -386,7 +388,7 @@ class Quotas:
         now_s = self._now()
         for quota in self.quotas.values():
             ledger = quota.ledger
-            if ledger is None or ledger.since or (others and replied < ledger.needs_call):
+            if ledger is None or ledger.since or (others and replied < ledger.needs_query):
                 continue
             if view is not None and not view.has(self._number):
                 continue
@@ -395,106 +397,106 @@ class Quotas:
                 ledger.levels.append(level)
             self._levels.pop(quota.key, None)
             ledger.begin(max(self._epoch(), 1), now_s)
-            self._tell_level(quota, ledger, self._others)
-            self._tell_some(quota, ledger)
+            self._report_level(quota, ledger, self._others)
+            self._reply_acknowledged(quota, ledger)
             self._decide_some(quota)
 
-    # --- what is told ---
+    # --- replies ---
 
-    def _tell(
+    def _reply_when_acknowledged(
         self,
         quota: Quota,
         ledger: Ledger,
         member: int,
         number: int,
         decision: Decision | None,
-        has_taken: bool,
+        has_reserved: bool,
         tokens: int = 0,
     ) -> None:
-        """Tell a member a decision, or that an end was counted (None), as soon as the others know what was taken.
+        """Reply to a member when the others have acknowledged the taken amounts; None: its release was counted.
 
-        `has_taken`: the request has taken its amounts for this decision, with these `tokens`.
+        `has_reserved`: the request has reserved its amounts for this reply, with these `tokens`.
         """
         if decision is not None and decision.limit != ADMITTED:
-            self._tell_now(quota, member, number, decision)
+            self._reply(quota, member, number, decision)
             return
-        if ledger.held or not ledger.is_known(self._others, ledger.taken()):
-            ledger.hold(member, number, decision, has_taken, tokens, self._now())
+        if ledger.held or not ledger.is_acknowledged(self._others, ledger.taken()):
+            ledger.hold(member, number, decision, has_reserved, tokens, self._now())
         else:
-            if has_taken:
-                ledger.told(member, number, tokens, self._now())
-            self._tell_now(quota, member, number, decision)
-        if self._others and ledger.must_tell(len(ledger.held) > 0):
-            self._tell_level(quota, ledger, self._others)
+            if has_reserved:
+                ledger.commit(member, number, tokens, self._now())
+            self._reply(quota, member, number, decision)
+        if self._others and ledger.must_report(len(ledger.held) > 0):
+            self._report_level(quota, ledger, self._others)
 
-    def _tell_some(self, quota: Quota, ledger: Ledger) -> None:
-        """Tell what the others know by now."""
+    def _reply_acknowledged(self, quota: Quota, ledger: Ledger) -> None:
+        """Send the held replies whose amounts have been acknowledged."""
         now_s = self._now()
-        one = ledger.next_known(self._others, now_s)
+        one = ledger.next_acknowledged(self._others, now_s)
         while one is not None:
-            self._tell_now(quota, one.member, one.number, one.decision)
-            one = ledger.next_known(self._others, now_s)
-        if self._others and ledger.must_tell(len(ledger.held) > 0):
-            self._tell_level(quota, ledger, self._others)
+            self._reply(quota, one.member, one.number, one.decision)
+            one = ledger.next_acknowledged(self._others, now_s)
+        if self._others and ledger.must_report(len(ledger.held) > 0):
+            self._report_level(quota, ledger, self._others)
 
-    def _tell_all(self) -> None:
+    def _reply_all_acknowledged(self) -> None:
         for quota in self.quotas.values():
             if quota.ledger is not None:
-                self._tell_some(quota, quota.ledger)
+                self._reply_acknowledged(quota, quota.ledger)
 
-    def _tell_now(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
+    def _reply(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
         if member == self._number:
             asked = quota.asking.pop(number, None)
             if asked is not None and decision is not None:
                 self._decide(quota, asked, decision)
         elif decision is None:
-            self._send(member, QuotaEnded(self._epoch(), quota.key, number))
+            self._send(member, QuotaReleaseAck(self._epoch(), quota.key, number))
         else:
-            self._send(member, QuotaReply(self._epoch(), quota.key, number, *decision))
+            self._send(member, QuotaDecision(self._epoch(), quota.key, number, *decision))
 
-    def _tell_level(self, quota: Quota, ledger: Ledger, members: frozenset[int]) -> None:
+    def _report_level(self, quota: Quota, ledger: Ledger, members: frozenset[int]) -> None:
         message = QuotaLevel(self._epoch(), quota.key, ledger.level(self._now()), *ledger.taken())
         for member in members:
             self._send(member, message)
 
     # --- as another member ---
 
-    def _called(self, number: int, member: _Member, message: QuotaCall) -> None:
-        """Tell an owner what this member has of its quotas, and ask for the requests that wait."""
+    def _queried(self, number: int, member: _Member, message: QuotaQuery) -> None:
+        """Send an owner the state of its quotas, and the undecided requests."""
         epoch = self._epoch()
         if message.epoch > epoch:
             member.early = message
             return
         if message.epoch < epoch:
-            return  # it calls again in this view
-        member.called = epoch
+            return  # it queries again in this view
+        member.queried = epoch
         quotas = [quota for quota in self.quotas.values() if quota.owner == number]
         states = [self._own(quota) for quota in quotas]
         view = self._view
-        for key, known in self._levels.items():  # of users that only other members know yet
+        for key, known in self._levels.items():  # levels of users that this member does not have yet
             if key not in self.quotas and view is not None and view.owner_of(key) == number:
                 states.append(OwnQuota(key, known[0], (), (), ()))
         self._send(number, QuotaState(epoch, message.call, tuple(states)))
         for quota in quotas:
             for asked in quota.asking.values():
-                self._send_ask(quota, asked)
+                self._send_request(quota, asked)
 
     def _own(self, quota: Quota) -> OwnQuota:
         level = self._level_of(quota, self._now())
         return OwnQuota(quota.key, level, tuple(quota.open.items()), tuple(quota.asking), tuple(quota.settling.items()))
 
     def _level_of(self, quota: Quota, now_s: float) -> Level | None:
-        """Return the use of a quota as far as it is known here; all of it if a member that ended may have used it."""
+        """Return the received level of a quota; a full one if a member that ended may have granted more than that."""
         known = self._levels.get(quota.key)
         if known is not None:
             return _freed(known, quota.spec, now_s)
         return Level(0, float(quota.spec.requests), float(quota.spec.tokens)) if self._has_lost else None
 
-    def _level_told(self, number: int, message: QuotaLevel) -> None:
-        if self._note(message.key, message.level):
-            self._send(number, QuotaNoted(message.epoch, message.key, message.requests_taken, message.tokens_taken))
+    def _level_reported(self, number: int, message: QuotaLevel) -> None:
+        if self._remember(message.key, message.level):
+            self._send(number, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken))
 
-    def _note(self, key: str, level: Level) -> bool:
+    def _remember(self, key: str, level: Level) -> bool:
         """Remember a level, unless that of a later owner is known; return True if it is remembered."""
         known = self._levels.get(key)
         if known is not None and level.since < known[0].since:
@@ -504,13 +506,13 @@ class Quotas:
         self._levels[key] = (level, self._now())
         return True
 
-    def _replied(self, number: int, message: QuotaReply) -> None:
+    def _decision_received(self, number: int, message: QuotaDecision) -> None:
         quota = self.quotas.get(message.key)
         if quota is None or quota.owner != number:
             return
         asked = quota.asking.pop(message.number, None)
         if asked is None:
-            return  # its end has been sent
+            return  # it has ended, and its release was sent
         if message.limit == ADMITTED:
             quota.open[message.number] = asked.tokens
         decision = Decision(
@@ -523,9 +525,9 @@ class Quotas:
         )
         self._decide(quota, asked, decision)
 
-    def _send_ask(self, quota: Quota, asked: Asked) -> None:
-        if self._is_called_by(quota.owner):
-            self._send(quota.owner, QuotaAsk(self._epoch(), quota.key, asked.number, asked.tokens))
+    def _send_request(self, quota: Quota, asked: Asked) -> None:
+        if self._is_queried_by(quota.owner):
+            self._send(quota.owner, QuotaRequest(self._epoch(), quota.key, asked.number, asked.tokens))
 
     def _decide(self, quota: Quota, asked: Asked, decision: Decision) -> None:
         if decision.limit != ADMITTED:
@@ -540,23 +542,23 @@ class Quotas:
     def _ledgers(self) -> list[Ledger]:
         return [quota.ledger for quota in self.quotas.values() if quota.ledger is not None]
 
-    def _is_called_by(self, owner: int) -> bool:
+    def _is_queried_by(self, owner: int) -> bool:
         member = self._members.get(owner)
-        return member is not None and member.called == self._epoch() and member.called != 0
+        return member is not None and member.queried == self._epoch() and member.queried != 0
 
-    def _call_all(self) -> None:
-        """Ask all members for their state, if this member owns a quota."""
-        self._calls += 1
+    def _query_all(self) -> None:
+        """Query the state of all members, if this member owns a quota."""
+        self._queries += 1
         for number in self._others:
-            self._call(number)
+            self._query(number)
 
-    def _call(self, number: int) -> None:
+    def _query(self, number: int) -> None:
         if not self._members[number].is_linked or not self._ledgers():
             return
-        self._send(number, QuotaCall(self._epoch(), self._calls))
+        self._send(number, QuotaQuery(self._epoch(), self._queries))
         for quota in self.quotas.values():
             if quota.ledger is not None and quota.ledger.since:
-                self._tell_level(quota, quota.ledger, frozenset([number]))
+                self._report_level(quota, quota.ledger, frozenset([number]))
 
     def _settle_owner(self, quota: Quota) -> None:
         """Apply the owner of the present view to a quota."""
@@ -566,11 +568,11 @@ class Quotas:
         if quota.owner == self._number and ledger is not None and (view is None or view.follows or not ledger.since):
             return
         if ledger is not None:
-            if ledger.since and (view is None or view.follows):  # otherwise others may have granted since
-                self._note(quota.key, ledger.level(self._now(), True))
+            if ledger.since and (view is None or view.follows):  # otherwise there may have been other owners
+                self._remember(quota.key, ledger.level(self._now(), True))
             quota.ledger = None
         if quota.owner == self._number:
-            ledger = quota.ledger = Ledger(quota.spec, self._calls + 1)
+            ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)
             for number, change in quota.settling.items():
                 ledger.settle(self._number, number, change, self._now())
             quota.settling.clear()
@@ -585,7 +587,7 @@ class Quotas:
             ledger.ended(number, self._now())
 
     def _drop(self, quota: Quota) -> None:
-        """Admit the undecided requests of a user that has no limits any more; the others end as they began."""
+        """Remove the limits of a user, and admit its undecided requests; open ones are counted until they end."""
         if quota.is_dropped:
             return
         quota.is_dropped = True
@@ -594,10 +596,10 @@ class Quotas:
             asked.decide(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
 
     def _forget(self, quota: Quota) -> None:
-        """Remove the quota of a user that has no limits any more, but remember what is used."""
+        """Remove a dropped quota without requests, and remember its level."""
         ledger = quota.ledger
         if ledger is not None and ledger.since:
-            self._note(quota.key, ledger.level(self._now(), True))
+            self._remember(quota.key, ledger.level(self._now(), True))
         del self.quotas[quota.key]
 
 
@@ -607,7 +609,7 @@ def key_of(name: str) -> str:
 
 
 def _freed(known: tuple[Level, float], spec: QuotaSpec, now_s: float) -> Level:
-    """Return a level that was known at a time, as of now."""
+    """Return a received level as of now."""
     level, at_s = known
     requests, tokens = level.requests, level.tokens
     if spec.requests:

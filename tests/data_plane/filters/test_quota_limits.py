@@ -18,7 +18,7 @@ from activator.data_plane.filters.quota_limits import QuotaLimits
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import LIMITS
-from activator.data_plane.quotas.messages import QuotaAsk, QuotaCall, QuotaMessage, QuotaReply
+from activator.data_plane.quotas.messages import QuotaDecision, QuotaMessage, QuotaQuery, QuotaRequest
 from activator.data_plane.quotas.quotas import ASK_MAX_S, TICK_S, Quotas, key_of
 from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.program_families import USER_LIMITS
@@ -307,11 +307,11 @@ class Owned:
         self.quotas.set_users(users)
         self.world.share(Keys(users, {}), QuotaLimits(self.quotas, self.world.clock.now))
         self.quotas.linked(2)
-        self.quotas.receive(2, QuotaCall(1, 1))
+        self.quotas.receive(2, QuotaQuery(1, 1))
 
     def reply(self, limit: str) -> None:
-        asked = next(one for one in reversed(self.sent) if isinstance(one, QuotaAsk))
-        self.quotas.receive(2, QuotaReply(1, asked.key, asked.number, limit, 2.5, 3, 4.0, 0, 0.0))
+        asked = next(one for one in reversed(self.sent) if isinstance(one, QuotaRequest))
+        self.quotas.receive(2, QuotaDecision(1, asked.key, asked.number, limit, 2.5, 3, 4.0, 0, 0.0))
 
 
 @pytest.mark.parametrize("limit", ["", "requests"])

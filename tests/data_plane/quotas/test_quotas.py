@@ -8,7 +8,7 @@ from activator.config.specs import QuotaSpec
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Ledger
-from activator.data_plane.quotas.messages import Level, QuotaLevel, QuotaMessage, QuotaNoted, QuotaState
+from activator.data_plane.quotas.messages import Level, QuotaLevel, QuotaLevelAck, QuotaMessage, QuotaState
 from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
 from tests.data_plane.quotas.quota_world import Plane, Truth, World, user
 
@@ -269,7 +269,7 @@ def test_what_was_held_for_a_lost_link_becomes_free() -> None:
     for number in range(4):
         ledger.hold(2, number, ledger.decide(0, 0, 50.0), True, 0, 50.0)
     assert ledger.level(60.0).requests == 4.0, "as long as nobody knows of it"
-    ledger.forget_asks(2, 60.0)
+    ledger.forget_requests(2, 60.0)
     assert ledger.level(60.5).requests == 2.0 and not ledger.held and not ledger.is_held(2, 0)
 
 
@@ -297,7 +297,7 @@ def test_a_level_of_a_former_owner_is_not_noted() -> None:
     for since, noted in ((4, True), (3, False), (4, True), (5, True)):
         sent.clear()
         quotas.receive(2, QuotaLevel(0, "user alice", Level(since, 1.0, 0.0), 1.0, 0.0))
-        assert (sent == [QuotaNoted(0, "user alice", 1.0, 0.0)]) is noted
+        assert (sent == [QuotaLevelAck(0, "user alice", 1.0, 0.0)]) is noted
 
 
 def test_who_returns_after_others_may_have_granted_knows_nothing() -> None:
