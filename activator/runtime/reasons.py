@@ -135,6 +135,7 @@ class Reason(Enum):
         "address_not_allowed", 403, _PERMISSION_DENIED, "this revision is not open to the client's address"
     )  # fmt: skip
     QUOTA_EXCEEDED = "quota_exceeded", 429, _RESOURCE_EXHAUSTED, "the user has reached a limit"
+    NOT_AVAILABLE = "not_available", 412, _UNAVAILABLE, "no slot is free now, and the request prefers not to wait", _REVISION
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.
     QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "the queue of the revision is full", _ANY

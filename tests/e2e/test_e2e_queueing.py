@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ import pytest
 from tests.conftest import DEEP, Need
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, CutShortError, Visitor, ask, request
-from tests.e2e.running import Activator, configured, eventually, resident_bytes
+from tests.e2e.running import SERVING, Activator, configured, eventually, process_revision, resident_bytes
 from tests.e2e.single_pods import SinglePods
 
 PODS = 20
@@ -218,3 +219,26 @@ def test_priorities_deadlines_and_exemptions_over_sockets(run_activator: RunActi
         assert activator.revision("app")["queue"]["exempted"] == 1
         for client in clients:
             client.close()
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_request_that_prefers_not_to_wait(run_activator: RunActivator, workers: int) -> None:
+    """It is served if a slot is free, at whichever worker; else it gets 412, and starts nothing."""
+    revision = {**process_revision(SERVING, max_scale=1), "container_concurrency": 1}
+    activator = run_activator(configured([revision], workers=workers))
+    data = request("/sleep/0.01", headers="Prefer: if-available\r\n")
+    for _ in range(6):
+        answer = ask(activator.address, data)
+        assert (answer.status, answer.reason) == (412, "not_available")
+    assert activator.slots("app") == []
+    assert ask(activator.address, request()).status == 200
+    eventually(lambda: ask(activator.address, data).status == 200)
+    with Client(activator.address) as busy:
+        busy.socket.sendall(request("/sleep/1"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 1)
+        began_s = time.monotonic()
+        for _ in range(6):
+            answer = ask(activator.address, data)
+            assert (answer.status, answer.reason) == (412, "not_available")
+        assert time.monotonic() - began_s < 0.9, "none of them has waited"
+        assert busy.answer().status == 200

@@ -435,6 +435,20 @@ def an_exempt_request_goes_to_the_owner(seed: int) -> None:
     expect(isinstance(want, Want) and want.waiting.exempt, f"{want} was said")
 
 
+def a_request_that_never_waits_leaves_the_queue_of_the_owner(seed: int) -> None:
+    hand = borrowing(seed)
+    wants = Wants(hand.node, KEY)
+    wants.never_waits = True
+    wants.ask()
+    (want,) = hand.taken()
+    assert isinstance(want, Want)
+    hand.member.receive(2, Queued(1, NAME, want.waiting.request, 7))
+    expect(hand.taken() == [Cancel(1, NAME, want.waiting.request)], "the owner keeps it in its queue")
+    expect(hand.throttler.queue.waiters.length == 0, "it waits here")
+    hand.world.run(0.1)
+    expect(wants.end == "not_available", f"it is {wants.end}")
+
+
 def who_waits_alone_asks_for_pods(seed: int) -> None:
     """A revision without pods is started by whichever member has requests of it."""
     hand = borrowing(seed)
@@ -1519,5 +1533,6 @@ CORNERS: list[Callable[[int], None]] = [
     nobody_else_is_listened_to_as_an_owner,
     who_hands_over_grants_no_more,
     a_view_without_members_is_nobodys,
+    a_request_that_never_waits_leaves_the_queue_of_the_owner,
     a_limit_that_goes_grants_nothing_to_others,
 ]

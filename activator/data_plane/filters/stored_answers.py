@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import final
 
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
@@ -10,10 +10,8 @@ from activator.data_plane.answers.store import AnswerStore, path_of
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.headers.prefer import PREFER, RESPOND_ASYNC, is_preference, prefers
 from activator.data_plane.streams import ClientWrapper
-
-_NAME: Final = b"prefer"
-_ASYNC: Final = b"respond-async"
 
 
 @final
@@ -29,7 +27,7 @@ class StoredAnswers(Filter):
         head = request.head
         if throttler is None or request.is_detached or request.upgrade or request.is_grpc or request.is_quiet:
             return
-        if throttler.queue.failure is not None or not prefers_async(head):
+        if throttler.queue.failure is not None or not prefers(head, RESPOND_ASYNC):
             return
         if isinstance(request.client(), ClientWrapper):  # it edits the response, which would be stored unedited
             return
@@ -57,27 +55,11 @@ class StoredAnswers(Filter):
         request.respond(accepted, body)
 
 
-def prefers_async(head: RequestHead) -> bool:
-    """Return True if a Prefer field contains the preference, with any parameters."""
-    if head.headers.get(_NAME) is None:
-        return False
-    return any(
-        _is_async(preference)
-        for name, value in head.headers.pairs()
-        if name.lower() == _NAME
-        for preference in value.split(b",")
-    )
-
-
 def edit_prefer(head: RequestHead, edits: HeadEdits) -> None:
     """Remove `respond-async`, because a pod that supports it would respond with its own 202."""
-    edits.remove(frozenset({_NAME}))
+    edits.remove(frozenset({PREFER}))
     for name, value in head.headers.pairs():
-        if name.lower() == _NAME:
-            left = [one.strip() for one in value.split(b",") if not _is_async(one)]
+        if name.lower() == PREFER:
+            left = [one.strip() for one in value.split(b",") if not is_preference(one, RESPOND_ASYNC)]
             if left:
                 edits.append(name, b", ".join(left))
-
-
-def _is_async(preference: bytes) -> bool:
-    return preference.partition(b";")[0].strip().lower() == _ASYNC

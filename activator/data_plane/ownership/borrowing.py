@@ -141,10 +141,14 @@ class Borrowing(SlotSource):
 
     def queued(self, message: Queued) -> None:
         waiter = self.wanted.get(message.request)
-        if waiter is not None:
-            waiter.arrival_at_owner = message.number
-            if len(self.wanted) == 1:
-                self.throttler.queue.must_wait()
+        if waiter is None:
+            return
+        waiter.arrival_at_owner = message.number
+        if waiter.never_waits:
+            self.cancelled(waiter)
+            self.throttler.queue.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
+        elif len(self.wanted) == 1:
+            self.throttler.queue.must_wait()
 
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from activator.codec.http1.fields import internal_names
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
+from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
 from activator.data_plane.phases import SCANNING, WAITING
 from activator.data_plane.proxy.filter_run import FilterRun
 from activator.data_plane.proxy.queue_place import QueuePlace
@@ -89,8 +90,10 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
             raise
     elif filters is not None:
         filters.route(None)
-    exchange.context.count_routed(exchange, throttler)
     head = exchange.head
+    if throttler.table.capacity == 0 and prefers(head, IF_AVAILABLE):
+        exchange.is_quiet = True  # it starts no pod
+    exchange.context.count_routed(exchange, throttler)
     if exchange.fallbacks == 0 and head.takes_trailers:
         exchange.read_grpc_timeout()
     if exchange.grpc_timeout_s > 0.0:

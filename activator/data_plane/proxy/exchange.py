@@ -31,6 +31,7 @@ from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.body_watcher import BodyWatcher
 from activator.data_plane.exchange import NO_PLACE, Exchange
 from activator.data_plane.filters.filter import Failure
+from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
 from activator.data_plane.phases import (
     ANSWERING,
     CONNECTING,
@@ -124,10 +125,14 @@ class ProxiedExchange(Exchange):
             return
         if self.upload is not None and must_gather(self, throttler, self.upload):
             return
+        if throttler.table.capacity == 0 and prefers(self.head, IF_AVAILABLE):
+            self.fail(Reason.NOT_AVAILABLE, "")
+            return
         lease = throttler.try_acquire(self.place, self.asked_for_slot_s)
         if lease is not None:
             self.granted(lease)
             return
+        self.place.never_waits = prefers(self.head, IF_AVAILABLE)
         refusal = throttler.queue.enqueue(self.place)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail())

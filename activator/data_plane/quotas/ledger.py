@@ -157,7 +157,7 @@ class Ledger:
         return (0.0 if requests is None else requests.taken, 0.0 if tokens is None else tokens.taken)
 
     def is_acknowledged(self, members: frozenset[int], taken: tuple[float, float]) -> bool:
-        """Return True if each of these members has acknowledged `taken` except for the slack; False before it begins."""
+        """Return True if each of these members has acknowledged `taken` but the slack; False before it begins."""
         if self.since == 0:
             return False
         requests, tokens = taken[0] - _slack(self.requests), taken[1] - _slack(self.tokens)
@@ -227,7 +227,7 @@ class Ledger:
     # --- members ---
 
     def forget_requests(self, member: int, now_s: float) -> None:
-        """Drop the undecided requests and held replies of a member, which sends its requests again; amounts stay taken."""
+        """Drop the undecided requests and the held replies of a member, which sends its requests again."""
         for asked in [asked for asked in self.waiting if asked[0] == member]:
             del self.waiting[asked]
         if any(one.member == member for one in self.held):

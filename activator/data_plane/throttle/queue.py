@@ -130,7 +130,9 @@ class RevisionQueue:
         """Add the waiter to the queue; return a reason (and set `admission.detail`) if it is rejected instead."""
         refusal = self.refusal()
         if refusal is None:
-            if self.waiters.length >= self._spec.depth:
+            if waiter.never_waits and self._sharing.source is None:
+                refusal = Reason.NOT_AVAILABLE
+            elif self.waiters.length >= self._spec.depth:
                 refusal = Reason.QUEUE_FULL
             elif self._process.is_full():
                 refusal = Reason.HELD_REQUESTS_FULL

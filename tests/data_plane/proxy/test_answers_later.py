@@ -15,8 +15,9 @@ from activator.config.specs import AsyncSpec, FiltersSpec, QueueSpec
 from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
-from activator.data_plane.filters.stored_answers import edit_prefer, prefers_async
+from activator.data_plane.filters.stored_answers import edit_prefer
 from activator.data_plane.headers.edits import HeadEdits
+from activator.data_plane.headers.prefer import RESPOND_ASYNC, prefers
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.runtime.reasons import Reason
@@ -113,7 +114,7 @@ def test_the_preference_is_found_and_taken_out(values: list[str], is_preferred: 
     for value in values:
         head.headers = head.headers.with_line(b"PREFER", value.encode())
     before = head.headers.pairs()
-    assert prefers_async(head) == is_preferred
+    assert prefers(head, RESPOND_ASYNC) == is_preferred
     edits = HeadEdits()
     edit_prefer(head, edits)
     assert head.headers.pairs() == before, "a client's head stays"
