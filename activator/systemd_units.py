@@ -47,6 +47,7 @@ KillMode=mixed
 LimitNOFILE=65536
 RuntimeDirectory=activator
 RuntimeDirectoryPreserve=yes
+StateDirectory=activator
 Delegate=yes
 NoNewPrivileges=yes
 ProtectSystem=full

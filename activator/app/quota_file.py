@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -27,6 +28,11 @@ log = logging.getLogger("activator")
 
 _CREATE: Final = "CREATE TABLE IF NOT EXISTS quotas (user TEXT PRIMARY KEY, requests REAL, tokens REAL, unix_s REAL)"
 
+_SELECT: Final = """
+    SELECT user, requests, tokens, unix_s FROM quotas
+    WHERE typeof(user) = 'text' AND typeof(requests) = 'real' AND typeof(tokens) = 'real' AND typeof(unix_s) = 'real'
+"""
+
 Use = Mapping[str, tuple[float, float]]  # used requests and tokens, by the name of the user
 
 
@@ -36,20 +42,24 @@ class QuotaFile:
     def __init__(self, path: str, unix_now: Callable[[], float]) -> None:
         self._unix_now = unix_now
         self._saved: dict[str, tuple[float, float]] = {}
+        self._writing = asyncio.Lock()
+        self._is_closed = False
         try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # names of users are nobody else's
             self._database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.execute(_CREATE)
             self._database.execute("DELETE FROM quotas WHERE unix_s < ?", (unix_now() - KEPT_S,))
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             used = " (another program uses it)" if "locked" in str(error) else ""
-            raise StartError(f"state: the file {path} cannot be used: {error}{used}") from error
+            reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else f"{error}{used}"
+            raise StartError(f"state: the file {path} cannot be used: {reason}") from error
 
     def with_use(self, users: tuple[UserSpec, ...]) -> tuple[UserSpec, ...]:
         """Return the users with the present usage of their quotas."""
-        rows = self._database.execute("SELECT user, requests, tokens, unix_s FROM quotas").fetchall()
+        rows = self._database.execute(_SELECT).fetchall()
         known = {user: (requests, tokens, unix_s) for user, requests, tokens, unix_s in rows}
         now_s = self._unix_now()
         return tuple([
@@ -60,22 +70,25 @@ class QuotaFile:
         ])  # fmt: skip
 
     async def save(self, use: Use) -> None:
-        """Write the use of now, in a thread."""
-        changed = {user: used for user, used in use.items() if self._saved.get(user) != used}
-        if not changed:
-            return
-        unix_s = self._unix_now()
-        rows = [(user, requests, tokens, unix_s) for user, (requests, tokens) in changed.items()]
-        await asyncio.to_thread(self._write, rows)
-        self._saved.update(changed)
+        """Write the usage of now, in a thread; no effect after `close`."""
+        async with self._writing:
+            changed = {user: used for user, used in use.items() if self._saved.get(user) != used}
+            if not changed or self._is_closed:
+                return
+            unix_s = self._unix_now()
+            rows = [(user, requests, tokens, unix_s) for user, (requests, tokens) in changed.items()]
+            await asyncio.to_thread(self._write, rows)
+            self._saved.update(changed)
 
     async def close(self, use: Use) -> None:
-        """Write the last use, and close the database."""
+        """Write the last usage, and close the database."""
         try:
             await self.save(use)
         except sqlite3.Error as error:
-            log.error("the use of quotas at the end could not be written: %s", error)
-        self._database.close()
+            log.error("the usage of quotas at the end could not be written: %s", error)
+        async with self._writing:
+            self._is_closed = True
+            self._database.close()
 
     def _write(self, rows: list[tuple[str, float, float, float]]) -> None:
         self._database.execute("BEGIN")

@@ -6,6 +6,7 @@ A start does not need them: a missing program may exist when the first request c
 from __future__ import annotations
 
 import http.client
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -45,6 +46,9 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
         if revision.process is not None:
             _check_process(at["process"], revision.process, environ)
     _ContainerChecks(config, environ).check(file)
+    folder = os.path.dirname(os.path.abspath(config.state))
+    if config.state and not os.access(folder, os.W_OK | os.X_OK):
+        file["state"].advise(f"no file can be made in {folder}: create the folder, and let this user write there")
     return problems
 
 

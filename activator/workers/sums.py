@@ -21,14 +21,8 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _TABLE: Final = frozenset({"capacity", "pods", "length", "slots", "holes", "trailing", "fragmentation"})
 # Each worker counts the same starts, growths of the table, and transitions of pods.
-_GREATEST: Final = _TABLE | {
-    "trims",
-    "growths",
-    "full_total",
-    "cold_starts_total",
-    "transitions",
-    "certificate_expiries",
-}
+_GREATEST: Final = _TABLE | {"trims", "growths", "full_total", "cold_starts_total", "transitions"}
+_LEAST: Final = frozenset({"certificate_expiries"})  # a worker that could not read a new certificate counts
 OF_FIRST: Final = frozenset({"incarnation", "dropped", "queue_limit"})
 GAUGES: Final = _TABLE | {
     "queued", "gathering", "delivering", "held_bytes", "cannot_start", "in_flight", "connections", "tunnels",
@@ -42,7 +36,9 @@ def plus(one: T, other: T) -> T:
     """Return the sum of two messages of one type."""
     values = {}
     for name in one.__struct_fields__:
-        if name not in OF_FIRST:
+        if name in _LEAST:
+            values[name] = _least(getattr(one, name), getattr(other, name))
+        elif name not in OF_FIRST:
             values[name] = _sum(getattr(one, name), getattr(other, name), name in _GREATEST)
     return replace(one, **values)
 
@@ -57,6 +53,10 @@ def lasting(one: T) -> T:
         elif isinstance(value, msgspec.Struct):
             values[name] = lasting(value)
     return replace(one, **values)
+
+
+def _least(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {key: min(found[key] for found in (one, other) if key in found) for key in one | other}
 
 
 def _sum(one: Any, other: Any, is_greatest: bool) -> Any:

@@ -69,8 +69,9 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(StartError, match=r"state\.db cannot be used: database is locked \(another program uses it\)"):
         QuotaFile(str(tmp_path / "state.db"), Clock())
     asyncio.run(file.close({}))
-    with pytest.raises(StartError, match=r"state: the file /nowhere/state\.db cannot be used: unable to open"):
+    with pytest.raises(StartError, match=r"state: the file /nowhere/state\.db cannot be used: .*No such file"):
         QuotaFile("/nowhere/state.db", Clock())
+    assert (tmp_path / "state.db").stat().st_mode & 0o777 == 0o600
     (tmp_path / "text.db").write_text("a text of more than sixteen bytes, which is no database\n" * 100)
     with pytest.raises(StartError, match=r"cannot be used: file is not a database"):
         QuotaFile(str(tmp_path / "text.db"), Clock())
@@ -86,3 +87,28 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
     asyncio.run(file.save({"alice": (3.0, 0.0)}))
     assert file.with_use(USERS)[0].used == (3.0, 0.0), "the next one is written"
     asyncio.run(file.close({}))
+
+
+def test_closing_waits_for_a_write_and_ends_all_others(tmp_path: Path) -> None:
+    """The program ends while its periodic write is in its thread."""
+    path, clock = tmp_path / "state.db", Clock()
+    file = QuotaFile(str(path), clock)
+
+    async def run() -> None:
+        writing = asyncio.create_task(file.save({"alice": (2.0, 0.0)}))
+        await asyncio.sleep(0)
+        await file.close({"alice": (3.0, 0.0)})
+        await writing
+        await file.save({"alice": (4.0, 0.0)})  # too late: it changes nothing and raises nothing
+
+    asyncio.run(run())
+    assert used_after(path, clock, {}, 0.0) == [(3.0, 0.0), None]
+
+
+def test_rows_that_are_none_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    asyncio.run(QuotaFile(str(path), Clock()).close({"alice": (2.0, 0.0)}))
+    with sqlite3.connect(path) as database:
+        database.execute("INSERT INTO quotas VALUES ('bob', NULL, 'x', NULL)")
+    database.close()
+    assert used_after(path, Clock(), {}, 0.0) == [(2.0, 0.0), None]

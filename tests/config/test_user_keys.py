@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 
 from activator.app.users import UserRights
 from activator.config.file import parse
+from activator.config.machine_checks import machine_problems
 from activator.config.specs import UserSpec
+from activator.config.tree import read_tree
 from activator.config.user_keys import shared_users
 from activator.messages import Command, SetUsers
 from activator.runtime.errors import ConfigError
@@ -181,3 +184,13 @@ def test_a_file_without_keys_requires_none() -> None:
     reloads = Reloads()
     reloads.rights.begin(())
     assert reloads.sent == [None]
+
+
+def test_the_folder_of_the_state_is_checked_on_this_machine(tmp_path: Path) -> None:
+    advice = "create the folder, and let this user write there"
+    problem = f"f:1: state: no file can be made in {tmp_path}/nowhere: {advice}"
+    for folder, problems in ((tmp_path, []), (tmp_path / "nowhere", [problem])):
+        text = f"{{state: {folder}/state.db, revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+        root = read_tree(text, "f", {}, [])
+        assert root is not None
+        assert machine_problems(parse(text, "f", {}), root, {}) == problems

@@ -63,7 +63,8 @@ class QuotaLimits(Filter):
             return
         tokens = 0
         if quota.spec.tokens and request.head.method == b"POST":
-            if _is_read(request) and not request.gather(READ_BYTES):
+            # A request that will be rejected is not gathered, because that would start a pod.
+            if _is_read(request) and not self._quotas.exhausted(quota) and not request.gather(READ_BYTES):
                 return  # called again with the body
             tokens = _reserved(request, quota.spec)
         if request.over:

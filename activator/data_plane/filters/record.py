@@ -100,15 +100,23 @@ class UsageWatch(BodyWatcher):
         self._now = now
         self._in_comment: bool = False  # the last line has no end yet, and is a comment
         self._in_line: bool = False  # it has no end yet, and is not one
+        self._tail: bytes = b""  # the last bytes of the stream
 
     def pod_sent(self, data: bytes) -> None:
+        if self._is_stream:
+            self._count_ends(data)
         if self._is_stream and self._has_event(data):
             usage = self._usage
-            usage.events += data.count(b"\n\n") + data.count(b"\r\n\r\n")
             usage.last_event_s = self._now()
             if usage.first_event_s == 0.0:
                 usage.first_event_s = usage.last_event_s
         self._scan.feed(data)
+
+    def _count_ends(self, data: bytes) -> None:
+        """Count the ends of events, also if they come in several pieces."""
+        text = self._tail + data
+        self._usage.events += text.count(b"\n\n") + text.count(b"\r\n\r\n") - self._tail.count(b"\n\n")
+        self._tail = text[-3:]
 
     def stop(self) -> None:
         self._usage.tokens = self._scan.counts()

@@ -145,8 +145,7 @@ class Borrowing(SlotSource):
             return
         waiter.arrival_at_owner = message.number
         if waiter.never_waits:
-            self.cancelled(waiter)
-            self.throttler.queue.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
+            self._refuse(waiter)
         elif len(self.wanted) == 1:
             self.throttler.queue.must_wait()
 
@@ -207,6 +206,14 @@ class Borrowing(SlotSource):
         self.return_idle()
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._described(waiter)))
+        elif waiter.never_waits:
+            self._later(0.0, lambda: self._refuse(waiter))
+
+    def _refuse(self, waiter: Waiter) -> None:
+        """Reject a waiter that does not wait, unless it has left the queue."""
+        if self.wanted.get(waiter.arrival) is waiter:
+            self.cancelled(waiter)
+            self.throttler.queue.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
 
     def cancelled(self, waiter: Waiter) -> None:
         if self.wanted.get(waiter.arrival) is waiter:

@@ -185,6 +185,7 @@ class Lending(SlotLender):
         if self._begun and self._is_allowed:
             self.throttler.sharing.source = None
             self.throttler.pump()
+            self.throttler.queue.refuse_impatient()
 
     def _apply_registration(self, borrower: Borrower, message: Register) -> None:
         self._forget_waiters(borrower)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from activator.codec.http1.fields import internal_names
+from activator.codec.message import RequestHead
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
@@ -91,8 +92,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     elif filters is not None:
         filters.route(None)
     head = exchange.head
-    if throttler.table.capacity == 0 and prefers(head, IF_AVAILABLE):
-        exchange.is_quiet = True  # it starts no pod
+    exchange.is_quiet = exchange.is_quiet or _starts_nothing(head, throttler)
     exchange.context.count_routed(exchange, throttler)
     if exchange.fallbacks == 0 and head.takes_trailers:
         exchange.read_grpc_timeout()
@@ -120,12 +120,18 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     exchange.call_filters(throttler)
 
 
+def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:
+    return throttler.table.capacity == 0 and prefers(head, IF_AVAILABLE)
+
+
 def must_gather(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
     """Return True if the request waits for the rest of its body, up to a bound, before it asks for a slot."""
     bytes_max = throttler.buffers.request_bytes
     if exchange.request_done or bytes_max <= exchange.gathered_max or throttler.queue.failure is not None:
         return False
     if exchange.phase == WAITING or exchange.upgrade or is_request_streamed(exchange.head):
+        return False
+    if prefers(exchange.head, IF_AVAILABLE):
         return False
     return exchange.waits_for_body(throttler, body, bytes_max) or exchange.over
 

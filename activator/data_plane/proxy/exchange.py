@@ -123,10 +123,11 @@ class ProxiedExchange(Exchange):
         filters = self.filters
         if filters is not None and not filters.meet():
             return
-        if self.upload is not None and must_gather(self, throttler, self.upload):
-            return
         if throttler.table.capacity == 0 and prefers(self.head, IF_AVAILABLE):
-            self.fail(Reason.NOT_AVAILABLE, "")
+            refusal = throttler.queue.refusal()
+            self.fail(refusal or Reason.NOT_AVAILABLE, throttler.queue.refusal_detail() if refusal else "")
+            return
+        if self.upload is not None and must_gather(self, throttler, self.upload):
             return
         lease = throttler.try_acquire(self.place, self.asked_for_slot_s)
         if lease is not None:
@@ -187,12 +188,15 @@ class ProxiedExchange(Exchange):
         self.granted_s = 0.0
         if self.upload is not None:
             self.upload.pod_failed()
+        self.place.never_waits = prefers(self.head, IF_AVAILABLE)
         refusal = throttler.requeue(self.place, lease, reason)
         if refusal is None and self.place.is_queued:
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self.fail(refusal, throttler.queue.refusal_detail() or lease.address)
+        elif self.place.never_waits and self.place.is_queued and throttler.sharing.source is None:
+            self.fail(Reason.NOT_AVAILABLE, "")
 
     # --- from the client ---
 

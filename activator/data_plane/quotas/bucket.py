@@ -13,7 +13,7 @@ ROUNDING: Final = 1e-6  # tolerance of comparisons; larger than the rounding err
 
 @final
 class Bucket:
-    """The usage of one limit. `limit`: at least 1; `period_s`: above 0."""
+    """The usage of one limit. `limit`: 0 means none, and then usage does not drain; `period_s`: above 0."""
 
     def __init__(self, limit: int, period_s: float) -> None:
         self.limit = limit
@@ -25,21 +25,23 @@ class Bucket:
 
     def used(self, now_s: float) -> float:
         """Return the usage that has not drained; it may exceed the limit."""
-        freed = (now_s - self._at_s) * self.limit / self.period_s
-        return max(self._used - freed, 0.0) + self._held
+        drained = (now_s - self._at_s) * self.limit / self.period_s
+        return max(self._used - drained, 0.0) + self._held
 
     def left(self, now_s: float) -> int:
         """Return the amount that can be reserved now, rounded down."""
         return max(int(self.limit - self.used(now_s) + ROUNDING), 0)
 
     def wait_s(self, amount: float, now_s: float) -> float:
-        """Return the time until `amount`, at most the limit, can be reserved; 0.0: now."""
+        """Return the time until `amount`, at most the limit, can be reserved; 0.0: now, or there is no limit."""
+        if self.limit == 0:
+            return 0.0
         excess = self.used(now_s) + amount - self.limit
         return 0.0 if excess <= ROUNDING else excess * self.period_s / self.limit
 
     def full_s(self, now_s: float) -> float:
-        """Return the time until all usage has drained."""
-        return self.used(now_s) * self.period_s / self.limit
+        """Return the time until all usage has drained; 0.0 without a limit."""
+        return self.used(now_s) * self.period_s / self.limit if self.limit else 0.0
 
     def reserve(self, amount: float) -> None:
         """Reserve an amount, which does not drain before `commit`."""
@@ -48,7 +50,7 @@ class Bucket:
 
     def commit(self, amount: float, now_s: float) -> float:
         """Let a reserved amount drain; return the time at which it will have drained."""
-        self._held -= amount
+        self._held = max(self._held - amount, 0.0)  # below 0.0 by rounding only
         self._use(amount, now_s)
         return now_s + self.full_s(now_s)
 

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from activator.config.specs import QuotaSpec, UserSpec
 from activator.data_plane.ownership.view import View
-from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, UNKNOWN, Decision, Ledger
+from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, REQUESTS, TOKENS, UNKNOWN, Decision, Ledger
 from activator.data_plane.quotas.messages import (
     Level,
     OwnQuota,
@@ -43,6 +43,7 @@ LEVELS_MAX: Final = 10_000  # remembered levels of quotas that other members own
 
 _ALONE: Final = 1  # the number of a single data plane
 _NOBODY: Final[frozenset[int]] = frozenset()
+_NOTHING: Final = (0.0, 0.0)  # amounts
 
 
 @final
@@ -80,6 +81,8 @@ class Quota:
         self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
         self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
         self.rejected: dict[str, int] = {}  # requests, by the limit
+        self.exhausted_until_s: float = 0.0  # the owner rejects all requests until then,
+        self.exhausted_limit: str = ADMITTED  # because of this limit
 
 
 @final
@@ -205,6 +208,14 @@ class Quotas:
             self._reply_acknowledged(quota, ledger)
         else:
             ledger.waiting.pop((self._number, number), None)
+        self._forget(quota)
+
+    def exhausted(self, quota: Quota) -> str:
+        """Return the limit that would reject any request of this user now, as far as this member knows; else ""."""
+        ledger = quota.ledger
+        if ledger is not None:
+            return ledger.is_exhausted(len(quota.open), self._now()) if ledger.since else ADMITTED
+        return quota.exhausted_limit if self._now() < quota.exhausted_until_s else ADMITTED
 
     # --- members ---
 
@@ -232,7 +243,8 @@ class Quotas:
         for number in before | self._members.keys():
             if not view.may_live(number) and (number in before or not self._members[number].is_linked):
                 self._ended(number)
-        if not view.is_next and self._has_view:  # there may have been other owners, whose levels were not received
+        if not view.is_next and view.follows and self._has_view:
+            # There may have been other owners, whose levels were not received. Without `follows`, that is accepted.
             self._has_lost = True
             self._levels.clear()
         self._has_view = True
@@ -279,6 +291,7 @@ class Quotas:
             quota = self.quotas.get(message.key)
             if quota is not None:
                 quota.settling.pop(message.number, None)
+                self._forget(quota)
         elif isinstance(message, QuotaState):
             self._state_received(number, member, message)
         else:
@@ -306,8 +319,6 @@ class Quotas:
             if quota.ledger is not None and quota.ledger.held:
                 quota.ledger.find_unresponsive(self._others, now_s)
                 self._reply_acknowledged(quota, quota.ledger)
-            if quota.is_dropped and not (quota.open or quota.asking or quota.settling):
-                self._forget(quota)
 
     # --- as the owner ---
 
@@ -315,10 +326,8 @@ class Quotas:
         """Decide on a request of this member or another one, now or later."""
         admitted = quota.open if member == self._number else ledger.open.get(member)
         if admitted is not None and number in admitted:  # sent again; the reply is held or was lost
-            if not ledger.is_held(member, number):
-                self._reply_when_acknowledged(
-                    quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()), False
-                )
+            if (member, number) not in ledger.held:
+                self._reply_when_acknowledged(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()))
         elif self._must_wait(ledger):
             ledger.waiting.setdefault((member, number), tokens)
         else:
@@ -332,7 +341,8 @@ class Quotas:
         if decision.limit == ADMITTED:
             admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
             admitted[number] = tokens
-        self._reply_when_acknowledged(quota, ledger, member, number, decision, decision.limit == ADMITTED, tokens)
+        amounts = ledger.amounts(tokens) if decision.limit == ADMITTED else _NOTHING
+        self._reply_when_acknowledged(quota, ledger, member, number, decision, amounts)
 
     def _decide_some(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
@@ -348,7 +358,7 @@ class Quotas:
         else:
             ledger.settle(member, message.number, message.change, self._now())
         if message.change > 0:
-            self._reply_when_acknowledged(quota, ledger, member, message.number, None, False)
+            self._reply_when_acknowledged(quota, ledger, member, message.number, None)
 
     def _state_received(self, number: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
@@ -363,19 +373,21 @@ class Quotas:
             if ledger is None:
                 continue
             state = states.get(quota.key)
-            before = ledger.open.pop(number, None)
-            ledger.forget_requests(number, self._now())
+            before = ledger.open.get(number)
+            ledger.forget_requests(number, now_s)
             if state is None:
+                ledger.set_open(number, {})
                 continue
             if state.level is not None and ledger.since == 0:
                 ledger.levels.append(state.level)
-            found = ledger.open[number] = dict(state.open)
+            found = dict(state.open)
             if before is not None:
                 found.update({one: before[one] for one in state.asked if one in before})
             for request, change in state.settled:
                 if before is None or request in before:
                     ledger.settle(number, request, change, now_s)
-                self._reply_when_acknowledged(quota, ledger, number, request, None, False)
+                self._reply_when_acknowledged(quota, ledger, number, request, None)
+            ledger.set_open(number, found)
         self._begin_some()
 
     def _begin_some(self) -> None:
@@ -410,21 +422,20 @@ class Quotas:
         member: int,
         number: int,
         decision: Decision | None,
-        has_reserved: bool,
-        tokens: int = 0,
+        amounts: tuple[float, float] = _NOTHING,
     ) -> None:
         """Reply to a member when the others have acknowledged the taken amounts; None: its release was counted.
 
-        `has_reserved`: the request has reserved its amounts for this reply, with these `tokens`.
+        `amounts`: those that the request has reserved for this reply.
         """
         if decision is not None and decision.limit != ADMITTED:
             self._reply(quota, member, number, decision)
             return
         if ledger.held or not ledger.is_acknowledged(self._others, ledger.taken()):
-            ledger.hold(member, number, decision, has_reserved, tokens, self._now())
+            ledger.hold(member, number, decision, amounts[0], amounts[1], self._now())
         else:
-            if has_reserved:
-                ledger.commit(member, number, tokens, self._now())
+            if decision is not None and amounts is not _NOTHING:
+                ledger.commit(member, number, amounts[0], amounts[1], self._now())
             self._reply(quota, member, number, decision)
         if self._others and ledger.must_report(len(ledger.held) > 0):
             self._report_level(quota, ledger, self._others)
@@ -523,6 +534,10 @@ class Quotas:
             message.tokens_left,
             message.tokens_full_s,
         )
+        if (decision.limit == REQUESTS and not decision.requests_left) or (
+            decision.limit == TOKENS and not decision.tokens_left
+        ):
+            quota.exhausted_limit, quota.exhausted_until_s = decision.limit, self._now() + _until_one(quota, decision)
         self._decide(quota, asked, decision)
 
     def _send_request(self, quota: Quota, asked: Asked) -> None:
@@ -568,8 +583,8 @@ class Quotas:
         if quota.owner == self._number and ledger is not None and (view is None or view.follows or not ledger.since):
             return
         if ledger is not None:
-            if ledger.since and (view is None or view.follows):  # otherwise there may have been other owners
-                self._remember(quota.key, ledger.level(self._now(), True))
+            if ledger.since:
+                self._remember(quota.key, ledger.level(self._now(), view is None or view.follows))
             quota.ledger = None
         if quota.owner == self._number:
             ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)
@@ -594,13 +609,16 @@ class Quotas:
         for asked in list(quota.asking.values()):
             self.end(asked, 0)
             asked.decide(Decision(ADMITTED, 0.0, 0, 0.0, 0, 0.0))
+        self._forget(quota)
 
     def _forget(self, quota: Quota) -> None:
-        """Remove a dropped quota without requests, and remember its level."""
+        """Remove a dropped quota once it has no requests, and remember its level."""
+        if not quota.is_dropped or quota.open or quota.asking or quota.settling:
+            return
         ledger = quota.ledger
         if ledger is not None and ledger.since:
             self._remember(quota.key, ledger.level(self._now(), True))
-        del self.quotas[quota.key]
+        self.quotas.pop(quota.key, None)
 
 
 def key_of(name: str) -> str:
@@ -617,6 +635,15 @@ def _freed(known: tuple[Level, float], spec: QuotaSpec, now_s: float) -> Level:
     if spec.tokens:
         tokens = max(tokens - (now_s - at_s) * spec.tokens / spec.tokens_period_s, 0.0)
     return Level(level.since, requests, tokens, level.is_exact)
+
+
+def _until_one(quota: Quota, decision: Decision) -> float:
+    """Return a time within which the exhausted limit of a decision admits nothing."""
+    spec = quota.spec
+    if decision.limit == REQUESTS:
+        return decision.wait_s
+    over = decision.tokens_full_s - spec.tokens_period_s  # the time until the usage is at the limit
+    return max(over, 0.0)
 
 
 def _unknown() -> Decision:

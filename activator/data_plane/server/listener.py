@@ -201,7 +201,8 @@ class Server:
 
     def certificate_expiries(self) -> dict[str, float]:
         """Return when the first certificate of each listener expires, in Unix seconds, by its address."""
-        return {one.address: one.certificate.expires_unix_s for one in self._servers if one.certificate is not None}
+        certificates = [(one.address, one.certificate) for one in self._servers if one.certificate is not None]
+        return {address: one.expires_unix_s for address, one in certificates if one.expires_unix_s}
 
     def check_certificates(self) -> None:
         """Reload certificate files at once instead of at the next periodic check."""

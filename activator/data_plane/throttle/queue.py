@@ -272,6 +272,11 @@ class RevisionQueue:
         self._process.request_left()
         self.forecast.start_ended(now_s)
 
+    def refuse_impatient(self) -> None:
+        """Reject the requests of this member that do not wait; called when it begins to grant slots."""
+        for waiter in [one for one in self.waiters.by_arrival() if one.never_waits]:
+            self.refuse_lent(waiter, Reason.NOT_AVAILABLE, "")
+
     def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """Reject a waiter, as the owner has decided."""
         self._take_out(waiter)

@@ -58,7 +58,7 @@ def ask(key: str = ALICE, method: str = "GET", length: int = 0, target: str = "/
 
 def tokens_left(quotas: Quotas) -> int:
     quota = quotas.find("alice")
-    assert quota is not None and quota.ledger is not None and quota.ledger.tokens is not None
+    assert quota is not None and quota.ledger is not None
     return quota.ledger.tokens.left(quotas._now())
 
 
@@ -226,6 +226,18 @@ def test_a_response_that_is_cut_counts_as_reserved() -> None:
     assert tokens_left(quotas) == 1000 - 400 - len(body) // 4
 
 
+def test_an_exhausted_user_starts_nothing_with_a_late_body() -> None:
+    world, _ = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="100/day", requests="1/day")
+    world.pod()
+    exchange, _ = send(world, body_of())
+    world.answer(exchange)
+    activated = world.throttler.counters.granted_total
+    client = Client()
+    world.proxy.open(ask(method="POST", length=50), client).begin()
+    assert client.status == 429 and world.throttler.gathering == 0
+    assert world.throttler.counters.granted_total == activated
+
+
 def test_a_body_of_unknown_size_is_counted_at_its_end() -> None:
     world, quotas = shared({"held_bytes": 10_000, "held_body_bytes": 5_000}, tokens="1000/day", response_tokens=100)
     world.pod(limit=5)
@@ -233,7 +245,7 @@ def test_a_body_of_unknown_size_is_counted_at_its_end() -> None:
     client = Client()
     exchange = world.proxy.open(head, client)
     exchange.begin()
-    assert at_pod(exchange) is not None and tokens_left(quotas) == 900, "it is not gathered"
+    assert tokens_left(quotas) == 900, "it is not gathered"
     exchange.request_body(b"x" * 800)
     exchange.request_end([])
     reply(exchange, 200, b"text", "text/plain")
@@ -266,7 +278,7 @@ def test_a_fallback_after_a_reload_of_users_counts_once() -> None:
     two.answer(exchange)
     quota = quotas.find("alice")
     assert client.status == 200 and quota is not None and not quota.open
-    assert quota.ledger is not None and quota.ledger.requests is not None and quota.ledger.requests.taken == 1.0
+    assert quota.ledger is not None and quota.ledger.requests.taken == 1.0
 
 
 def test_a_request_that_falls_back_or_is_answered_later_counts_once() -> None:
@@ -281,7 +293,7 @@ def test_a_request_that_falls_back_or_is_answered_later_counts_once() -> None:
         two.clock.turn()
     assert two.second.table.in_flight == 1
     quota = quotas.find("alice")
-    assert quota is not None and quota.ledger is not None and quota.ledger.requests is not None
+    assert quota is not None and quota.ledger is not None
     assert quota.ledger.requests.taken == 1.0
     later = Later(SPEC)
     quotas = limited(later, requests="10/min", concurrency=1)

@@ -26,7 +26,9 @@ from activator.data_plane.captures import (
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.keys import Keys
+from activator.data_plane.filters.record import UsageWatch
 from activator.data_plane.shown_requests import described, shown
+from activator.data_plane.usage import Usage
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head, response_head
@@ -96,6 +98,16 @@ def test_the_times_of_an_event_stream() -> None:
     tokens = world.throttler.counters.traffic.tokens
     assert tokens is not None
     assert [tokens.first_token.sum, tokens.output_token.sum] == pytest.approx([1.0, 0.25])
+
+
+def test_the_ends_of_events_are_counted_in_any_pieces() -> None:
+    stream = b"data: 1\n\n: comment\n\ndata: 2\r\n\r\ndata: 3\n\n"
+    for size in range(1, len(stream) + 1):
+        usage = Usage()
+        watch = UsageWatch(usage, b"text/event-stream", lambda: 1.0)
+        for at in range(0, len(stream), size):
+            watch.pod_sent(stream[at : at + size])
+        assert usage.events == 4, size
 
 
 def test_a_response_that_is_fetched_again_does_not_count_again() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from activator.config.specs import BuffersSpec
 from activator.data_plane.tables.apply import load_of
 from activator.runtime.reasons import Reason
-from tests.data_plane.proxy.proxy_fakes import World, request_head
+from lb.tracker import QUARANTINED
+from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head
 from tests.data_plane.proxy.test_fallback_revision import Two, finished
 
-PREFER = {"Prefer": "if-available"}
+PREFER = "if-available"
 
 
 def test_at_zero_it_starts_nothing() -> None:
     world = World()
-    _, client = world.begin(request_head(**PREFER))
+    _, client = world.begin(request_head(Prefer=PREFER))
     assert (client.status, client.reason) == (412, "not_available")
     assert client.body == b"no slot is free now, and the request prefers not to wait\n"
     assert "retry-after" not in client.fields
@@ -40,9 +42,38 @@ def test_it_is_served_or_rejected_and_never_waits(prefer: str) -> None:
     world.check_idle()
 
 
+def test_a_late_body_is_not_gathered() -> None:
+    world = World(buffers=BuffersSpec(request_bytes=100))
+    head = request_head("POST", length=8, Prefer=PREFER)
+    client = Client()
+    world.proxy.open(head, client).begin()
+    assert (client.status, client.reason) == (412, "not_available") and not world.throttler.active
+    pool = world.pod()
+    world.proxy.open(request_head("POST", length=8, Prefer=PREFER), Client()).begin()
+    assert pool.pods[0].head is not None, "it does not wait for its body either"
+
+
+def test_a_revision_that_cannot_start_says_why() -> None:
+    world = World()
+    world.throttler.queue.fail("image not found")
+    _, client = world.begin(request_head(Prefer=PREFER))
+    assert (client.status, client.reason) == (503, "revision_failed") and b"image not found" in client.body
+
+
+def test_it_does_not_wait_for_another_pod_either() -> None:
+    world = World()
+    world.pod(connects=False)
+    exchange, client = world.begin(request_head(Prefer=PREFER))
+    world.table.set_state(world.tracker("p1"), QUARANTINED)
+    at_pod(exchange).connect_failed(Reason.CONNECT_FAILED)
+    world.clock.turn()
+    assert (client.status, client.reason) == (412, "not_available")
+    world.check_idle()
+
+
 def test_another_revision_may_serve_it() -> None:
     world = Two()
     world.second_pod()
-    exchange, client = world.begin(request_head(**PREFER))
+    exchange, client = world.begin(request_head(Prefer=PREFER))
     assert exchange.revision_key() == "ns/second"
     finished(world, exchange, client)
