@@ -45,7 +45,7 @@ class QuotaFile:
         self._writing = asyncio.Lock()
         self._is_closed = False
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # names of users are nobody else's
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # it has the names of users
             self._database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._database.execute("PRAGMA journal_mode = WAL")

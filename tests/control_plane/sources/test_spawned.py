@@ -13,6 +13,7 @@ import pytest
 import uvloop
 
 from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
+from tests.sources import ROOT
 
 VARIABLES = dict(os.environ)
 Run = Callable[[Coroutine[None, None, None]], None]
@@ -91,3 +92,50 @@ def test_a_descendant_that_keeps_the_pipe_keeps_no_descriptor_of_ours(run: Run) 
         assert len(os.listdir("/proc/self/fd")) <= before
 
     run(scenario())
+
+
+CLOSING = """
+import asyncio, os, threading, uvloop
+from activator.control_plane.sources.process.spawned import OutputPipe
+
+lost = 0
+is_over = threading.Event()
+
+def others():
+    global lost
+    while not is_over.is_set():
+        descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(4)]
+        for descriptor in descriptors:
+            try:
+                os.fstat(descriptor)
+                os.close(descriptor)
+            except OSError:
+                lost += 1
+
+async def main():
+    for _ in range(1_000):
+        pipes = [OutputPipe("output") for _ in range(20)]
+        for pipe in pipes:
+            await pipe.connect(None)
+            os.close(pipe.end)
+        for pipe in pipes:
+            pipe.close()
+        await asyncio.sleep(0)
+
+threads = [threading.Thread(target=others) for _ in range(2)]
+for thread in threads:
+    thread.start()
+try:
+    uvloop.run(main())
+finally:
+    is_over.set()
+for thread in threads:
+    thread.join()
+assert lost == 0, f"{lost} descriptors of others were closed"
+"""
+
+
+def test_a_pipe_that_is_closed_closes_no_descriptor_of_a_thread() -> None:
+    """In a process of its own, which the bug aborts: connections that are not its own are closed as well."""
+    done = subprocess.run([sys.executable, "-c", CLOSING], cwd=ROOT, capture_output=True, timeout=60.0, check=False)
+    assert done.returncode == 0, done.stderr.decode()[-2_000:]

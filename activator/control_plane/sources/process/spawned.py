@@ -7,11 +7,14 @@ open by name (`/dev/stderr`), and further descriptors of the activator.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+
+import uvloop
 
 
 class Spawned:
@@ -69,14 +72,18 @@ class Spawned:
 
 
 class OutputPipe:
-    """The pipe of one stream of a process; the writing end is `end` until the process has it."""
+    """The pipe of one stream of a process; the writing end is `end` until the process has it.
+
+    libuv closes the descriptor of a pipe, and uvloop then closes the file object. In between a thread may have opened
+    another file under the same number, so with uvloop the file object must not own the descriptor.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.reader = asyncio.StreamReader()
         self._transport: asyncio.ReadTransport | None = None
         reading, self.end = os.pipe()
-        self._reading = os.fdopen(reading, "rb", 0)
+        self._reading = io.FileIO(reading, closefd=not isinstance(asyncio.get_running_loop(), uvloop.Loop))
 
     async def connect(self, owner: tuple[int, int] | None) -> None:
         """Connect the reading end. `owner`: the user and group that must be able to open it by name. Raises OSError."""
@@ -90,10 +97,12 @@ class OutputPipe:
 
     def close(self) -> None:
         """Close our end."""
-        if self._transport is None:
-            self._reading.close()
-        else:
+        if self._transport is not None:
             self._transport.close()
+            return
+        if not self._reading.closefd and not self._reading.closed:
+            os.close(self._reading.fileno())
+        self._reading.close()
 
 
 async def spawn(
