@@ -62,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
             "throttle",
             "routing",
             "http2",
+            "quotas",
             "growth",
             "scaling",
         ],

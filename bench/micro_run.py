@@ -33,6 +33,7 @@ GROUPS = {
     "scaling": "test_bench_scaling.py",
     "routing": "test_bench_routing.py",
     "http2": "test_bench_http2.py",
+    "quotas": "test_bench_quotas.py",
     "growth": "test_bench_growth.py",
 }
 WORLDS = ("both", "compiled", "plain")

@@ -96,6 +96,7 @@ RENDERERS = {
     "scaling": plain_list,
     "routing": plain_list,
     "http2": plain_list,
+    "quotas": plain_list,
     "growth": growth,
 }
 
