@@ -43,7 +43,6 @@ LEVELS_MAX: Final = 10_000  # remembered levels of quotas that other members own
 
 _ALONE: Final = 1  # the number of a single data plane
 _NOBODY: Final[frozenset[int]] = frozenset()
-_NOTHING: Final = (0.0, 0.0)  # amounts
 
 
 @final
@@ -240,7 +239,7 @@ class Quotas:
         self._others = frozenset([one.number for one in view.members if one.number != self._number])
         for number in self._others:
             self._members.setdefault(number, _Member())
-        for number in before | self._members.keys():
+        for number in {*before, *self._members}:
             if not view.may_live(number) and (number in before or not self._members[number].is_linked):
                 self._ended(number)
         if not view.is_next and view.follows and self._has_view:
@@ -341,8 +340,8 @@ class Quotas:
         if decision.limit == ADMITTED:
             admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
             admitted[number] = tokens
-        amounts = ledger.amounts(tokens) if decision.limit == ADMITTED else _NOTHING
-        self._reply_when_acknowledged(quota, ledger, member, number, decision, amounts)
+        amounts = ledger.amounts(tokens)  # reserved only if it is admitted
+        self._reply_when_acknowledged(quota, ledger, member, number, decision, amounts[0], amounts[1])
 
     def _decide_some(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
@@ -393,7 +392,9 @@ class Quotas:
     def _begin_some(self) -> None:
         """Begin to grant quotas for which all members have sent their state."""
         view = self._view
-        others = _NOBODY if view is None else view.to_register(self._number, self._members)
+        others: set[int] | None = set()
+        if view is not None:
+            others = view.to_register(self._number, self._members)
         if others is None:
             return
         replied = min([self._members[one].replied if one in self._members else 0 for one in others], default=-1)
@@ -422,20 +423,21 @@ class Quotas:
         member: int,
         number: int,
         decision: Decision | None,
-        amounts: tuple[float, float] = _NOTHING,
+        requests: float = 0.0,
+        tokens: float = 0.0,
     ) -> None:
         """Reply to a member when the others have acknowledged the taken amounts; None: its release was counted.
 
-        `amounts`: those that the request has reserved for this reply.
+        `requests`, `tokens`: the amounts that the request has reserved for this reply.
         """
         if decision is not None and decision.limit != ADMITTED:
             self._reply(quota, member, number, decision)
             return
         if ledger.held or not ledger.is_acknowledged(self._others, ledger.taken()):
-            ledger.hold(member, number, decision, amounts[0], amounts[1], self._now())
+            ledger.hold(member, number, decision, requests, tokens, self._now())
         else:
-            if decision is not None and amounts is not _NOTHING:
-                ledger.commit(member, number, amounts[0], amounts[1], self._now())
+            if requests > 0.0 or tokens > 0.0:
+                ledger.commit(member, number, requests, tokens, self._now())
             self._reply(quota, member, number, decision)
         if self._others and ledger.must_report(len(ledger.held) > 0):
             self._report_level(quota, ledger, self._others)
