@@ -33,7 +33,6 @@ from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
 from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.quotas.messages import QuotaMessage
-from activator.data_plane.quotas.quotas import TICK_S as QUOTA_TICK_S
 from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
@@ -89,6 +88,7 @@ HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is kn
 ANSWER_NAME_BYTES: Final = 16  # random bytes in the name of a stored response
 ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is complete
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
+MEMBER_TICK_S: Final = 0.2  # interval of the checks of slots and quotas that are shared with other data planes
 
 log = logging.getLogger("activator.data")
 
@@ -183,8 +183,14 @@ class DataPlane:
         self.loads = SharedLoads(self.wheel, self._now, send)
         self.answer_links.join(member.number, send)
         self.quotas.join(member.number, send)
-        self._tasks.repeat("quotas", QUOTA_TICK_S, self.quotas.tick)
+        self._tasks.repeat("shared limits", MEMBER_TICK_S, self._check_shared_limits)
         return self.loads
+
+    def _check_shared_limits(self) -> None:
+        """Return unused slots of other members, and reject requests without a decision on their quota."""
+        assert self.member is not None, "it has joined"
+        self.member.tick()
+        self.quotas.tick()
 
     def adopt(self, view: View) -> None:
         """Apply a view of the group."""

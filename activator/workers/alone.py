@@ -26,7 +26,7 @@ from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.metrics.request_counts import RequestReader
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import WorkerCounts
-from activator.workers.peers import MEMBER_TICK_S, Peers, first_slot
+from activator.workers.peers import Peers, first_slot
 from activator.workers.trace import recorder_from_environment
 from activator.workers.workers import ListenerPlan, Workers
 
@@ -76,7 +76,6 @@ class OneWorker(Workers):
         peers.answers = self._data.answer_links
         peers.quotas = self._data.quotas
         self._group = group
-        self._tasks.repeat("lent slots", MEMBER_TICK_S, member.tick)
         group.set_data_planes((MemberName(number, worker_place(seat_of(group.replica), 0)),))
 
     def adopt_view(self, view: View) -> None:

@@ -28,7 +28,6 @@ from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
 from activator.workers.trace import Recorder
 
-MEMBER_TICK_S: Final = 0.2  # interval of the check for lent slots that are not used
 _SLOT_BYTES: Final = 8
 
 

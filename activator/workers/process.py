@@ -69,7 +69,7 @@ from activator.workers.messages import (
     encode,
     to_worker,
 )
-from activator.workers.peers import MEMBER_TICK_S, Peers
+from activator.workers.peers import Peers
 from activator.workers.trace import recorder_from_environment
 from lb.rng import Rng
 
@@ -282,7 +282,6 @@ class Serving:
         self._listening: dict[int, ListeningSocket] = {}
         self._turn = asyncio.Lock()
         self._reported: dict[int, tuple[int, int]] = {}  # last reported counts of idle revisions, by incarnation
-        tasks.repeat("lent slots", MEMBER_TICK_S, self._member.tick)
 
     def adopt(self, message: Members) -> None:
         """Adopt a view."""

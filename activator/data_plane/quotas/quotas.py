@@ -36,7 +36,6 @@ from activator.data_plane.quotas.messages import (
 from activator.data_plane.users import Admission
 from activator.runtime.clock import Now
 
-TICK_S: Final = 0.2
 ASK_MAX_S: Final = 5.0
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
 LEVELS_MAX: Final = 10_000  # remembered levels of quotas that other members own
@@ -308,7 +307,7 @@ class Quotas:
                 self._reply_acknowledged(quota, ledger)
 
     def tick(self) -> None:
-        """Reject requests without a decision, and ignore members that acknowledge nothing; called every TICK_S."""
+        """Reject requests without a decision, and ignore members that acknowledge nothing; called periodically."""
         now_s = self._now()
         for quota in list(self.quotas.values()):
             for asked in list(quota.asking.values()):

@@ -17,9 +17,10 @@ from activator.data_plane.filters.keys import Keys
 from activator.data_plane.filters.quota_limits import QuotaLimits
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
+from activator.data_plane.plane import MEMBER_TICK_S
 from activator.data_plane.quotas.ledger import LIMITS
 from activator.data_plane.quotas.messages import QuotaDecision, QuotaMessage, QuotaQuery, QuotaRequest
-from activator.data_plane.quotas.quotas import ASK_MAX_S, TICK_S, Quotas, key_of
+from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas, key_of
 from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.program_families import USER_LIMITS
 from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head, response_head
@@ -357,11 +358,11 @@ def test_without_a_decision_the_request_is_refused() -> None:
     owned = Owned(requests="5/min")
     owned.world.pod()
     _, client = owned.world.begin(ask(target="/v1/chat"))
-    for _ in range(round(ASK_MAX_S / TICK_S) - 1):
-        owned.world.clock.pass_time(TICK_S)
+    for _ in range(round(ASK_MAX_S / MEMBER_TICK_S) - 1):
+        owned.world.clock.pass_time(MEMBER_TICK_S)
         owned.quotas.tick()
         assert client.status == 0
-    owned.world.clock.pass_time(TICK_S)
+    owned.world.clock.pass_time(MEMBER_TICK_S)
     owned.quotas.tick()
     assert (client.status, client.reason, client.fields["retry-after"]) == (503, "quota_unknown", "1")
     assert json.loads(client.body)["error"]["code"] == "rate_limit_exceeded"
