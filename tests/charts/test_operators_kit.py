@@ -17,6 +17,7 @@ from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import Family, Kind
+from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from tests.charts.chart_files import DASHBOARD, ROOT, RULES
@@ -44,6 +45,7 @@ def catalogue() -> dict[str, Family[Any]]:
         *KNATIVE_FAMILIES,
         *DECLARATION_FAMILIES,
         *CONTROLLER_FAMILIES,
+        *GROUP_FAMILIES,
     )
     suffixes = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}
     return {f"{one.name}{suffix}": one for one in families for suffix in suffixes[one.kind]}
