@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import DEEP
 from tests.e2e.conftest import RunActivator
 from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Answer, CutShortError, ask, request
@@ -28,8 +29,8 @@ from tests.e2e.test_e2e_workers import counter, pids
 KEY = "alices-secret-key"
 BOB = "bobs-secret-key"
 ASKS = request(headers=f"X-Api-Key: {KEY}\r\n")
+PATIENCE_S = 20.0 if not DEEP else 900.0
 LIMIT = 160  # requests a day: none of them becomes free again during a test
-SLACK = LIMIT // 16  # what a member that takes over counts in addition
 
 
 def keys(**limits: Any) -> list[dict[str, Any]]:
@@ -49,7 +50,8 @@ class Seen:
         asyncio.run(self._load.run(meanwhile))
 
     def reaches(self, status: int, count: int) -> None:
-        eventually(lambda: self.statuses[status] >= count, f"{count} times {status}, not {self.statuses}")
+        what = f"{count} times {status}, not {self.statuses}"
+        eventually(lambda: self.statuses[status] >= count, what, timeout_s=PATIENCE_S)
 
     def _seen(self, answer: Answer | CutShortError, took_s: float) -> None:
         if isinstance(answer, CutShortError):
@@ -64,20 +66,29 @@ def kill_workers(activator: Activator) -> Callable[[], None]:
     return lambda: os.kill(random.choice(pids(activator)), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("members", ["workers", "replicas"])
+@pytest.mark.parametrize(
+    ("members", "limit", "kills", "refused"),
+    [
+        ("4 workers", LIMIT, 3, 500),
+        ("3 replicas", LIMIT, 3, 500),
+        pytest.param("4 workers", 50_000, 12, 200_000, marks=pytest.mark.deep),
+        pytest.param("5 replicas", 50_000, 12, 200_000, marks=pytest.mark.deep),
+    ],
+)
 def test_a_limit_of_requests_holds_while_members_are_killed(
-    run_activator: RunActivator, tmp_path: Path, members: str
+    run_activator: RunActivator, tmp_path: Path, members: str, limit: int, kills: int, refused: int
 ) -> None:
-    clients, kills = 12, 3
+    clients, slack = 12, limit // 16
+    count, _, kind = members.partition(" ")
     with CountingPods(2, 0.002) as pods:
         revisions = [limited(pods.addresses, 5)]
-        if members == "workers":
-            activator = run_activator(configured(revisions, keys=keys(requests=f"{LIMIT}/day"), workers=4))
+        if kind == "workers":
+            activator = run_activator(configured(revisions, keys=keys(requests=f"{limit}/day"), workers=int(count)))
             activator.may_log_errors = True
             addresses = [activator.address]
             kill = kill_workers(activator)
         else:
-            replicas = Replicas(run_activator, tmp_path, 3, revisions, keys=keys(requests=f"{LIMIT}/day"))
+            replicas = Replicas(run_activator, tmp_path, int(count), revisions, keys=keys(requests=f"{limit}/day"))
             replicas.start_all()
             addresses = replicas.addresses
 
@@ -91,14 +102,14 @@ def test_a_limit_of_requests_holds_while_members_are_killed(
 
         def kill_some() -> None:
             for at in range(1, kills + 1):
-                seen.reaches(200, at * 10)
+                seen.reaches(200, at * (limit // 32 // kills + 1))
                 kill()
-            seen.reaches(429, 500)
+            seen.reaches(429, refused)
 
         seen.run(kill_some)
         assert seen.refusals <= {("quota_exceeded", "0"), ("quota_unknown", "")}, seen.refusals
         # Each takeover counts the slack, and what was asked in that moment may count as used.
-        assert LIMIT - kills * (SLACK + clients) <= pods.began_total <= LIMIT, (pods.began_total, seen.statuses)
+        assert limit - kills * (slack + clients) <= pods.began_total <= limit, (pods.began_total, seen.statuses)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
