@@ -88,7 +88,7 @@ def names_of(pair: CertificatePair) -> frozenset[str]:
 def expiry_of(pair: CertificatePair) -> float:
     """Return when a certificate expires, in Unix seconds. Raises OSError or ssl.SSLError like `names_of`."""
     decoder: Any = ssl
-    return ssl.cert_time_to_seconds(decoder._ssl._test_decode_cert(pair.certificate)["notAfter"])
+    return float(ssl.cert_time_to_seconds(decoder._ssl._test_decode_cert(pair.certificate)["notAfter"]))
 
 
 def _ignore_undecodable_names() -> None:

@@ -172,6 +172,7 @@ def test_the_first_certificate_that_expires(tmp_path: Path) -> None:
     files = [CertificateFiles(pair.certificate, pair.key) for pair in (one, other)]
     served = ServerCertificate(Listener("127.0.0.1:0", certificates=files))
     assert served.expires_unix_s == pytest.approx(time.time() + 2 * 86_400, abs=10.0)
+    assert isinstance(served.expires_unix_s, float), "a metric takes no other numbers"
     pair_of(tmp_path, "b.test", days=20)
     served.check()
     assert served.expires_unix_s == pytest.approx(time.time() + 9 * 86_400, abs=10.0)
