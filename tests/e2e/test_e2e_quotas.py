@@ -10,6 +10,7 @@ import shutil
 import signal
 import sqlite3
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -106,10 +107,12 @@ def test_a_limit_of_requests_holds_while_members_are_killed(
                 kill()
             seen.reaches(429, refused)
 
+        began_s = time.monotonic()
         seen.run(kill_some)
+        most = limit + int((time.monotonic() - began_s) * limit / 86_400)  # so many become free again meanwhile
         assert seen.refusals <= {("quota_exceeded", "0"), ("quota_unknown", "")}, seen.refusals
         # Each takeover counts the slack, and what was asked in that moment may count as used.
-        assert limit - kills * (slack + clients) <= pods.began_total <= limit, (pods.began_total, seen.statuses)
+        assert limit - kills * (slack + clients) <= pods.began_total <= most, (pods.began_total, seen.statuses)
 
 
 @pytest.mark.parametrize("workers", [1, 4])
