@@ -14,7 +14,8 @@ from activator.config.specs import QuotaSpec, UserSpec
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.messages import QuotaLevel, QuotaLevelAck, QuotaMessage, QuotaQuery, QuotaState
-from activator.data_plane.quotas.quotas import Quotas, key_of
+from activator.data_plane.quotas.quota import key_of
+from activator.data_plane.quotas.quotas import Quotas
 from bench.micro.test_bench_throttle import note, rounds_of
 
 TIMES = 10_000

@@ -29,6 +29,7 @@ from activator.data_plane.ownership.messages import (
     Want,
 )
 from activator.data_plane.quotas.messages import (
+    Decision,
     Level,
     OwnQuota,
     QuotaDecision,
@@ -55,6 +56,7 @@ waiting = ordinary | st.builds(
 held = st.builds(HeldSlot, numbers, names, names)
 pairs = st.lists(st.tuples(numbers, numbers), max_size=3).map(tuple)
 levels = st.builds(Level, numbers, times, times, st.booleans())
+decisions = st.builds(Decision, names, times, numbers, times, numbers, times)
 quotas = st.builds(OwnQuota, names, st.none() | levels, pairs, st.lists(numbers, max_size=3).map(tuple), pairs)
 said = st.one_of(
     st.builds(Register, *common, st.lists(held).map(tuple), st.lists(waiting).map(tuple)),
@@ -73,7 +75,7 @@ said = st.one_of(
     st.builds(QuotaQuery, numbers, numbers),
     st.builds(QuotaState, numbers, numbers, st.lists(quotas, max_size=3).map(tuple)),
     st.builds(QuotaRequest, numbers, names, numbers, numbers),
-    st.builds(QuotaDecision, numbers, names, numbers, names, times, numbers, times, numbers, times),
+    st.builds(QuotaDecision, numbers, names, numbers, decisions),
     st.builds(QuotaRelease, numbers, names, numbers, st.integers(-(2**40), 2**40)),
     st.builds(QuotaReleaseAck, numbers, names, numbers),
     st.builds(QuotaLevel, numbers, names, levels, times, times),

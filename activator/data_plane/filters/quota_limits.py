@@ -1,4 +1,4 @@
-"""The quotas of users: a request beyond one of its user's limits is refused before it starts anything.
+"""The quotas of users: a request beyond one of its user's limits is refused before it asks for a slot.
 
 Rules
   1. The tokens of a request are reserved when it arrives: those of its prompt by the size of its body, those of its
@@ -23,8 +23,10 @@ from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Failure, Filter
 from activator.data_plane.filters.record import count_tokens
 from activator.data_plane.headers.grpc import is_grpc
-from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Decision
-from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
+from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN
+from activator.data_plane.quotas.messages import Decision
+from activator.data_plane.quotas.quota import Asked, Quota
+from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas
 from activator.runtime.clock import Now
 from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
@@ -64,7 +66,7 @@ class QuotaLimits(Filter):
         tokens = 0
         if quota.spec.tokens and request.head.method == b"POST":
             # A request that will be rejected is not gathered, because that would start a pod.
-            if _is_read(request) and not self._quotas.exhausted(quota) and not request.gather(READ_BYTES):
+            if _is_read(request) and not self._quotas.is_exhausted(quota) and not request.gather(READ_BYTES):
                 return  # called again with the body
             tokens = _reserved(request, quota.spec)
         if request.over:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 
 from activator.config.specs import QuotaSpec
 from activator.data_plane.quotas.bucket import Bucket
-from activator.data_plane.quotas.messages import Level
+from activator.data_plane.quotas.messages import Decision, Level
 
 SLACK_PARTS: Final = 16  # parts of a limit; one of them may be taken without an acknowledgement
 ACK_MAX_S: Final = 3.0  # longer than the silence after which a replica leaves the view
@@ -26,17 +26,6 @@ REQUESTS: Final = "requests"
 TOKENS: Final = "tokens"
 UNKNOWN: Final = "unknown"  # the owner has not decided in time
 LIMITS: Final = (CONCURRENCY, REQUESTS, TOKENS, UNKNOWN)
-
-
-class Decision(NamedTuple):
-    """A decision about one request. The fields are those of `QuotaDecision`."""
-
-    limit: str
-    wait_s: float
-    requests_left: int
-    requests_full_s: float
-    tokens_left: int
-    tokens_full_s: float
 
 
 class Held(NamedTuple):
@@ -88,7 +77,7 @@ class Ledger:
 
         After ADMITTED the caller calls `commit` or `hold`.
         """
-        if self.spec.concurrency and own_open + sum(len(one) for one in self.open.values()) >= self.spec.concurrency:
+        if self._is_occupied(own_open):
             return self.figures(CONCURRENCY, CONCURRENCY_RETRY_S, now_s)
         requests, budget = self.amounts(tokens)
         wait_s = self.requests.wait_s(requests, now_s)
@@ -105,14 +94,18 @@ class Ledger:
         """Return the requests and tokens that a request reserves; 0.0 without such a limit."""
         return (1.0 if self.spec.requests else 0.0, float(tokens) if self.spec.tokens else 0.0)
 
-    def is_exhausted(self, own_open: int, now_s: float) -> str:
-        """Return the limit that would reject any request now; "" if there is none."""
-        spec = self.spec
-        if spec.concurrency and own_open + sum(len(one) for one in self.open.values()) >= spec.concurrency:
-            return CONCURRENCY
-        if self.requests.wait_s(min(1.0, spec.requests), now_s) > 0.0:
-            return REQUESTS
-        return TOKENS if self.tokens.wait_s(min(1.0, spec.tokens), now_s) > 0.0 else ADMITTED
+    def is_exhausted(self, own_open: int, now_s: float) -> bool:
+        """Return True if any request would be rejected now."""
+        requests, tokens = self.amounts(1)
+        return (
+            self._is_occupied(own_open)
+            or self.requests.wait_s(requests, now_s) > 0.0
+            or self.tokens.wait_s(tokens, now_s) > 0.0
+        )
+
+    def _is_occupied(self, own_open: int) -> bool:
+        most = self.spec.concurrency
+        return most > 0 and own_open + sum(len(one) for one in self.open.values()) >= most
 
     def figures(self, limit: str, wait_s: float, now_s: float) -> Decision:
         """Return a decision with the current figures."""

@@ -66,22 +66,28 @@ class QuotaRequest(msgspec.Struct, frozen=True, tag=True, array_like=True):
     tokens: int
 
 
-class QuotaDecision(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The decision on a request. `limit`: the limit that rejects it, "" if it is admitted; `wait_s`: when to retry.
+class Decision(NamedTuple):
+    """A decision on a request. `limit`: the limit that rejects it, "" if it is admitted; `wait_s`: when to retry.
 
     `requests_left`, `tokens_left`: the rest of each limit; `requests_full_s`, `tokens_full_s`: the time until all usage
     has drained.
     """
 
-    epoch: int
-    key: str
-    number: int
     limit: str
     wait_s: float
     requests_left: int
     requests_full_s: float
     tokens_left: int
     tokens_full_s: float
+
+
+class QuotaDecision(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The decision of the owner."""
+
+    epoch: int
+    key: str
+    number: int
+    decision: Decision
 
 
 class QuotaRelease(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from activator.config.specs import QuotaSpec, UserSpec
+from activator.config.specs import UserSpec
 from activator.data_plane.ownership.view import View
-from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, REQUESTS, TOKENS, UNKNOWN, Decision, Ledger
+from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, REQUESTS, UNKNOWN, Ledger
+from activator.data_plane.quotas.levels import Levels
 from activator.data_plane.quotas.messages import (
-    Level,
+    Decision,
     OwnQuota,
     QuotaDecision,
     QuotaLevel,
@@ -33,54 +34,14 @@ from activator.data_plane.quotas.messages import (
     QuotaRequest,
     QuotaState,
 )
-from activator.data_plane.users import Admission
+from activator.data_plane.quotas.quota import Asked, Quota, key_of
 from activator.runtime.clock import Now
 
 ASK_MAX_S: Final = 5.0
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
-LEVELS_MAX: Final = 10_000  # remembered levels of quotas that other members own
 
 _ALONE: Final = 1  # the number of a single data plane
 _NOBODY: Final[frozenset[int]] = frozenset()
-
-
-@final
-class Asked(Admission):
-    """A request that asked for admission. `decision`: None until it is made; then `decided` is called, if it is set."""
-
-    def __init__(self, quota: Quota, number: int, tokens: int, asked_s: float) -> None:
-        super().__init__()
-        self.quota = quota
-        self.number = number
-        self.tokens = tokens  # reserved for it
-        self.asked_s = asked_s
-        self.decision: Decision | None = None
-        self.decided: Callable[[], None] | None = None
-
-    def decide(self, decision: Decision) -> None:
-        """Set the decision."""
-        self.decision = decision
-        if self.decided is not None:
-            self.decided()
-
-
-@final
-class Quota:
-    """The quota of one user, and this member's requests."""
-
-    def __init__(self, name: str, spec: QuotaSpec) -> None:
-        self.name = name
-        self.key = key_of(name)
-        self.spec = spec
-        self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
-        self.ledger: Ledger | None = None  # set at the owner
-        self.owner: int = 0
-        self.asking: dict[int, Asked] = {}  # undecided
-        self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
-        self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
-        self.rejected: dict[str, int] = {}  # requests, by the limit
-        self.exhausted_until_s: float = 0.0  # the owner rejects all requests until then,
-        self.exhausted_limit: str = ADMITTED  # because of this limit
 
 
 @final
@@ -105,15 +66,13 @@ class Quotas:
         self._view: View | None = None  # None: there is one data plane
         self._others: frozenset[int] = _NOBODY  # members of the view
         self._members: dict[int, _Member] = {}
-        self._levels: dict[str, tuple[Level, float]] = {}  # received levels of other owners, with the time of receipt
+        self._levels = Levels(now)
         self._send: Callable[[int, QuotaMessage], None] = _send_nothing
         self._numbers: int = 0
         self._queries: int = 0
         self._may_grant: bool = True
         self._has_view: bool = False
-        self._has_lost: bool = False  # a member has ended that may have granted more than others have received
         self._has_users: bool = False
-        self._seen: set[str] = set()  # keys of all quotas since the start
 
     # --- users ---
 
@@ -131,12 +90,7 @@ class Quotas:
                 is_new = is_new or quota.ledger is not None
             if quota is None:
                 quota = self.quotas[key] = Quota(user.name, user.quota)
-                if not self._has_users and user.used is not None:
-                    self._levels[key] = (Level(0, *user.used, True), self._now())
-                elif self._has_users and key not in self._levels and key not in self._seen:
-                    self._levels[key] = (Level(0, 0.0, 0.0, True), self._now())  # it is unused
-                if len(self._seen) < LEVELS_MAX:
-                    self._seen.add(key)
+                self._levels.begin(key, user.used, self._has_users)
                 self._settle_owner(quota)
                 is_new = is_new or quota.ledger is not None
             elif quota.spec != user.quota:
@@ -208,12 +162,12 @@ class Quotas:
             ledger.waiting.pop((self._number, number), None)
         self._forget(quota)
 
-    def exhausted(self, quota: Quota) -> str:
-        """Return the limit that would reject any request of this user now, as far as this member knows; else ""."""
+    def is_exhausted(self, quota: Quota) -> bool:
+        """Return True if any request of this user would be rejected now, as far as this member knows."""
         ledger = quota.ledger
         if ledger is not None:
-            return ledger.is_exhausted(len(quota.open), self._now()) if ledger.since else ADMITTED
-        return quota.exhausted_limit if self._now() < quota.exhausted_until_s else ADMITTED
+            return ledger.since != 0 and ledger.is_exhausted(len(quota.open), self._now())
+        return self._now() < quota.exhausted_until_s
 
     # --- members ---
 
@@ -243,7 +197,6 @@ class Quotas:
                 self._ended(number)
         if not view.is_next and view.follows and self._has_view:
             # There may have been other owners, whose levels were not received. Without `follows`, that is accepted.
-            self._has_lost = True
             self._levels.clear()
         self._has_view = True
         for quota in self.quotas.values():
@@ -365,7 +318,7 @@ class Quotas:
         now_s = self._now()
         for one in message.quotas:
             if one.key not in self.quotas and one.level is not None:
-                self._remember(one.key, one.level)
+                self._levels.remember(one.key, one.level)
         for quota in self.quotas.values():
             ledger = quota.ledger
             if ledger is None:
@@ -404,10 +357,10 @@ class Quotas:
                 continue
             if view is not None and not view.has(self._number):
                 continue
-            level = self._level_of(quota, now_s)
+            level = self._levels.level_of(quota.key, quota.spec)
             if level is not None:
                 ledger.levels.append(level)
-            self._levels.pop(quota.key, None)
+            self._levels.known.pop(quota.key, None)
             ledger.begin(max(self._epoch(), 1), now_s)
             self._report_level(quota, ledger, self._others)
             self._reply_acknowledged(quota, ledger)
@@ -464,7 +417,7 @@ class Quotas:
         elif decision is None:
             self._send(member, QuotaReleaseAck(self._epoch(), quota.key, number))
         else:
-            self._send(member, QuotaDecision(self._epoch(), quota.key, number, *decision))
+            self._send(member, QuotaDecision(self._epoch(), quota.key, number, decision))
 
     def _report_level(self, quota: Quota, ledger: Ledger, members: frozenset[int]) -> None:
         message = QuotaLevel(self._epoch(), quota.key, ledger.level(self._now()), *ledger.taken())
@@ -485,7 +438,7 @@ class Quotas:
         quotas = [quota for quota in self.quotas.values() if quota.owner == number]
         states = [self._own(quota) for quota in quotas]
         view = self._view
-        for key, known in self._levels.items():  # levels of users that this member does not have yet
+        for key, known in self._levels.known.items():  # levels of users that this member does not have yet
             if key not in self.quotas and view is not None and view.owner_of(key) == number:
                 states.append(OwnQuota(key, known[0], (), (), ()))
         self._send(number, QuotaState(epoch, message.call, tuple(states)))
@@ -494,29 +447,12 @@ class Quotas:
                 self._send_request(quota, asked)
 
     def _own(self, quota: Quota) -> OwnQuota:
-        level = self._level_of(quota, self._now())
+        level = self._levels.level_of(quota.key, quota.spec)
         return OwnQuota(quota.key, level, tuple(quota.open.items()), tuple(quota.asking), tuple(quota.settling.items()))
 
-    def _level_of(self, quota: Quota, now_s: float) -> Level | None:
-        """Return the received level of a quota; a full one if a member that ended may have granted more than that."""
-        known = self._levels.get(quota.key)
-        if known is not None:
-            return _freed(known, quota.spec, now_s)
-        return Level(0, float(quota.spec.requests), float(quota.spec.tokens)) if self._has_lost else None
-
     def _level_reported(self, number: int, message: QuotaLevel) -> None:
-        if self._remember(message.key, message.level):
+        if self._levels.remember(message.key, message.level):
             self._send(number, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken))
-
-    def _remember(self, key: str, level: Level) -> bool:
-        """Remember a level, unless that of a later owner is known; return True if it is remembered."""
-        known = self._levels.get(key)
-        if known is not None and level.since < known[0].since:
-            return False
-        if known is None and len(self._levels) >= LEVELS_MAX:
-            del self._levels[min(self._levels, key=lambda one: self._levels[one][1])]  # the oldest
-        self._levels[key] = (level, self._now())
-        return True
 
     def _decision_received(self, number: int, message: QuotaDecision) -> None:
         quota = self.quotas.get(message.key)
@@ -525,20 +461,11 @@ class Quotas:
         asked = quota.asking.pop(message.number, None)
         if asked is None:
             return  # it has ended, and its release was sent
-        if message.limit == ADMITTED:
+        decision = message.decision
+        if decision.limit == ADMITTED:
             quota.open[message.number] = asked.tokens
-        decision = Decision(
-            message.limit,
-            message.wait_s,
-            message.requests_left,
-            message.requests_full_s,
-            message.tokens_left,
-            message.tokens_full_s,
-        )
-        if (decision.limit == REQUESTS and not decision.requests_left) or (
-            decision.limit == TOKENS and not decision.tokens_left
-        ):
-            quota.exhausted_limit, quota.exhausted_until_s = decision.limit, self._now() + _until_one(quota, decision)
+        elif decision.limit == REQUESTS:
+            quota.exhausted_until_s = self._now() + decision.wait_s
         self._decide(quota, asked, decision)
 
     def _send_request(self, quota: Quota, asked: Asked) -> None:
@@ -585,7 +512,7 @@ class Quotas:
             return
         if ledger is not None:
             if ledger.since:
-                self._remember(quota.key, ledger.level(self._now(), view is None or view.follows))
+                self._levels.remember(quota.key, ledger.level(self._now(), view is None or view.follows))
             quota.ledger = None
         if quota.owner == self._number:
             ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)
@@ -597,7 +524,7 @@ class Quotas:
 
     def _ended(self, number: int) -> None:
         """Forget a member that has ended."""
-        self._has_lost = True
+        self._levels.lost()
         self._members.pop(number, None)
         for ledger in self._ledgers():
             ledger.ended(number, self._now())
@@ -618,33 +545,8 @@ class Quotas:
             return
         ledger = quota.ledger
         if ledger is not None and ledger.since:
-            self._remember(quota.key, ledger.level(self._now(), True))
+            self._levels.remember(quota.key, ledger.level(self._now(), True))
         self.quotas.pop(quota.key, None)
-
-
-def key_of(name: str) -> str:
-    """Return the key of the quota of this user, among the names of revisions."""
-    return f"user {name}"
-
-
-def _freed(known: tuple[Level, float], spec: QuotaSpec, now_s: float) -> Level:
-    """Return a received level as of now."""
-    level, at_s = known
-    requests, tokens = level.requests, level.tokens
-    if spec.requests:
-        requests = max(requests - (now_s - at_s) * spec.requests / spec.requests_period_s, 0.0)
-    if spec.tokens:
-        tokens = max(tokens - (now_s - at_s) * spec.tokens / spec.tokens_period_s, 0.0)
-    return Level(level.since, requests, tokens, level.is_exact)
-
-
-def _until_one(quota: Quota, decision: Decision) -> float:
-    """Return a time within which the exhausted limit of a decision admits nothing."""
-    spec = quota.spec
-    if decision.limit == REQUESTS:
-        return decision.wait_s
-    over = decision.tokens_full_s - spec.tokens_period_s  # the time until the usage is at the limit
-    return max(over, 0.0)
 
 
 def _unknown() -> Decision:

@@ -19,8 +19,9 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import MEMBER_TICK_S
 from activator.data_plane.quotas.ledger import LIMITS
-from activator.data_plane.quotas.messages import QuotaDecision, QuotaMessage, QuotaQuery, QuotaRequest
-from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas, key_of
+from activator.data_plane.quotas.messages import Decision, QuotaDecision, QuotaMessage, QuotaQuery, QuotaRequest
+from activator.data_plane.quotas.quota import key_of
+from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas
 from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.program_families import USER_LIMITS
 from tests.data_plane.proxy.proxy_fakes import Client, World, at_pod, request_head, response_head
@@ -324,7 +325,7 @@ class Owned:
 
     def reply(self, limit: str) -> None:
         asked = next(one for one in reversed(self.sent) if isinstance(one, QuotaRequest))
-        self.quotas.receive(2, QuotaDecision(1, asked.key, asked.number, limit, 2.5, 3, 4.0, 0, 0.0))
+        self.quotas.receive(2, QuotaDecision(1, asked.key, asked.number, Decision(limit, 2.5, 3, 4.0, 0, 0.0)))
 
 
 @pytest.mark.parametrize("limit", ["", "requests"])

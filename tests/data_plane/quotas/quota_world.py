@@ -13,7 +13,8 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED
 from activator.data_plane.quotas.messages import QuotaMessage
-from activator.data_plane.quotas.quotas import Asked, Quotas
+from activator.data_plane.quotas.quota import Asked
+from activator.data_plane.quotas.quotas import Quotas
 
 DELAY_MAX_S = 0.02
 TOLD_MAX_S = 0.1  # from the end of a hold until the request knows the decision, at most

@@ -9,7 +9,8 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED, CONCURRENCY, REQUESTS, TOKENS, UNKNOWN, Ledger
 from activator.data_plane.quotas.messages import Level, QuotaLevel, QuotaLevelAck, QuotaMessage, QuotaState
-from activator.data_plane.quotas.quotas import ASK_MAX_S, Asked, Quota, Quotas
+from activator.data_plane.quotas.quota import Asked, Quota
+from activator.data_plane.quotas.quotas import ASK_MAX_S, Quotas
 from tests.data_plane.quotas.quota_world import Plane, Truth, World, user
 
 DAY_S = 86_400.0

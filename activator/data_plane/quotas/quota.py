@@ -1,0 +1,54 @@
+"""The quota of one user in one data plane, and its requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from activator.config.specs import QuotaSpec
+from activator.data_plane.quotas.ledger import Ledger
+from activator.data_plane.quotas.messages import Decision
+from activator.data_plane.users import Admission
+
+
+@final
+class Asked(Admission):
+    """A request that asked for admission. `decision`: None until it is made; then `decided` is called, if it is set."""
+
+    def __init__(self, quota: Quota, number: int, tokens: int, asked_s: float) -> None:
+        super().__init__()
+        self.quota = quota
+        self.number = number
+        self.tokens = tokens  # reserved for it
+        self.asked_s = asked_s
+        self.decision: Decision | None = None
+        self.decided: Callable[[], None] | None = None
+
+    def decide(self, decision: Decision) -> None:
+        """Set the decision."""
+        self.decision = decision
+        if self.decided is not None:
+            self.decided()
+
+
+@final
+class Quota:
+    """The quota of one user, and this member's requests."""
+
+    def __init__(self, name: str, spec: QuotaSpec) -> None:
+        self.name = name
+        self.key = key_of(name)
+        self.spec = spec
+        self.is_dropped: bool = False  # a reload has removed the limits, and requests are still open
+        self.ledger: Ledger | None = None  # set at the owner
+        self.owner: int = 0
+        self.asking: dict[int, Asked] = {}  # undecided
+        self.open: dict[int, int] = {}  # admitted requests that have not ended, with their reserved tokens
+        self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
+        self.rejected: dict[str, int] = {}  # requests, by the limit
+        self.exhausted_until_s: float = 0.0  # until then the owner rejects any request
+
+
+def key_of(name: str) -> str:
+    """Return the key of the quota of this user, among the names of revisions."""
+    return f"user {name}"
