@@ -26,7 +26,7 @@ from activator.config.edge_checks import (
     is_loopback,
     program_key,
 )
-from activator.config.filter_checks import check_filters
+from activator.config.filter_checks import authoriser_of, check_filters
 from activator.config.group_checks import GroupChecker
 from activator.config.member_checks import check_members
 from activator.config.model.file import Config
@@ -44,6 +44,7 @@ from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.user_keys import check_keys, disciplines_of
 from activator.config.waiting_checks import check_fallbacks, check_waiting
+from activator.runtime.sockets import join_address
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_address import problem_with as problem_with_unix
 
@@ -241,6 +242,17 @@ class Checker:
         check_scaling(at, revision)
         check_waiting(at, revision)
         check_filters(at, revision)
+        self._check_authoriser(at["forward_auth"]["url"], revision)
+
+    def _check_authoriser(self, at: Place, revision: Revision) -> None:
+        """Report an authoriser that is a listener of the activator, where the question would lead to the revision."""
+        found = None if revision.forward_auth is None else authoriser_of(revision.forward_auth.url)
+        if found is None:
+            return
+        host, port = found[:2]
+        is_own = host in revision.hosts or "*" in revision.hosts
+        if is_own and any(key == "listen" and leads_to(join_address(host, port), one) for key, one in self._listeners):
+            at.advise("it is the address of `listen`, and leads to this revision: its questions would have no end")
 
     def _check_keys(self, at: Place, revision: Revision) -> None:
         """Check the keys of a revision that do not depend on where it is declared."""

@@ -16,10 +16,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from activator.config.checks import Checker, canonical_host
+from activator.config.filter_checks import authoriser_of
 from activator.config.foreign import foreign_problem
 from activator.config.forms import FILE, group_of
 from activator.config.model.file import Config
-from activator.config.model.filters import Fault, HeaderRules
+from activator.config.model.filters import Fault, ForwardAuth, HeaderRules
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import (
     HEALTH_FALL,
@@ -50,6 +51,7 @@ from activator.config.specs import (
     FieldRulesSpec,
     FilterSpec,
     FiltersSpec,
+    ForwardAuthSpec,
     HeaderRulesSpec,
     HealthCheckSpec,
     HealthSpec,
@@ -264,6 +266,7 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
     page, progress, later = revision.waiting_page, revision.progress, revision.respond_async
     return FiltersSpec(
         allow=tuple(revision.allow),
+        forward_auth=_resolve_forward_auth(revision.forward_auth),
         of_packages=tuple(
             FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
             for use in revision.filters
@@ -311,6 +314,18 @@ def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
             FieldRulesSpec(tuple(one.remove), tuple(one.set.items()), tuple(one.append.items()))
             for one in (rules.request, rules.response)
         )
+    )
+
+
+def _resolve_forward_auth(found: ForwardAuth | None) -> ForwardAuthSpec | None:
+    address = None if found is None else authoriser_of(found.url)
+    if found is None or address is None:
+        return None
+    return ForwardAuthSpec(
+        *address,
+        headers=tuple(found.headers),
+        cache_s=float(found.cache),
+        timeout_s=float(found.timeout),
     )
 
 

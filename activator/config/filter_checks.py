@@ -1,4 +1,4 @@
-"""Checks of `headers`, `record`, `fault` and `filters` beyond the types of their values.
+"""Checks of `headers`, `forward_auth`, `record`, `fault` and `filters` beyond the types of their values.
 
 Part of `checks.py`, with its rules. A filter that is not built in is imported and created once, as it will be for the
 revision.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from urllib.parse import urlsplit
 
 from activator.config.edge_checks import NETWORK, check_each, is_peer
-from activator.config.model.filters import Fault, FilterUse
+from activator.config.model.filters import Fault, FilterUse, ForwardAuth
 from activator.config.model.records import Record
 from activator.config.model.revision import Revision
 from activator.config.places import Place
@@ -22,6 +23,9 @@ from activator.runtime.secret_text import read_secret, without_secrets
 from activator.runtime.units import KIB
 
 DELAY_MAX_S: Final = 600.0
+AUTHORISED_FIELDS_MAX: Final = 32  # fields of an authoriser that pods get
+AUTHORISED_MAX_S: Final = 3_600.0
+DECISION_MAX_S: Final = 60.0
 RECORDED_REQUESTS_MAX: Final = 1_000  # for each revision and worker; at most 2 KiB each
 CAPTURE_BYTES_MAX: Final = 64 * KIB  # masking a body takes up to 0.1 s of the event loop
 CAPTURE_KEEP_MAX_S: Final = 86_400.0
@@ -31,6 +35,23 @@ _OURS: Final = frozenset(
     ("connection", "content-length", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
 )
 _VALUE: Final = re.compile(r"[^\x00\r\n]*")
+
+
+def authoriser_of(url: str) -> tuple[str, int, bool, str, str] | None:
+    """Return host, port, whether it is TLS, host and port as written, and path and query of a URL; None if invalid."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    is_plain = url.isascii() and url.isprintable() and " " not in url
+    if parts.scheme not in {"http", "https"} or not host or port == 0 or not is_plain:
+        return None
+    if "@" in parts.netloc or "#" in url:
+        return None
+    tls = parts.scheme == "https"
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return host, port or (443 if tls else 80), tls, parts.netloc, target
 
 
 def check_filters(at: Place, revision: Revision) -> None:
@@ -43,6 +64,8 @@ def check_filters(at: Place, revision: Revision) -> None:
             for name, value in fields.items():
                 _check_field(place[key][name], name, value, may_be_host=(side, key) == ("request", "set"))
     check_each(at["allow"], revision.allow, is_peer, f"{NETWORK}, or unix")
+    if revision.forward_auth is not None:
+        _check_forward_auth(at["forward_auth"], revision.forward_auth)
     if revision.record is not None:
         _check_record(at["record"], revision.record)
     if revision.fault is not None:
@@ -60,6 +83,19 @@ def _check_field(at: Place, name: str, value: str, may_be_host: bool) -> None:
         at.advise("`Host` can only be set, and only in requests")
     elif _VALUE.fullmatch(value) is None:
         at.found("a value in one line")
+
+
+def _check_forward_auth(at: Place, found: ForwardAuth) -> None:
+    if authoriser_of(found.url) is None:
+        at["url"].found("a URL such as http://127.0.0.1:9091/verify, without user name and `#`")
+    if len(found.headers) > AUTHORISED_FIELDS_MAX:
+        at["headers"].found(f"at most {AUTHORISED_FIELDS_MAX} names", str(len(found.headers)))
+    for place, name in at["headers"].each(found.headers):
+        _check_field(place, name, "", may_be_host=False)
+    if found.cache > AUTHORISED_MAX_S:
+        at["cache"].found("at most 1h")
+    if not 0 < found.timeout <= DECISION_MAX_S:
+        at["timeout"].found("more than 0s, at most 1m")
 
 
 def _check_fault(at: Place, fault: Fault) -> None:

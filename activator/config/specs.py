@@ -166,6 +166,19 @@ class FaultSpec(msgspec.Struct, frozen=True):
     status_share: float
 
 
+class ForwardAuthSpec(msgspec.Struct, frozen=True):
+    """An external authoriser of a revision's requests."""
+
+    host: str
+    port: int
+    tls: bool
+    authority: str  # host and port as in the URL
+    target: str  # path and query
+    headers: tuple[str, ...] = ()
+    cache_s: float = 0.0  # 0.0: no cache
+    timeout_s: float = 5.0
+
+
 class FilterSpec(msgspec.Struct, frozen=True):
     """A filter that is not built in. A secret option is a reference to its source, or hidden in messages."""
 
@@ -272,6 +285,7 @@ class FiltersSpec(msgspec.Struct, frozen=True):
     """The filters of a revision's requests."""
 
     allow: tuple[str, ...] = ()  # networks
+    forward_auth: ForwardAuthSpec | None = None
     of_packages: tuple[FilterSpec, ...] = ()
     fault: FaultSpec | None = None
     no_wake: tuple[QuietSpec, ...] = ()

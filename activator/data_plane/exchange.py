@@ -2,8 +2,8 @@
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means that the event has not happened.
-  2. Only proxy/exchange.py and its neighbours write them. A filter may set `access` in `on_arrival`, `is_quiet` in
-     `on_routed`, and `reason` before it responds.
+  2. Only proxy/exchange.py and its neighbours write them. A filter may set `access` in `on_arrival`, `is_quiet` and
+     `is_unverified` in `on_routed`, and `reason` before it responds.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ NO_PLACE: Final = Waiter()  # the place of an exchange without a revision, and o
 
 class Exchange(Deadline):
     """One request from its arrival to its end, with all its state that is visible outside the proxy."""
+
+    is_unverified: bool = False  # as `is_quiet`, until a filter that holds it calls `verified`
 
     def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__()
@@ -275,6 +277,20 @@ class Exchange(Deadline):
         """Return the specification of its revision; None if it is not routed."""
         throttler = self.throttler
         return None if throttler is None else throttler.spec
+
+    def counts(self) -> bool:
+        """Return True if it counts as activity."""
+        return not self.is_quiet and not self.is_unverified
+
+    def verified(self, now_s: float) -> None:
+        """Count an unverified request as activity from now on, unless it is quiet."""
+        throttler = self.throttler
+        if self.is_unverified and throttler is not None:
+            self.is_unverified = False
+            if not self.is_quiet:
+                throttler.counters.quiet -= 1
+                throttler.counters.quiet_total -= 1
+                throttler.counters.traffic.begun(now_s)
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         """Attach `trace_id` to the histograms that the request was added to. `time_s`: Unix time."""

@@ -134,9 +134,13 @@ class DataPlane:
         self.captures = CaptureRoom(self.wheel, now)
         self.quotas = Quotas(now)
         filters_rng = Rng(secrets.randbits(30))
-        self.filters = FilterCatalogue(self.wheel, now, answers, self.captures, self.quotas, filters_rng, self.failed)
-        self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, logs_limits)
+        dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
+        pools = PoolFactory(dials, now)
+        self.filters = FilterCatalogue(
+            self.wheel, now, answers, self.captures, self.quotas, pools.authoriser_pool, filters_rng, self.failed
+        )
+        self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
@@ -156,8 +160,7 @@ class DataPlane:
         self.server: Server | None = None
         self.member: Member | None = None  # set if several data planes share slots
         self.loads: SharedLoads | None = None  # set if they share loads
-        dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
-        hooks = _Hooks(self, dials, now, rng, send)
+        hooks = _Hooks(self, pools, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
         self._report = _LoadReport(self, now, send)
         self._auditor = Auditor(self.tables, self.wheel, now, send, loop.call_soon)
@@ -342,10 +345,9 @@ class DataPlane:
         finished = await self._finish_answers(until_s) and finished
         self.wheel.close()
         self.overload.stop()
-        for throttler in self.tables.throttlers.values():
-            for tracker in throttler.table.slots[: throttler.table.length]:
-                if isinstance(tracker.attachment, PodPool):
-                    tracker.attachment.in_use().close()
+        for pool in list(self._dials.pools):
+            if isinstance(pool, PodPool):
+                pool.close()
         return finished
 
     def _refuse_queued(self) -> int:
@@ -435,9 +437,9 @@ class _Events(SlotEvents):
 class _Hooks(TableHooks):
     """The hooks of the tables into router, pools, members and loads."""
 
-    def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, send: Send) -> None:
+    def __init__(self, data: DataPlane, pools: PoolFactory, rng: Rng, send: Send) -> None:
         self._data = data
-        self._pools = PoolFactory(dials, now)
+        self._pools = pools
         self._rng = rng
         self._send = send
 

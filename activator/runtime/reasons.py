@@ -134,6 +134,7 @@ class Reason(Enum):
     ADDRESS_NOT_ALLOWED = (
         "address_not_allowed", 403, _PERMISSION_DENIED, "this revision is not open to the client's address"
     )  # fmt: skip
+    AUTH_DENIED = "auth_denied", 403, _PERMISSION_DENIED, "the authoriser of the revision has refused the request"
     QUOTA_EXCEEDED = "quota_exceeded", 429, _RESOURCE_EXHAUSTED, "the user has reached a limit"
     NOT_AVAILABLE = "not_available", 412, _UNAVAILABLE, "no slot is free now, and the request prefers not to wait", _REVISION
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
@@ -147,6 +148,7 @@ class Reason(Enum):
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "the proxy is overloaded", _RESPONSE
     QUOTA_UNKNOWN = "quota_unknown", 503, _UNAVAILABLE, "the quota of the user could not be checked"
+    AUTH_UNAVAILABLE = "auth_unavailable", 503, _UNAVAILABLE, "the authoriser of the revision gave no valid response"
     DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
     FILTER_TIMEOUT = "filter_timeout", 504, _DEADLINE_EXCEEDED, "a filter of this proxy held the request for too long"
     FAULT_INJECTED = "fault_injected", 503, _UNAVAILABLE, "this request was refused on purpose"

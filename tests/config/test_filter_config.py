@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from activator.config.file import parse, resolve_revision
-from activator.config.specs import FaultSpec, FieldRulesSpec, FilterSpec, FiltersSpec, HeaderRulesSpec, RevisionSpec
+from activator.config.specs import (
+    FaultSpec,
+    FieldRulesSpec,
+    FilterSpec,
+    FiltersSpec,
+    ForwardAuthSpec,
+    HeaderRulesSpec,
+    RevisionSpec,
+)
 from activator.runtime.errors import ConfigError
 from lb.registry import default_name
 
@@ -53,6 +61,24 @@ def test_what_is_written_is_what_the_data_plane_gets() -> None:
         ("fault: {status: 99}", 'fault.status: found "99", expected a status from 200 to 599'),
         ("fault: {delay: 11m}", 'fault.delay: found "11m", expected at most 10m'),
         ("fault: {status: 503, status_share: 2}", 'fault.status_share: found "2", expected'),
+        ("forward_auth: {headers: [A]}", "forward_auth: found"),
+        ("forward_auth: {url: '127.0.0.1:9091'}", 'forward_auth.url: found "127.0.0.1:9091", expected a URL such as http'),
+        ("forward_auth: {url: 'http://u:s3cret@a/'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'http://a/#b'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'http://a:0/'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'http://a:99999/'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'http://a/b c'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'unix:/run/a.sock'}", "forward_auth.url: found "),
+        ("forward_auth: {url: 'http://a', headers: [Host]}", "forward_auth.headers[0]: `Host` can only be set"),
+        ("forward_auth: {url: 'http://a', headers: ['a b']}", "forward_auth.headers[0]: 'a b' is no name of a header"),
+        ("forward_auth: {url: 'http://a', headers: [TE]}", "forward_auth.headers[0]: `TE` belongs to one connection"),
+        (
+            f"forward_auth: {{url: 'http://a', headers: [{', '.join(['A'] * 33)}]}}",
+            "forward_auth.headers: found 33, expected at most 32 names",
+        ),
+        ("forward_auth: {url: 'http://a', cache: 61m}", 'forward_auth.cache: found "61m", expected at most 1h'),
+        ("forward_auth: {url: 'http://a', timeout: 0s}", 'forward_auth.timeout: found "0s", expected more than 0s, at'),
+        ("forward_auth: {url: 'http://a', timeout: 2m}", 'forward_auth.timeout: found "2m", expected more than 0s, at'),
         ("filters: [{name: nobody}]", "filters[0].name: no filter is called 'nobody'; there are"),
         ("filters: [{name: 'no.module:A'}]", "filters[0].name: filter 'no.module:A' cannot be loaded: ModuleNot"),
         ("filters: [{name: 'os:sep'}]", "filters[0].name: os:sep is no subclass of activator.filters.Filter"),
@@ -62,6 +88,41 @@ def test_what_is_written_is_what_the_data_plane_gets() -> None:
 )  # fmt: skip
 def test_each_mistake_has_one_line(keys: str, expected: str) -> None:
     assert problem(keys).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://127.0.0.1:9091/verify?a=b", ("127.0.0.1", 9091, False, "127.0.0.1:9091", "/verify?a=b")),
+        ("http://Authelia:9091", ("authelia", 9091, False, "Authelia:9091", "/")),
+        ("https://auth.test", ("auth.test", 443, True, "auth.test", "/")),
+        ("http://[::1]?x", ("::1", 80, False, "[::1]", "/?x")),
+    ],
+)
+def test_an_authoriser(url: str, expected: tuple[str, int, bool, str, str]) -> None:
+    spec = spec_of(f"forward_auth: {{url: '{url}', headers: [Remote-User], cache: 10s, timeout: 2s}}")
+    assert spec.filters.forward_auth == ForwardAuthSpec(*expected, ("Remote-User",), 10.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("listen", "url", "hosts", "is_loop"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080/verify", "['*']", True),
+        ("0.0.0.0:8080", "http://localhost:8080", "[localhost]", True),
+        ("127.0.0.1:8080", "http://127.0.0.1:8080/verify", "[app.test]", False),
+        ("127.0.0.1:8080", "http://127.0.0.1:9091/verify", "['*']", False),
+    ],
+)
+def test_an_authoriser_is_not_the_revision_itself(listen: str, url: str, hosts: str, is_loop: bool) -> None:
+    text = f"{{name: a, hosts: {hosts}, pods: ['127.0.0.1:1'], forward_auth: {{url: '{url}'}}}}"
+    try:
+        parse(f"{{listen: '{listen}', revisions: [{text}]}}", "a.yaml", {})
+    except ConfigError as error:
+        (found,) = error.problems
+        assert "revisions[0].forward_auth.url: it is the address of `listen`, and leads to this revision" in found
+        assert is_loop
+    else:
+        assert not is_loop
 
 
 def test_options_are_not_shown() -> None:

@@ -37,6 +37,19 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     status_share: Annotated[Share, doc("The share of requests that get this status.", 0.05)] = 1.0
 
 
+class ForwardAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An HTTP server that decides about each request, as with `forward_auth` of Caddy and ForwardAuth of Traefik."""
+
+    url: Annotated[
+        str, doc("Its address, asked with GET. 2xx lets the request through.", "http://127.0.0.1:9091/verify")
+    ]
+    headers: Annotated[
+        list[str], doc("Fields of its response that the pod gets; those of clients are removed.", ["Remote-User"])
+    ] = []
+    cache: Annotated[Duration, doc("How long 2xx holds for requests with the same fields.", "10s")] = Duration(0.0)
+    timeout: Annotated[Duration, doc("The time limit of a decision. Then: 503.", "2s")] = Duration(5.0)
+
+
 class FilterUse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A filter that is not built in."""
 

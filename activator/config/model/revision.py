@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from activator.config.model.containers import Container
-from activator.config.model.filters import Fault, FilterUse, HeaderRules
+from activator.config.model.filters import Fault, FilterUse, ForwardAuth, HeaderRules
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
@@ -195,6 +195,9 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["10.0.0.0/8", "2001:db8::/32"],
         ),
     ] = []
+    forward_auth: Annotated[
+        ForwardAuth | None, doc("The authoriser of its requests ([filters](filters.md#external-authorisation)).")
+    ] = None
     record: Annotated[
         Record | None,
         doc(

@@ -1,6 +1,7 @@
 """The catalogue of all filters, in the order in which they are applied.
 
-Filters of packages come first, so that a request that they refuse starts no pod.
+`allow` and `forward_auth` come first, then the limits of users and filters of packages, so that a request that they
+refuse starts no pod.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from activator.data_plane.filters.allow import Allow
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
 from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
+from activator.data_plane.filters.forward_auth import ForwardAuth, OpenPool
 from activator.data_plane.filters.header_rules import HeaderRules
 from activator.data_plane.filters.keys import Keys
 from activator.data_plane.filters.knative import KnativeFilter
@@ -37,7 +39,8 @@ from lb.rng import Rng
 class FilterCatalogue:
     """The factory of the filters of all revisions of one data plane.
 
-    `on_error` is called with the error of a filter that cannot be created.
+    `open_pool` returns connections to an authoriser. `on_error` is called with the error of a filter that cannot be
+    created.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class FilterCatalogue:
         answers: AnswerStore | None,
         captures: CaptureRoom,
         quotas: Quotas,
+        open_pool: OpenPool,
         rng: Rng,
         on_error: Callable[[Exception], None],
     ) -> None:
@@ -55,6 +59,7 @@ class FilterCatalogue:
         self._answers = answers
         self._captures = captures
         self._quotas = quotas
+        self._open_pool = open_pool
         self._rng = rng
         self._on_error = on_error
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
@@ -90,6 +95,10 @@ class FilterCatalogue:
     def chain_of(self, key: str, spec: FiltersSpec) -> FilterChain | None:
         """Return the filters of the revision `key`; None if it has none."""
         filters: list[Filter] = [Allow(spec.allow)] if spec.allow else []
+        if spec.forward_auth is not None:
+            filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
+        if self._limits is not None:  # they may receive the body, and thereby start a pod
+            filters.append(self._limits)
         filters.extend(self._of_package(one) for one in spec.of_packages)
         if spec.fault is not None:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
@@ -117,7 +126,7 @@ class FilterCatalogue:
         return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _share(self) -> None:
-        self.shared = tuple([one for one in (self._knative, self._keys, self._limits) if one is not None])
+        self.shared = tuple([one for one in (self._knative, self._keys) if one is not None])
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""

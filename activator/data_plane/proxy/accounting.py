@@ -54,7 +54,7 @@ class Accounting:
         """Count a request that has been routed to a revision."""
         counters = throttler.counters
         counters.requests_total += 1
-        if request.is_quiet:
+        if not request.counts():
             counters.quiet += 1
             counters.quiet_total += 1
         else:
@@ -65,7 +65,7 @@ class Accounting:
         counters = throttler.counters
         traffic = counters.traffic
         traffic.fallbacks[to] = traffic.fallbacks.get(to, 0) + 1
-        if request.is_quiet:
+        if not request.counts():
             counters.quiet -= 1
         else:
             traffic.ended(now_s)
@@ -93,7 +93,7 @@ class Accounting:
         """Add the bytes and durations of an ended request to the traffic of its revision."""
         counters = throttler.counters
         traffic = counters.traffic
-        if request.is_quiet:
+        if not request.counts():
             counters.quiet -= 1
         else:
             traffic.ended(request.done_s)

@@ -80,7 +80,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     filters = exchange.filters
     place = exchange.place = QueuePlace(exchange)
     exchange.throttler = throttler
-    exchange.is_quiet = False
+    exchange.is_quiet = exchange.is_unverified = False
     if isinstance(chain, FilterChain):
         if filters is None:
             filters = exchange.filters = FilterRun(exchange, chain)

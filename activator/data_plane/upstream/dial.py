@@ -16,6 +16,7 @@ import asyncio
 import errno
 import itertools
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -66,7 +67,9 @@ class PodAddress:
         http1: PodAddress | None = None,
         proxy_protocol: str = "",
     ) -> None:
-        self.host = host  # an IP address (discovery resolves names), or the path of a Unix socket, with port 0
+        # An IP address (discovery resolves the names of pods), the name of an authoriser, or the path of a Unix socket,
+        # with port 0.
+        self.host = host
         self.port = port
         self.tls = tls
         self.is_unix: bool = host.startswith("/")
@@ -257,7 +260,11 @@ class Dial(Deadline):
             self.connection.connection_made(transport)
 
     def _fail(self, error: OSError) -> None:
-        if error.errno in _DEAD or (self._is_file() and error.errno in _DEAD_FILE):
+        if (
+            error.errno in _DEAD
+            or isinstance(error, socket.gaierror)
+            or (self._is_file() and error.errno in _DEAD_FILE)
+        ):
             self._fail_with(Reason.CONNECT_FAILED)
             return
         if not self._over:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from activator.codec.probe_request import probe_head
 from activator.config.model.pods import PodTls
-from activator.config.specs import ConnectionSpec, ProbeSpec, RevisionSpec
+from activator.config.specs import ConnectionSpec, ForwardAuthSpec, ProbeSpec, RevisionSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import DialContext, PodAddress
@@ -46,6 +46,11 @@ class PoolFactory:
         address = self._address_of(tracker, settings)
         expected = _expected_identity(spec.probing.probe, tracker)
         return pool(self._dials, self._now, address, spec.timeouts.connect_s, expected)
+
+    def authoriser_pool(self, spec: ForwardAuthSpec) -> PodPool:
+        """Return a new pool of connections to an authoriser."""
+        context = self._context_of(PodTls() if spec.tls else None, _HTTP1)
+        return Http1Pool(self._dials, self._now, PodAddress(spec.host, spec.port, context), spec.timeout_s)
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         """Move or replace the pools of a revision whose connection settings have changed."""

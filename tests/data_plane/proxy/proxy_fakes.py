@@ -282,6 +282,7 @@ class World:
         )
         self.answers: AnswerStore | None = None
         self.shared: tuple[Filter, ...] = ()
+        self.authoriser = Pool()
         self.captures = CaptureRoom(self.wheel, self.clock.now)
         self.filter(self.throttler)
         self.router.set(self.throttler)
@@ -297,6 +298,7 @@ class World:
             self.answers,
             self.captures,
             Quotas(self.clock.now),
+            lambda _: self.authoriser,
             Rng(1),
             self.errors.append,
         )

@@ -1,0 +1,416 @@
+"""External authorisation (`forward_auth`): an HTTP server decides about each request before it may start a pod.
+
+Rules
+  1. The question is a GET with the fields of the request, without those about its body and its connection, and without
+     conditions. X-Forwarded-Method, -Proto, -Host, -Uri and -For describe the request. Fields that other filters have
+     removed, such as the key of a user, are not sent.
+  2. A response with 2xx lets the request through. Any other response is sent to the client.
+  3. Without a complete, valid response the request is refused (`auth_unavailable`), never let through.
+  4. The listed fields of a client are removed from each request, with all names that a server could take for them.
+  5. Until the decision a request is `is_unverified`: it starts no pod and is no load.
+  6. A revision has at most QUESTIONS_MAX questions under way in each worker, with connections of its own. The next
+     WAITING_MAX wait for their turn, within the same timeout. A client that leaves ends its question.
+  7. Only 2xx is cached. The key of an entry is a hash, with a random key, of the whole question except for the id and
+     the trace of the request: whatever the authoriser decides by, it was the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Final, final
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.config.specs import ForwardAuthSpec
+from activator.data_plane.body_watcher import BodyWatcher
+from activator.data_plane.exchange import WITHOUT_BODY, Exchange
+from activator.data_plane.filters.filter import Failure, Filter
+from activator.data_plane.headers.edits import FieldEdit, addition, edited_fields, removal, replacement
+from activator.data_plane.streams import PodStream, PodUser
+from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.clock import NEVER, Deadline, Now, TimingWheel
+from activator.runtime.reasons import GrpcStatus, Reason
+from activator.runtime.units import KIB
+
+QUESTIONS_MAX: Final = 64  # under way, of one revision in one worker
+WAITING_MAX: Final = 1_000  # questions that wait for their turn
+RESPONSE_BODY_BYTES_MAX: Final = 64 * KIB  # a longer one is no valid response
+CACHED_MAX: Final = 1_000  # decisions of one revision in one worker
+CACHED_BYTES_MAX: Final = 4 * KIB  # a decision with longer fields is not cached
+POOL_IDLE_S: Final = 10.0  # without a question, until the pool of connections is closed
+HOLD_SLACK_S: Final = 1.0  # after the timeout, until the hold of the request times out
+RETRY_AFTER_S: Final = 1  # whole seconds, in a refusal without a decision
+
+log = logging.getLogger("activator.upstream")
+
+OpenPool = Callable[[ForwardAuthSpec], PodPool]
+
+_NO_PIECES: Final[list[bytes]] = []
+# Fields of the client that are not part of a question; a conditional request would get a conditional response.
+_NOT_ASKED: Final = removal(
+    frozenset((
+        b"host", b"content-type", b"content-encoding", b"content-language", b"content-location", b"content-range",
+        b"expect", b"trailer", b"te", b"range", b"if-match", b"if-none-match", b"if-modified-since",
+        b"if-unmodified-since", b"if-range",
+    ))
+)  # fmt: skip
+# Fields that differ between requests about which the authoriser decides in the same way.
+_NOT_IN_KEY: Final = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
+
+
+@final
+class Decision:
+    """The response of the authoriser: the listed fields if it is 2xx, else the whole response."""
+
+    def __init__(self, head: ResponseHead, body: bytes, fields: Headers) -> None:
+        self.head = head
+        self.body = body
+        self.fields = fields
+        self.valid_until_s: float = 0.0  # in the cache
+
+
+@final
+class Question(PodUser):
+    """The question about one request, from its turn until the response, a failure, or the end of the request."""
+
+    def __init__(self, head: RequestHead, request: Exchange, owner: ForwardAuth, key: bytes) -> None:
+        super().__init__(head)
+        self.request = request
+        self.fallbacks: int = int(request.fallbacks)  # the revision of the question
+        self.hold: int = 0
+        self.key = key  # the place of the decision in the cache; empty: not cached
+        self._owner = owner
+        self._pool: PodPool | None = None  # set while it waits for a connection
+        self._pod: PodStream | None = None
+        self._is_over: bool = False
+        self._is_repeated: bool = False
+        self._head: ResponseHead | None = None
+        self._body: list[bytes] = []
+        self._body_bytes: int = 0
+
+    def begin(self, pool: PodPool, idle_max_s: float, now_s: float) -> None:
+        """Send the question on a connection of `pool`."""
+        self._pool = pool
+        pod = pool.checkout(self, idle_max_s, now_s)
+        if pod is not None:
+            self.connected(pod)
+
+    def cancel(self) -> None:
+        """End the question, because its request has ended."""
+        self._end(None, "")
+
+    def expired(self, now_s: float) -> None:
+        self._end(None, "it did not answer in time")
+
+    # --- PodUser ---
+
+    def connected(self, pod: PodStream) -> None:
+        self._pool = None
+        self._pod = pod
+        pod.send_request(self.head, _NO_PIECES)
+
+    def connect_failed(self, reason: Reason) -> None:
+        self._pool = None
+        self._end(None, "the TLS handshake failed" if reason is Reason.TLS_FAILED else "it accepts no connection")
+
+    def response_interim(self, head: ResponseHead) -> None:
+        pass  # the final one follows; the parser bounds their number
+
+    def response_head(self, head: ResponseHead) -> None:
+        self._head = head
+        if not 200 <= head.status <= 599:
+            self._end(None, "its response is malformed")
+
+    def response_body(self, data: bytes) -> None:
+        self._body_bytes += len(data)
+        if self._body_bytes > RESPONSE_BODY_BYTES_MAX:
+            self._end(None, f"its response is longer than {RESPONSE_BODY_BYTES_MAX // KIB} KiB")
+        elif not self._is_over:
+            self._body.append(data)
+
+    def response_flush(self) -> None:
+        pass
+
+    def response_end(self, trailers: Headers) -> None:
+        head = self._head
+        self._pod = None  # the connection may serve another question from now on
+        if head is not None and not self._is_over:
+            self._end(head, "")
+
+    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
+        if self._is_over:
+            return
+        self._pod = None
+        if untouched and not self._is_repeated:  # the connection had been idle, and the authoriser has closed it
+            self._is_repeated = True
+            self._owner.repeat(self)
+            return
+        is_cut = reason is Reason.POD_CLOSED
+        self._end(None, "it closed the connection" if is_cut else "its response is malformed")
+
+    def pod_refused(self, reason: Reason, detail: str) -> None:
+        self.pod_failed(reason, detail, False)
+
+    def pod_blocked(self) -> None:
+        pass  # the timeout ends it
+
+    def pod_drained(self) -> None:
+        pass
+
+    # --- within ---
+
+    def _end(self, head: ResponseHead | None, problem: str) -> None:
+        """End the question with a response, with a problem, or with neither if its request has ended."""
+        if self._is_over:
+            return
+        self._is_over = True
+        pool, self._pool = self._pool, None
+        pod, self._pod = self._pod, None
+        if pool is not None:
+            pool.forget(self)
+        if pod is not None:
+            pod.abort()
+        self._owner.ended(self, head, b"".join(self._body), problem)
+
+
+@final
+class _Leaving(BodyWatcher):
+    """The end of a request, which cancels its question."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self._question: Question | None = question
+
+    def stop(self) -> None:
+        question, self._question = self._question, None
+        if question is not None:
+            question.cancel()
+
+
+@final
+class _PoolEnd(Deadline):
+    """The time at which the connections to an authoriser are closed, because there has been no question."""
+
+    def __init__(self, owner: ForwardAuth) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def expired(self, now_s: float) -> None:
+        self._owner.close_pool()
+
+
+@final
+class ForwardAuth(Filter):
+    """The filter of one revision. `open_pool` returns a pool of connections to its authoriser."""
+
+    def __init__(self, key: str, spec: ForwardAuthSpec, open_pool: OpenPool, wheel: TimingWheel, now: Now) -> None:
+        self._revision = key
+        self._spec = spec
+        self._open_pool = open_pool
+        self._wheel = wheel
+        self._now = now
+        self._authority: bytes = spec.authority.encode()
+        self._target: bytes = spec.target.encode()
+        self._names: frozenset[bytes] = frozenset([name.lower().encode() for name in spec.headers])
+        self._shapes: frozenset[bytes] = frozenset([_shape_of(name) for name in self._names])
+        self._pool: PodPool | None = None  # opened by a question
+        self._pool_end = _PoolEnd(self)
+        self._asking: int = 0
+        self._waiting: dict[Question, None] = {}  # the one that has waited longest is first
+        self._cached: dict[bytes, Decision] = {}  # the oldest is first
+        self._hash_key: bytes = secrets.token_bytes(32)
+        self._refused: Decision | None = None  # set while `on_failure` is called with its request
+        self._is_failure_logged: bool = False  # a failure has been logged since the last valid response
+
+    # --- Filter ---
+
+    def on_routed(self, request: Exchange) -> None:
+        request.is_unverified = True
+
+    def on_request(self, request: Exchange) -> None:
+        if self._names:
+            request.edit().add(removal(self._names | _names_like(self._shapes, request.head.headers)))
+        head = self._question_of(request)
+        key = self._key_of(head) if self._spec.cache_s > 0.0 else b""
+        decision = self._find(key) if key else None
+        if decision is not None:
+            self._let_through(request, decision)
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            request.fail(Reason.AUTH_UNAVAILABLE, "too many requests wait for it")
+            return
+        question = Question(head, request, self, key)
+        question.hold = request.hold(self._spec.timeout_s + HOLD_SLACK_S)
+        request.watch(_Leaving(question))
+        self._wheel.arm(question, self._now() + self._spec.timeout_s)
+        self._waiting[question] = None
+        self._ask_next()
+
+    def on_failure(self, request: Exchange, failure: Failure) -> None:
+        if failure.reason is Reason.AUTH_UNAVAILABLE:
+            failure.retry_after_s = RETRY_AFTER_S
+        decision = self._refused
+        if decision is None or failure.reason is not Reason.AUTH_DENIED:
+            return
+        head = decision.head
+        if request.is_grpc and head.status == 401:
+            request.grpc_status = int(GrpcStatus.UNAUTHENTICATED)
+        has_body = head.status not in WITHOUT_BODY
+        body = decision.body if has_body else b""
+        fields = head.headers.without(frozenset((b"activator-reason",)))
+        fields = fields.with_line(b"Activator-Reason", failure.reason.value.encode())
+        length = len(body) if has_body else -1
+        response = ResponseHead(head.status, head.reason_phrase, fields, length, has_body)
+        request.respond(response, body, head.status < 500)
+
+    # --- calls of questions ---
+
+    def repeat(self, question: Question) -> None:
+        """Send a question again, on a new connection."""
+        question.begin(self._connections(), 0.0, self._now())
+
+    def ended(self, question: Question, head: ResponseHead | None, body: bytes, problem: str) -> None:
+        """Decide about the request of a question that has ended, and ask the next one."""
+        self._wheel.cancel(question)
+        if question in self._waiting:
+            del self._waiting[question]
+        else:
+            self._asking -= 1
+        request = question.request
+        is_current = not request.over and request.fallbacks == question.fallbacks
+        if head is not None:
+            self._is_failure_logged = False
+            decision = Decision(head, body, self._listed(head))
+            if not is_current:
+                pass
+            elif head.status < 300:
+                self._keep(question.key, decision)
+                self._let_through(request, decision)
+                request.proceed(question.hold)
+            else:
+                self._refused = decision
+                request.fail(Reason.AUTH_DENIED, "")
+                self._refused = None
+        elif problem:
+            self._log_failure(problem)
+            if is_current:
+                request.fail(Reason.AUTH_UNAVAILABLE, problem)
+        self._ask_next()
+
+    def close_pool(self) -> None:
+        """Close the connections to the authoriser."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    # --- within ---
+
+    def _connections(self) -> PodPool:
+        pool = self._pool
+        if pool is None or pool.is_closed():
+            pool = self._pool = self._open_pool(self._spec)
+        return pool
+
+    def _ask_next(self) -> None:
+        while self._waiting and self._asking < QUESTIONS_MAX:
+            question = next(iter(self._waiting))
+            del self._waiting[question]
+            self._asking += 1
+            self._wheel.cancel(self._pool_end)
+            question.begin(self._connections(), NEVER, self._now())
+        if self._asking == 0 and self._pool is not None:
+            self._wheel.arm(self._pool_end, self._now() + POOL_IDLE_S)
+
+    def _let_through(self, request: Exchange, decision: Decision) -> None:
+        request.verified(self._now())
+        edits = request.edit()
+        for name, value in decision.fields:
+            edits.append(name, value)
+
+    def _listed(self, head: ResponseHead) -> Headers:
+        """Return the fields of a response that are set in the request for the pod."""
+        if not self._names or head.status >= 300:
+            return []
+        return [pair for pair in head.headers.pairs() if pair[0].lower() in self._names]
+
+    def _question_of(self, request: Exchange) -> RequestHead:
+        """Return the head of the question about a request."""
+        received = request.head
+        edits = request.edits
+        fields = (received if edits is None else edits.apply(received)).headers
+        client = request.client()
+        changes: list[FieldEdit] = [
+            _NOT_ASKED,
+            replacement(b"X-Forwarded-Method", received.method),
+            replacement(b"X-Forwarded-Uri", received.target),
+        ]
+        if fields.get(b"x-forwarded-proto") is None:
+            changes.append(addition(b"X-Forwarded-Proto", b"https" if client.secure() else b"http"))
+        if fields.get(b"x-forwarded-host") is None:
+            changes.append(addition(b"X-Forwarded-Host", received.authority))
+        ip = client.client_ip()
+        if ip and fields.get(b"x-forwarded-for") is None:
+            changes.append(addition(b"X-Forwarded-For", ip.encode()))
+        changes.append(addition(b"Host", self._authority))
+        return RequestHead(b"GET", self._target, self._authority, edited_fields(fields, changes), -1, False)
+
+    # --- the cache ---
+
+    def _key_of(self, head: RequestHead) -> bytes:
+        """Return a hash that reveals nothing about the secrets in a question."""
+        return hashlib.blake2b(head.headers.without(_NOT_IN_KEY).block, key=self._hash_key, digest_size=16).digest()
+
+    def _find(self, key: bytes) -> Decision | None:
+        self._forget_old()
+        return self._cached.get(key)
+
+    def _keep(self, key: bytes, decision: Decision) -> None:
+        if not key or _size_of(decision.fields) > CACHED_BYTES_MAX:
+            return
+        if b"no-store" in (decision.head.headers.get(b"cache-control") or b"").lower():
+            return
+        self._forget_old()
+        self._cached.pop(key, None)
+        while len(self._cached) >= CACHED_MAX:
+            del self._cached[next(iter(self._cached))]
+        kept = self._cached[key] = Decision(decision.head, b"", decision.fields)
+        kept.valid_until_s = self._now() + self._spec.cache_s
+
+    def _forget_old(self) -> None:
+        now_s = self._now()
+        while self._cached:
+            oldest = next(iter(self._cached))
+            if self._cached[oldest].valid_until_s > now_s:
+                return
+            del self._cached[oldest]
+
+    def _log_failure(self, problem: str) -> None:
+        """Log a failure, once until a valid response."""
+        if not self._is_failure_logged:
+            self._is_failure_logged = True
+            log.warning(
+                "revision %s: the authoriser at %s failed: %s; requests get 503",
+                self._revision,
+                self._spec.authority,
+                problem,
+            )
+
+
+def _size_of(fields: Headers) -> int:
+    size = 0
+    for name, value in fields:
+        size += len(name) + len(value)
+    return size
+
+
+def _shape_of(lowered_name: bytes) -> bytes:
+    """Return what servers that pass fields as environment variables (CGI, WSGI) make of a name."""
+    return lowered_name.replace(b"-", b"_")
+
+
+def _names_like(shapes: frozenset[bytes], fields: Fields) -> frozenset[bytes]:
+    """Return the names of fields, in lower case, that a server could take for one of `shapes`."""
+    found = [line.partition(b":")[0].lower() for line in fields.block.split(b"\r\n")]
+    return frozenset([name for name in found if b"_" in name and _shape_of(name) in shapes])
