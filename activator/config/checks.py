@@ -18,6 +18,7 @@ from activator.config.container_checks import ContainerChecker, check_containers
 from activator.config.edge_checks import (
     check_access,
     check_connections,
+    check_cors,
     check_forwarded,
     check_kubernetes,
     check_listener,
@@ -170,6 +171,7 @@ class Checker:
         self._claim_ports(config)
         check_telemetry(root, config)
         check_forwarded(root["forwarded"], config.forwarded)
+        check_cors(root["cors"], config.cors)
         _check_address(root["push"]["listen"], config.push.listen, lowest_port=0, or_empty=True)
         check_push(root["push"], config.push)
         _check_address(root["members"]["listen"], config.members.listen, lowest_port=0, or_empty=True)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from activator.config.model.keys import Cors
 from activator.config.model.kubernetes import (
     ACTIVATIONS,
     KNATIVE,
@@ -38,6 +39,11 @@ from activator.runtime.unix_address import is_unix
 _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
 
 _MODE: Final = re.compile(r"0?[0-7]{3}")
+
+ORIGINS_MAX: Final = 100
+
+# A scheme, `://`, and an authority in lower case, as browsers send it.
+_ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 
 NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
 
@@ -83,6 +89,20 @@ def _check_proxies(at: Place, listener: Listener) -> None:
     if not networks:
         listed.found(f"{NETWORK}, or unix", "an empty list")
     check_each(listed, networks, is_peer, f"{NETWORK}, or unix")
+
+
+def check_cors(at: Place, cors: Cors) -> None:
+    check_each(at["origins"], cors.origins, _is_origin, 'an origin such as https://app.example.com, or "*"')
+    if len(cors.origins) > ORIGINS_MAX:
+        at["origins"].found(f"at most {ORIGINS_MAX} origins", str(len(cors.origins)))
+
+
+def _is_origin(text: str) -> bool:
+    """Return True if browsers can send this text as `Origin`: without a path, and without the default port."""
+    if text == "*":
+        return True
+    default = {"http": ":80", "https": ":443"}.get(text.partition(":")[0])
+    return _ORIGIN.fullmatch(text) is not None and not (default and text.endswith(default))
 
 
 def check_forwarded(at: Place, forwarded: Forwarded) -> None:

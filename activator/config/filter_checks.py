@@ -86,8 +86,10 @@ def _check_field(at: Place, name: str, value: str, may_be_host: bool) -> None:
 
 
 def _check_forward_auth(at: Place, found: ForwardAuth) -> None:
-    if authoriser_of(found.url) is None:
-        at["url"].found("a URL such as http://127.0.0.1:9091/verify, without user name and `#`")
+    if "@" in found.url:  # perhaps a password, which must not be shown
+        at["url"].found("a URL such as http://127.0.0.1:9091/verify", "one with a user name")
+    elif authoriser_of(found.url) is None:
+        at["url"].found("a URL such as http://127.0.0.1:9091/verify, without `#`")
     if len(found.headers) > AUTHORISED_FIELDS_MAX:
         at["headers"].found(f"at most {AUTHORISED_FIELDS_MAX} names", str(len(found.headers)))
     for place, name in at["headers"].each(found.headers):

@@ -140,6 +140,8 @@ class DataPlane:
         self.filters = FilterCatalogue(
             self.wheel, now, answers, self.captures, self.quotas, pools.authoriser_pool, filters_rng, self.failed
         )
+        self.filters.set_origins(config.cors.origins)
+        self.proxy.filters = self.filters.chain_of_all()
         self.proxy.open_status = StatusOpener(self.proxy, answers, self.answer_links).open
         self.registry = ConnectionRegistry(
             self.proxy,
@@ -227,6 +229,9 @@ class DataPlane:
         registry.streams_max = limits.streams
         self.overload.configure(limits)
         registry.abort_on_half_close = config.abort_on_half_close
+        if config.cors != self._config.cors:
+            self.filters.set_origins(config.cors.origins)
+            self._renew_filters()
         self._config = config
 
     def apply(self, effects: list[Effect]) -> None:

@@ -34,6 +34,34 @@ def key_problems(keys: str, revision: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize(
+    ("origins", "is_right"),
+    [
+        ("'*'", True),
+        ("'https://a.test', 'http://localhost:3000', 'tauri://localhost', 'http://[::1]:80'", False),
+        ("'https://a.test', 'http://localhost:3000', 'tauri://localhost', 'http://[::1]:81'", True),
+        ("'https://a.test/'", False),
+        ("'https://A.test'", False),
+        ("'https://a.test:443'", False),
+        ("a.test", False),
+        ("'null'", False),
+        ("'https://*.a.test'", False),
+    ],
+)
+def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None:
+    text = f"{{cors: {{origins: [{origins}]}}, revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+    try:
+        parse(text, "a.yaml", {})
+    except ConfigError as error:
+        (found,) = error.problems
+        assert found.startswith("a.yaml:1: cors.origins[") and found.endswith(
+            'expected an origin such as https://app.example.com, or "*"'
+        )
+        assert not is_right
+    else:
+        assert is_right
+
+
+@pytest.mark.parametrize(
     ("keys", "expected"),
     [
         ("{name: a, key: 12345678, priority: 7}, {name: b, key: none, revisions: [a, default/a]}", []),

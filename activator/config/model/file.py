@@ -8,7 +8,7 @@ import msgspec
 
 from activator.config.model.containers import Containers
 from activator.config.model.groups import Group
-from activator.config.model.keys import Key
+from activator.config.model.keys import Cors, Key
 from activator.config.model.kinds import Share, doc
 from activator.config.model.kubernetes import Kubernetes
 from activator.config.model.listeners import (
@@ -122,6 +122,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
+    cors: Annotated[Cors, doc("Pages of other origins; [keys](keys.md#pages-of-other-origins).")] = Cors()
     state: Annotated[
         str,
         doc(

@@ -1,4 +1,4 @@
-"""The keys of users."""
+"""The keys of users, and the origins of pages."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from activator.config.model.queueing import Level
 
 NO_KEY: Final = "none"  # in place of a key
 SHA256: Final = "sha256:"  # prefix of a key of which only the hash is known
+
+
+class Cors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Pages of other origins."""
+
+    origins: Annotated[
+        list[str],
+        doc(
+            'Origins whose pages may send requests and read responses; `"*"`: all. The activator answers preflights.',
+            ["https://app.example.com"],
+        ),
+    ] = []
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

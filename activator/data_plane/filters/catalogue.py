@@ -13,6 +13,7 @@ from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
+from activator.data_plane.filters.cors import Cors
 from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
 from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
@@ -63,6 +64,7 @@ class FilterCatalogue:
         self._rng = rng
         self._on_error = on_error
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
+        self._cors: Cors | None = None  # set if pages of other origins are allowed
         self._keys: Keys | None = None  # set if there are users
         self._limits: QuotaLimits | None = None  # set if one of them has limits
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
@@ -75,6 +77,11 @@ class FilterCatalogue:
             self._share()
         self._knative.dialect.passes_through = passes_through
         return is_new
+
+    def set_origins(self, origins: list[str]) -> None:
+        """Allow pages of these origins to read responses."""
+        self._cors = Cors(tuple(origins)) if origins else None
+        self._share()
 
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
@@ -126,7 +133,7 @@ class FilterCatalogue:
         return FilterChain(filters, self.shared) if filters or self.shared else None
 
     def _share(self) -> None:
-        self.shared = tuple([one for one in (self._knative, self._keys) if one is not None])
+        self.shared = tuple([one for one in (self._knative, self._cors, self._keys) if one is not None])
 
     def _of_package(self, spec: FilterSpec) -> Filter:
         """Create a filter of a package; if that fails, return one that refuses all requests."""
