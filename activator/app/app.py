@@ -23,12 +23,12 @@ from activator.app.admin_view import AdminView
 from activator.app.figures import Figures
 from activator.app.listening import ServedAddresses, listeners
 from activator.app.sources import Sources
-from activator.app.users import UserRights
+from activator.app.users import KeysFile, UserRights
 from activator.config.model.file import AUTO, FIXED_KEYS, Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.listeners import AdminListener, address_of_listener
 from activator.config.specs import RevisionSpec
-from activator.config.user_keys import users_of
+from activator.config.user_keys import users_in
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.reaping import Reaping
@@ -213,12 +213,13 @@ class App:
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
-        users = users_of(self.config.keys)
+        users = users_in(self.config)
         if self.config.state:
             from activator.app.quota_file import QuotaFile  # SQLite takes memory
 
             self._quotas = QuotaFile(self.config.state, time.time)
             users = self._quotas.with_use(users)
+        KeysFile(lambda: self.config, self._rights).watch(self._tasks)
         self._rights.begin(users)  # after it has joined: a single data plane owns its quotas
         await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
@@ -323,7 +324,7 @@ class App:
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
             config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
             # Steps that can fail come first: a rejected reload leaves the old configuration in effect.
-            users = users_of(config.keys)
+            users = users_in(config)
             listeners = self._served.plan(config)
             try:
                 self.telemetry.set(config)

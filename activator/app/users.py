@@ -1,13 +1,26 @@
-"""The users of the file, as reloads change them."""
+"""The users of the file and of `keys_file`, as reloads and changes of that file change them."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import stat
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final, NamedTuple
 
+import msgspec
+
+from activator.config.model.file import Config
 from activator.config.specs import UserSpec
-from activator.config.user_keys import shared_users
+from activator.config.user_keys import shared_users, users_in
 from activator.messages import Command, SetUsers
+from activator.runtime.errors import ActivatorError
+from activator.runtime.tasks import TaskGroupOwner, pause
+
+KEYS_FILE_CHECK_S: Final = 1.0  # a file that has not changed between two checks is complete
+
+log = logging.getLogger("activator")
 
 Users = tuple[UserSpec, ...]
 
@@ -34,21 +47,99 @@ class UserRights:
 
     def begin(self, users: Users) -> None:
         """Require the keys of these users from the start."""
-        self._users = users
+        self._users = tuple([msgspec.structs.replace(user, used=None) for user in users])
         self._send(SetUsers(users or None))
 
-    def change(self, users: Users) -> None:
-        """Require the keys of these users after a reload."""
+    def change(self, users: Users) -> bool:
+        """Require the keys of these users after a reload; return False if nothing has changed."""
         before, self._users = self._users, users
         if users == before:
-            return
+            return False
         if not before:
             self._send(SetUsers(users))
-            return
+            return True
         if users:
             self._send(SetUsers(shared_users(before, users)))
         self._start_task("users", self._complete())
+        return True
 
     async def _complete(self) -> None:
         await self._settle()
         self._send(SetUsers(self._users or None))
+
+
+class FileState(NamedTuple):
+    """What tells one version of a file from another; all zeros if there is no file."""
+
+    inode: int
+    size: int
+    modified_ns: int
+    mode: int
+
+
+class KeysFile:
+    """The check whether `keys_file` has changed. A file with a mistake changes nothing.
+
+    `config` returns the present configuration.
+    """
+
+    def __init__(self, config: Callable[[], Config], rights: UserRights) -> None:
+        self._config = config
+        self._rights = rights
+        self._of: Config | None = None  # the configuration at the last check
+        self._seen: FileState | None = None  # at the last check
+        self._read: FileState | None = None  # the version that was read last
+        self._warned_of: str = ""  # the path of a file that others can read
+
+    def watch(self, tasks: TaskGroupOwner) -> None:
+        """Check the file from now on."""
+        tasks.keep_running("keys file", self._step)
+
+    async def _step(self) -> None:
+        await self.check()
+        await pause(KEYS_FILE_CHECK_S)
+
+    async def check(self) -> None:
+        """Read the file, in a thread, if it has changed and is complete."""
+        config = self._config()
+        path = config.keys_file
+        if config is not self._of:  # a start or a reload has read it, perhaps another version
+            self._of, self._seen, self._read = config, None, None
+        if not path:
+            return
+        state = await asyncio.to_thread(_state_of, path)
+        before, self._seen = self._seen, state
+        self._warn_of_others(path, state)
+        if state == self._read or state != before:
+            return
+        try:
+            users = await asyncio.to_thread(users_in, config)
+        except ActivatorError as error:
+            problem, _, more = str(error).partition("\n")
+            count = len(more.splitlines())
+            log.error("keys_file %s changes nothing: %s%s", path, problem, f" (and {count} more)" if count else "")
+            self._read = state
+            return
+        if self._config() is not config or self._of is not config:  # reloaded in the meantime
+            return
+        self._read = state
+        if self._rights.change(users):
+            log.info("keys_file %s: the keys of %d users are valid now", path, len(users))
+
+    def _warn_of_others(self, path: str, state: FileState) -> None:
+        """Log that other users of the machine can read the file, once until they cannot."""
+        if state.mode & stat.S_IROTH:
+            if self._warned_of != path:
+                self._warned_of = path
+                mode = stat.S_IMODE(state.mode)
+                log.warning("keys_file %s can be read by all users of this machine (mode %04o): chmod 600", path, mode)
+        else:
+            self._warned_of = ""
+
+
+def _state_of(path: str) -> FileState:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return FileState(0, 0, 0, 0)
+    return FileState(status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode)

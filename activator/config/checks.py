@@ -197,7 +197,7 @@ class Checker:
             return
         self._trusts_headers = config.trust_revision_headers
         self._takes_reports = bool(config.push.listen)
-        self._sorts_by_key = disciplines_of(config.keys)
+        self._sorts_by_key = disciplines_of(config)
         for place, revision in root["revisions"].each(config.revisions):
             self._check_revision(place, revision)
         self._routing.finish()

@@ -1,4 +1,4 @@
-"""The users of a file: their keys are checked, and read once for all workers."""
+"""The users of a file, and of `keys_file`: their keys are checked, and read once for all workers."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from activator.config.forms import FILE
 from activator.config.model.file import Config
 from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
-from activator.config.places import Place
+from activator.config.places import Findings, Place
+from activator.config.reader import UNREADABLE, Reader
 from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
-from activator.runtime.errors import StartError
+from activator.config.tree import Item, read_tree
+from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.secret_text import read_secret
+from activator.runtime.units import MIB
 
 KEYS_MAX: Final = 1_000  # each has a time series
+KEYS_FILE_BYTES_MAX: Final = MIB
 KEY_CHARACTERS_MIN: Final = 8  # shorter ones can be guessed
 
 RATE_MAX: Final = 10**9  # per period
@@ -44,9 +49,10 @@ def users_of(keys: Iterable[Key]) -> tuple[UserSpec, ...]:
     ])  # fmt: skip
 
 
-def disciplines_of(keys: Sequence[Key]) -> frozenset[str]:
-    """Return the disciplines of queues that need no header with these keys."""
-    if any(key.priority is not None for key in keys):
+def disciplines_of(config: Config) -> frozenset[str]:
+    """Return the disciplines of queues that need no header with the keys of a file."""
+    keys = config.keys
+    if config.keys_file or any(key.priority is not None for key in keys):
         return frozenset({"fair", "priority"})
     return frozenset({"fair"}) if keys else frozenset()
 
@@ -65,35 +71,122 @@ def _shared(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple
     return tuple([key for key in one if key in other])
 
 
+def users_in(config: Config) -> tuple[UserSpec, ...]:
+    """Return the users of `keys` and `keys_file`. Raises ConfigError or StartError."""
+    listed = read_keys_file(config, known_revisions(config)) if config.keys_file else []
+    return users_of([*config.keys, *listed])
+
+
+def read_keys_file(config: Config, known: frozenset[str] | None) -> list[Key]:
+    """Return the users in `keys_file`. Raises ConfigError.
+
+    `known`: all revisions that there can be; None: not known. An empty list is a mistake: no key would be valid.
+    """
+    path = config.keys_file
+    problems: list[str] = []
+    root = read_tree(_text_of(path), path, {}, problems)
+    keys: Any = UNREADABLE
+    if root is not None:
+        findings = Findings(Item(root.where, entries={"keys_file": root}), problems)
+        keys = Reader(findings).read(root, FILE.keys["keys"].form, ("keys_file",))
+        if keys is not UNREADABLE:
+            place = Place(findings)
+            if not keys and not problems:
+                place["keys_file"].found("at least one user")
+            checked = _UserChecks(known)
+            checked.seed(config.keys)
+            checked.check(place["keys_file"], keys)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    assert keys is not UNREADABLE
+    return list(keys)
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            found = file.read(KEYS_FILE_BYTES_MAX + 1)
+        if len(found) > KEYS_FILE_BYTES_MAX:
+            raise ConfigError([f"{path}: it is larger than {KEYS_FILE_BYTES_MAX // MIB} MiB"])
+        return found.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}: it is not UTF-8"]) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+
+
+def known_revisions(config: Config) -> frozenset[str] | None:
+    """Return all revisions that there can be, as namespace/name; None if other sources may have more."""
+    if config.kubernetes is not None or config.containers.discover:
+        return None
+    return frozenset([f"{revision.namespace}/{revision.name}" for revision in config.revisions])
+
+
 def check_keys(root: Place, config: Config) -> None:
-    """Check all keys of a file."""
-    keys = config.keys
-    if len(keys) > KEYS_MAX:
-        root["keys"].found(f"at most {KEYS_MAX} keys", str(len(keys)))
-        return
-    names: dict[str, str] = {}
-    digests: dict[bytes, str] = {}
-    known = _revisions_of(root, config)
-    for at, key in root["keys"].each(keys):
-        if _NAME.fullmatch(key.name) is None:
-            at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
-        elif key.name in names:
-            at["name"].advise(f"{names[key.name]} has this name, too")
-        names.setdefault(key.name, str(at))
+    """Check all keys of a file, and those of `keys_file`."""
+    readable = "revisions" in root and root["revisions"].is_whole
+    known = known_revisions(config) if readable else None
+    _UserChecks(known).check(root["keys"], config.keys)
+    if config.keys_file and not root["keys_file"].is_unread:
         try:
-            digest = _digest_of(key)
-        except StartError as error:
-            at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
-        else:
-            if digest in digests:
-                which = "with the same key" if digest else "without a key"
-                at.advise(f"{digests[digest]} is for requests {which}, too")
-            digests.setdefault(digest, str(at))
-        if key.limits is not None:
-            _check_limits(at["limits"], key.limits)
-        for place, name in at["revisions"].each(key.revisions or []):
-            if known is not None and key_of(name) not in known:
-                place.found("the name of a revision of this file, as `name` or `namespace/name`")
+            read_keys_file(config, known)
+        except ConfigError as error:
+            for problem in error.problems:
+                root["keys_file"].advise(problem, beside=(root["keys"],))
+
+
+class _UserChecks:
+    """The checks of lists of users, which together have each name and each key once."""
+
+    def __init__(self, known: frozenset[str] | None) -> None:
+        self._known = known
+        self._names: dict[str, str] = {}  # name → its place
+        self._digests: dict[bytes, str] = {}
+        self._count = 0
+
+    def seed(self, keys: Sequence[Key]) -> None:
+        """Note users that have been checked before."""
+        self._count = len(keys)
+        for number, key in enumerate(keys):
+            self._names.setdefault(key.name, f"keys[{number}]")
+            try:
+                self._digests.setdefault(_digest_of(key), f"keys[{number}]")
+            except StartError:  # it has been reported
+                continue
+
+    def check(self, at: Place, keys: Sequence[Key]) -> None:
+        """Check a list of users."""
+        self._count += len(keys)
+        if self._count > KEYS_MAX:
+            at.found(f"at most {KEYS_MAX} keys", str(self._count))
+            return
+        for place, key in at.each(keys):
+            _check_key(place, key, self._known, self._names, self._digests)
+
+
+def _check_key(
+    at: Place, key: Key, known: frozenset[str] | None, names: dict[str, str], digests: dict[bytes, str]
+) -> None:
+    if _NAME.fullmatch(key.name) is None:
+        at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
+    elif key.name in names:
+        at["name"].advise(f"{names[key.name]} has this name, too")
+    names.setdefault(key.name, str(at))
+    try:
+        digest = _digest_of(key)
+    except StartError as error:
+        at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
+    else:
+        if digest in digests:
+            which = "with the same key" if digest else "without a key"
+            at.advise(f"{digests[digest]} is for requests {which}, too")
+        digests.setdefault(digest, str(at))
+    if key.limits is not None:
+        _check_limits(at["limits"], key.limits)
+    for place, name in at["revisions"].each(key.revisions or []):
+        if known is not None and key_of(name) not in known:
+            place.found("the name of a revision of this file, as `name` or `namespace/name`")
 
 
 def _check_limits(at: Place, limits: KeyLimits) -> None:
@@ -120,15 +213,6 @@ def parse_rate(text: str) -> tuple[int, float] | None:
         return None
     count = Decimal(match[1]) * _FACTORS[match[2] or ""]
     return (int(count), _PERIODS_S[match[3]]) if 1 <= count <= RATE_MAX and count == int(count) else None
-
-
-def _revisions_of(root: Place, config: Config) -> frozenset[str] | None:
-    """Return all revisions that there can be, as namespace/name; None if that is not known."""
-    if config.kubernetes is not None or config.containers.discover or "revisions" not in root:
-        return None
-    if not root["revisions"].is_whole:
-        return None
-    return frozenset([f"{revision.namespace}/{revision.name}" for revision in config.revisions])
 
 
 def _digest_of(key: Key) -> bytes:

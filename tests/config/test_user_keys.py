@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
+import os
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.app.users import UserRights
+from activator.app.users import KeysFile, UserRights
 from activator.config.file import parse
 from activator.config.machine_checks import machine_problems
 from activator.config.specs import UserSpec
 from activator.config.tree import read_tree
-from activator.config.user_keys import shared_users
+from activator.config.user_keys import KEYS_FILE_BYTES_MAX, shared_users, users_in
 from activator.messages import Command, SetUsers
 from activator.runtime.errors import ConfigError
 
@@ -222,3 +225,160 @@ def test_the_folder_of_the_state_is_checked_on_this_machine(tmp_path: Path) -> N
         root = read_tree(text, "f", {}, [])
         assert root is not None
         assert machine_problems(parse(text, "f", {}), root, {}) == problems
+
+
+# --- a file of users ---
+
+
+LISTED = "- {name: alice, key: alices-secret-key, revisions: [a]}\n"
+
+
+def with_file(path: Path, keys: str = "", revision: str = "") -> str:
+    revisions = f"[{{name: a, hosts: [a], pods: ['127.0.0.1:1']{revision}}}]"
+    return f"{{keys: [{keys}], keys_file: '{path}', revisions: {revisions}}}"
+
+
+def test_users_of_both_files(tmp_path: Path) -> None:
+    path = tmp_path / "users.yaml"
+    path.write_text(LISTED)
+    config = parse(with_file(path, "{name: bob, key: bobs-secret-key}"), "a.yaml", {})
+    assert [(one.name, one.revisions) for one in users_in(config)] == [("bob", None), ("alice", ("default/a",))]
+    path.write_text('[{"name": "carol", "key": "carols-secret-key", "limits": {"requests": "1/s"}}]')
+    assert [one.name for one in users_in(config)] == ["bob", "carol"]
+    fair = with_file(path, "", ", container_concurrency: 1, queue: {discipline: priority}")
+    parse(fair, "a.yaml", {})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", ":1: keys_file: found a mapping, expected a list"),
+        ("[]", ":1: keys_file: found a list, expected at least one user"),
+        ("- {name: a}", ':1: keys_file[0]: found none, expected the key "key"'),
+        ("- {name: a, key: secret}", ":1: keys_file[0].key: a key has at least 8"),
+        ("- {name: bob, key: other-key-of-bob}", ":1: keys_file[0].name: keys[0] has this name, too"),
+        ("- {name: a, key: bobs-secret-key}", ":1: keys_file[0]: keys[0] is for requests with the same key, too"),
+        ("- {name: a, key: none}\n- {name: b, key: none}", ":2: keys_file[1]: keys_file[0] is for requests without"),
+        ("- {name: a, key: a-key-of-b, revisions: [b]}", ':1: keys_file[0].revisions[0]: found "b", expected the name'),
+        ("- {name: a, key: a-key-of-b, colour: red}", ':1: keys_file[0]: found the unknown key "colour"'),
+        ("- {name: a\n", ":2: "),
+        ("\xff", ": it is not UTF-8"),
+        ("x" * (KEYS_FILE_BYTES_MAX + 1), ": it is larger than 1 MiB"),
+        (None, ": cannot be read: No such file or directory"),
+    ],
+)
+def test_each_mistake_in_a_file_of_users_has_one_line(tmp_path: Path, text: str | None, expected: str) -> None:
+    path = tmp_path / "users.yaml"
+    if text is not None:
+        path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError) as error:
+        parse(with_file(path, "{name: bob, key: bobs-secret-key}"), "a.yaml", {})
+    (found,) = error.value.problems
+    assert found.startswith(f"a.yaml:1: keys_file: {path}{expected}")
+    assert "secret" not in found.removeprefix("a.yaml:1: keys_file: ").removeprefix(str(path))
+
+
+class Watched:
+    """A file of users, and what was sent because of it."""
+
+    def __init__(self, path: Path, **more: str) -> None:
+        self.path = path
+        self.reloads = Reloads()
+        self.config = parse(with_file(path, **more), "a.yaml", {})
+        self.reloads.rights.begin(users_in(self.config))
+        self.file = KeysFile(lambda: self.config, self.reloads.rights)
+
+    def check(self, times: int = 2) -> None:
+        for _ in range(times):
+            asyncio.run(self.file.check())
+        self.reloads.settle()
+
+    def names(self) -> list[str]:
+        users = self.reloads.sent[-1]
+        assert users is not None
+        return [user.name for user in users]
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    path = tmp_path / "users.yaml"
+    path.write_text(LISTED)
+    path.chmod(0o600)
+    return Watched(path)
+
+
+def test_a_changed_file_of_users_takes_effect_when_it_is_complete(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    watched.check()
+    assert len(watched.reloads.sent) == 1 and caplog.messages == []
+    watched.path.write_text(LISTED + "- {name: bob, key: bobs-secret-key}\n")
+    watched.check(1)
+    watched.path.write_text(LISTED + "- {name: bob, key: bobs-secret-key, revisions: [a]}\n")  # it was being written
+    watched.check(1)
+    assert len(watched.reloads.sent) == 1
+    watched.check(1)
+    assert watched.names() == ["alice", "bob"] and watched.reloads.sent[-1] is not None
+    assert all(user.revisions == ("default/a",) for user in watched.reloads.sent[-1])
+    assert caplog.messages == [f"keys_file {watched.path}: the keys of 2 users are valid now"]
+    other = watched.path.with_suffix(".new")
+    other.write_text("- {name: carol, key: carols-secret-key}\n")
+    other.chmod(0o600)
+    other.rename(watched.path)
+    watched.check()
+    assert watched.names() == ["carol"]
+    count = len(watched.reloads.sent)
+    os.utime(watched.path, (1, 1))
+    watched.check()
+    assert len(watched.reloads.sent) == count and len(caplog.messages) == 2, "it is the same list"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "- {name: alice", "- {name: alice, key: short}\n- {name: 'x y', key: k}", None]
+)
+def test_a_mistake_in_a_changed_file_changes_nothing(
+    watched: Watched, caplog: pytest.LogCaptureFixture, text: str | None
+) -> None:
+    if text is None:
+        watched.path.unlink()
+    else:
+        watched.path.write_text(text)
+    watched.check(5)
+    assert len(watched.reloads.sent) == 1
+    (line,) = caplog.messages
+    assert line.startswith(f"keys_file {watched.path} changes nothing: {watched.path}:")
+    assert "short" not in line and "\n" not in line
+    watched.path.write_text(LISTED.replace("alice", "bob"))
+    watched.path.chmod(0o600)
+    watched.check()
+    assert watched.names() == ["bob"]
+
+
+def test_a_file_that_others_can_read_is_reported_once(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    watched.path.chmod(0o644)
+    watched.check(3)
+    expected = f"keys_file {watched.path} can be read by all users of this machine (mode 0644): chmod 600"
+    assert caplog.messages == [expected]
+    watched.path.chmod(0o640)
+    watched.check(3)
+    watched.path.chmod(0o644)
+    watched.check(3)
+    assert caplog.messages == [expected, expected]
+
+
+def test_a_reload_is_not_undone_by_an_earlier_reading(watched: Watched) -> None:
+    """The file is replaced by `keys` while it is read."""
+    watched.check(1)
+    text = "{keys: [{name: dave, key: daves-secret-key}], revisions: [{name: a, hosts: [a], pods: ['127.0.0.1:1']}]}"
+    watched.config = parse(text, "a.yaml", {})
+    watched.reloads.rights.change(users_in(watched.config))
+    watched.check(3)
+    assert watched.names() == ["dave"]
+
+
+def test_what_was_used_of_a_quota_is_no_change(tmp_path: Path) -> None:
+    reloads = Reloads()
+    (alice,) = (user("alice", "a"),)
+    reloads.rights.begin((msgspec.structs.replace(alice, used=(1.0, 2.0)),))
+    assert not reloads.rights.change((alice,))

@@ -90,6 +90,40 @@ def test_keys_with_several_workers(run_activator: RunActivator, tmp_path: Path) 
     assert "alices" not in activator.text()
 
 
+def test_a_file_of_users_is_read_again_when_it_changes(run_activator: RunActivator, tmp_path: Path) -> None:
+    """By each worker, without a reload; a mistake changes nothing."""
+    path = tmp_path / "users.yaml"
+    path.write_text("- {name: bob, key: bobs-secret-key, revisions: [site]}\n")
+    path.chmod(0o644)
+    activator = run_activator({**config([]), "keys_file": str(path), "workers": 2})
+    activator.may_log_errors = True
+    activator.wait_log("users.yaml can be read by all users of this machine")
+
+    def answers(host: str, key: str) -> set[int]:
+        return {status(activator, host, f"X-Api-Key: {key}\r\n")[0] for _ in range(20)}
+
+    assert answers("site.test", "bobs-secret-key") == {200} and answers("model.test", "bobs-secret-key") == {403}
+    assert answers("site.test", "alices-secret-key") == {401}
+    new = tmp_path / "new.yaml"
+    new.write_text("- {name: alice, key: alices-secret-key}\n")
+    new.chmod(0o600)
+    new.rename(path)
+    eventually(lambda: answers("site.test", "bobs-secret-key") == {401})
+    eventually(lambda: answers("model.test", "alices-secret-key") == {200})
+    path.write_text("")
+    activator.wait_log("keys_file .* changes nothing: .*users.yaml:1: keys_file: found a mapping, expected a list")
+    assert answers("model.test", "alices-secret-key") == {200}
+    activator.signal(signal.SIGHUP)
+    activator.wait_log("reload rejected: .*expected a list")
+    victim = pids(activator)[0]
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: victim not in pids(activator))
+    assert answers("model.test", "alices-secret-key") == {200} and answers("model.test", "bobs-secret-key") == {401}
+    path.write_text("- {name: bob, key: bobs-secret-key}\n")
+    eventually(lambda: answers("model.test", "bobs-secret-key") == {200})
+    assert "secret-key" not in activator.text()
+
+
 def test_without_a_key_nobody_learns_which_models_there_are(run_activator: RunActivator) -> None:
     """Requests without a key may use one model; lists show what a user may use."""
     keys = [

@@ -122,6 +122,9 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
+    keys_file: Annotated[
+        str, doc("A file with more users, a list as in `keys`. It is read again when it changes.", "users.yaml")
+    ] = ""
     cors: Annotated[Cors, doc("Pages of other origins; [keys](keys.md#pages-of-other-origins).")] = Cors()
     state: Annotated[
         str,
