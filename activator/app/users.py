@@ -69,7 +69,7 @@ class UserRights:
 
 
 class FileState(NamedTuple):
-    """What tells one version of a file from another; all zeros if there is no file."""
+    """The identity of one version of a file; all zeros if there is no file."""
 
     inode: int
     size: int

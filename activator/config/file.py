@@ -76,6 +76,7 @@ from activator.config.specs import (
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
+from activator.config.user_keys import read_keys_file
 from activator.config.waiting_checks import text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
@@ -158,7 +159,11 @@ def _line_of(problem: str, name: str) -> float:
 
 
 def resolve(config: Config, default_policy: Callable[[int], str], processors: int | None = None) -> list[RevisionSpec]:
-    """Return the revisions with all defaults resolved. `default_policy(container_concurrency)` names a policy."""
+    """Return the revisions with all defaults resolved. Raises ConfigError if a file that `config` names is not valid.
+
+    `default_policy(container_concurrency)` names a policy.
+    """
+    read_keys_file(config)
     specs = [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
     return _ordered(specs)
 

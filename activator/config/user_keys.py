@@ -73,16 +73,17 @@ def _shared(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple
 
 def users_in(config: Config) -> tuple[UserSpec, ...]:
     """Return the users of `keys` and `keys_file`. Raises ConfigError or StartError."""
-    listed = read_keys_file(config, known_revisions(config)) if config.keys_file else []
-    return users_of([*config.keys, *listed])
+    return users_of([*config.keys, *read_keys_file(config)])
 
 
-def read_keys_file(config: Config, known: frozenset[str] | None) -> list[Key]:
-    """Return the users in `keys_file`. Raises ConfigError.
+def read_keys_file(config: Config) -> list[Key]:
+    """Return the users in `keys_file`, if it is set. Raises ConfigError.
 
-    `known`: all revisions that there can be; None: not known. An empty list is a mistake: no key would be valid.
+    An empty list is a mistake: no key would be valid.
     """
     path = config.keys_file
+    if not path:
+        return []
     problems: list[str] = []
     root = read_tree(_text_of(path), path, {}, problems)
     keys: Any = UNREADABLE
@@ -93,7 +94,7 @@ def read_keys_file(config: Config, known: frozenset[str] | None) -> list[Key]:
             place = Place(findings)
             if not keys and not problems:
                 place["keys_file"].found("at least one user")
-            checked = _UserChecks(known)
+            checked = _UserChecks(known_revisions(config))
             checked.seed(config.keys)
             checked.check(place["keys_file"], keys)
     if problems:
@@ -124,16 +125,9 @@ def known_revisions(config: Config) -> frozenset[str] | None:
 
 
 def check_keys(root: Place, config: Config) -> None:
-    """Check all keys of a file, and those of `keys_file`."""
+    """Check all keys of a file."""
     readable = "revisions" in root and root["revisions"].is_whole
-    known = known_revisions(config) if readable else None
-    _UserChecks(known).check(root["keys"], config.keys)
-    if config.keys_file and not root["keys_file"].is_unread:
-        try:
-            read_keys_file(config, known)
-        except ConfigError as error:
-            for problem in error.problems:
-                root["keys_file"].advise(problem, beside=(root["keys"],))
+    _UserChecks(known_revisions(config) if readable else None).check(root["keys"], config.keys)
 
 
 class _UserChecks:
@@ -152,7 +146,7 @@ class _UserChecks:
             self._names.setdefault(key.name, f"keys[{number}]")
             try:
                 self._digests.setdefault(_digest_of(key), f"keys[{number}]")
-            except StartError:  # it has been reported
+            except StartError:  # its file or variable has just been removed
                 continue
 
     def check(self, at: Place, keys: Sequence[Key]) -> None:

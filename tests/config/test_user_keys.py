@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.app.users import KeysFile, UserRights
-from activator.config.file import parse
+from activator.config.file import parse, resolve
 from activator.config.machine_checks import machine_problems
 from activator.config.specs import UserSpec
 from activator.config.tree import read_tree
 from activator.config.user_keys import KEYS_FILE_BYTES_MAX, shared_users, users_in
 from activator.messages import Command, SetUsers
 from activator.runtime.errors import ConfigError
+from lb.registry import default_name
 
 HASH = hashlib.sha256(b"12345678").hexdigest().upper()
 
@@ -272,10 +273,10 @@ def test_each_mistake_in_a_file_of_users_has_one_line(tmp_path: Path, text: str 
     if text is not None:
         path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ConfigError) as error:
-        parse(with_file(path, "{name: bob, key: bobs-secret-key}"), "a.yaml", {})
+        resolve(parse(with_file(path, "{name: bob, key: bobs-secret-key}"), "a.yaml", {}), default_name)
     (found,) = error.value.problems
-    assert found.startswith(f"a.yaml:1: keys_file: {path}{expected}")
-    assert "secret" not in found.removeprefix("a.yaml:1: keys_file: ").removeprefix(str(path))
+    assert found.startswith(f"{path}{expected}")
+    assert "secret" not in found.removeprefix(str(path))
 
 
 class Watched:

@@ -37,8 +37,8 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     existing: Annotated[
         str,
         doc(
-            "The name of an existing container: it is started by the first request, stopped when it is idle, and "
-            "never removed. The activator does not stop it when it exits.",
+            "The name of an existing container, which is started by the first request, stopped when idle, and neither "
+            "removed nor stopped when the activator exits.",
             "jellyfin",
         ),
     ] = ""
@@ -125,8 +125,8 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "How a container is reached. `published`: at a port of 127.0.0.1 that the engine publishes (an existing "
-            "container without one: at its own address). `own`: at its own address, as is necessary for an activator "
-            "in a container. Empty: as `containers.address`.",
+            "container without one: at its own address). `own`: at its own address, for an activator in a container. "
+            "Empty: as `containers.address`.",
             OWN,
             words=("", *CONTAINER_ADDRESSES),
         ),

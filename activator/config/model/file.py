@@ -48,8 +48,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str | AdminListener,
         doc(
-            "The admin port (health, metrics, debug pages), or a Unix socket. A mapping can set a token, which is "
-            "required if other machines can connect. Empty: no admin port.",
+            "The admin port (health, metrics, debug pages), or a Unix socket. A mapping can set a token, required if "
+            "other machines can connect. Empty: no admin port.",
             "127.0.0.1:8008",
             "unix:/run/activator/admin.sock",
             {"listen": "0.0.0.0:8008", "token": "file:/etc/activator/admin-token"},
@@ -89,8 +89,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     abort_on_half_close: Annotated[
         bool,
         doc(
-            "If true, the request of a client that closes its sending side (FIN) after the whole request is cancelled "
-            "at once. `false`: it is answered; a 100 (Continue) is sent to find out whether the client is gone.",
+            "If true, a client that closes its sending side (FIN) after the whole request cancels it. `false`: it is "
+            "answered; a 100 (Continue) finds out whether the client is gone.",
             True,
         ),
     ] = False
@@ -123,7 +123,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = {}
     keys: Annotated[list[Key], doc("The users and their keys. With any, each request needs one; [keys](keys.md).")] = []
     keys_file: Annotated[
-        str, doc("A file with more users, a list as in `keys`. It is read again when it changes.", "users.yaml")
+        str,
+        doc("A file with more users, a list as in `keys`. It is read again when it changes.", "users.yaml"),
     ] = ""
     cors: Annotated[Cors, doc("Pages of other origins; [keys](keys.md#pages-of-other-origins).")] = Cors()
     state: Annotated[

@@ -29,7 +29,7 @@ class HeaderRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests that are delayed or failed on purpose, to test their clients."""
+    """Injected faults, to test clients."""
 
     delay: Annotated[Duration, doc("The delay of a request before it needs a slot, at most 10m.", "2s")] = Duration(0.0)
     delay_share: Annotated[Share, doc("The share of requests that are delayed.", 0.1)] = 1.0
@@ -38,7 +38,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ForwardAuth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An HTTP server that decides about each request, as with `forward_auth` of Caddy and ForwardAuth of Traefik."""
+    """An HTTP server that decides about each request."""
 
     url: Annotated[
         str, doc("Its address, asked with GET. 2xx lets the request through.", "http://127.0.0.1:9091/verify")

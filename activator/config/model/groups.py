@@ -53,8 +53,8 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grace: Annotated[
         Duration | None,
         doc(
-            "How long requests may still run when the turn of their revision is over, before its program gets its "
-            "stop signal. Not set: as long as their own time limits allow.",
+            "How long requests may run after the turn of their revision, before its program gets its stop signal. Not "
+            "set: as their time limits allow.",
             "2m",
         ),
     ] = None

@@ -19,7 +19,7 @@ class Cors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origins: Annotated[
         list[str],
         doc(
-            'Origins whose pages may send requests and read responses; `"*"`: all. The activator answers preflights.',
+            'Origins whose pages may send requests and read responses; `"*"`: all.',
             ["https://app.example.com"],
         ),
     ] = []
@@ -41,7 +41,7 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A user's key, and the revisions that it may use. With any keys, each request needs one."""
+    """A user's key, and the revisions that it may use."""
 
     name: Annotated[str, doc("The name of the user in logs and metrics, and its share with `fair`.", "alice")]
     key: Annotated[

@@ -35,8 +35,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Annotated[
         str,
         doc(
-            "`knative`: the activator replaces the one of Knative. `activations`: a cluster without Knative; objects "
-            "of the kind Activation, or annotated Services, declare which workloads are served and scaled.",
+            "`knative`: the activator replaces Knative's. `activations`: without Knative; Activations, or annotated "
+            "Services, declare which workloads are served and scaled.",
             ACTIVATIONS,
             words=KUBERNETES_MODES,
         ),
@@ -53,8 +53,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sharing: Annotated[
         str,
         doc(
-            "`none`: each replica uses every pod. `knative`: each replica uses its share of the pods, as in Knative. "
-            "`exact`: each replica uses every pod, and the replicas enforce the limits together (`members`).",
+            "`none`: each replica uses every pod. `knative`: its share of the pods, as in "
+            "Knative. `exact`: every pod, with limits that the replicas enforce together (`members`).",
             SHARING_KNATIVE,
             words=SHARINGS,
         ),

@@ -17,7 +17,7 @@ FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for
 
 
 class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of several certificates of a listener. A client gets the first that matches the requested name (SNI)."""
+    """One of several certificates of a listener."""
 
     certificate: Annotated[str, doc("A file with the certificate chain, in PEM.", "a.crt")]
     key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "a.key")]
@@ -73,7 +73,7 @@ class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
         doc(
             "The bearer token that every request needs, except for `/healthz`, `/readyz` and `/metrics`: the token, "
             "`file:/path` or `env:NAME`. A file is read for each request. Required if other machines can connect, "
-            "unless `insecure` is set. A browser asks for it as a password.",
+            "except with `insecure`. Browsers ask for it as a password.",
             "file:/etc/activator/admin-token",
         ),
     ] = Secret("")
@@ -97,8 +97,8 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     certificates: Annotated[
         list[CertificateFiles],
         doc(
-            "Several certificates. A client gets the first that matches the requested name (SNI), exactly or by a "
-            "wildcard, else the first one. Two for the same names may have keys of different types.",
+            "Several certificates. A client gets the first for the requested name (SNI), exactly or by a wildcard, "
+            "else the first. Two for the same names may have different types of keys.",
             [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
         ),
     ] = []
@@ -186,8 +186,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     send_timeout: Annotated[
         Duration,
         doc(
-            "The time within which a client must read some of a waiting response. Longer: the response is aborted. 0: "
-            "no limit.",
+            "The time in which a client must read some of a waiting response, or it is aborted. 0: no limit.",
             "5m",
         ),
     ] = Duration(60.0)
@@ -228,7 +227,7 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request_id: Annotated[
         bool,
         doc(
-            "If true, a request without a valid `X-Request-Id` gets a new one, else the field is forwarded unchanged.",
+            "If true, a request without a valid `X-Request-Id` gets one, else the field is unchanged.",
             False,
         ),
     ] = True
@@ -240,7 +239,7 @@ class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     delay: Annotated[
         Duration,
-        doc("How long the activator still serves while it reports not ready.", "10s"),
+        doc("How long it still serves while it reports not ready.", "10s"),
     ] = Duration(0.0)
     timeout: Annotated[Duration, doc("After `delay`: the time for requests to end; then they are aborted.", "5m")] = (
         Duration(30.0)

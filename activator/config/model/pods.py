@@ -95,8 +95,8 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity_header: Annotated[
         str,
         doc(
-            "With `http`: the response header that must have the identity of the pod. Each new connection to the pod "
-            "is also checked. Not for fixed pods.",
+            "With `http`: the response header with the pod's identity, also checked on each new connection. Not for "
+            "fixed pods.",
             "X-Pod-Uid",
         ),
     ] = ""
@@ -120,8 +120,8 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stale_after: Annotated[
         Duration,
         doc(
-            "A pod that has not been ready for this time is probed again, unless its source decides whether it is "
-            "ready (Kubernetes does for an exec readiness probe or a startup probe). 0: never.",
+            "A pod that has not been ready for this time is probed again, unless its source decides that (Kubernetes "
+            "does for an exec readiness probe or a startup probe). 0: never.",
             "1m",
         ),
     ] = Duration(600.0)

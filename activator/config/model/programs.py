@@ -49,17 +49,17 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A regular expression: the process is ready when a line of its output contains a match; no connection is "
-            "made. Only the first 4096 bytes of a line count. Many programs buffer their output if it is not a "
-            "terminal (Python: set `PYTHONUNBUFFERED`).",
+            "made. Only the first 4096 bytes of a line count. Many programs buffer output that goes to no terminal "
+            "(Python: set `PYTHONUNBUFFERED`).",
             "listening on port [0-9]+",
         ),
     ] = ""
     command: Annotated[
         list[str],
         doc(
-            "A command whose exit code 0 shows that the process is ready; nothing else connects to the program "
-            "before. It is run as the program is (directory, variables, user), with `{port}` replaced, and repeated "
-            "after `interval`. One that takes longer than 10 s is killed.",
+            "A command whose exit code 0 shows that the process is ready; nothing else connects before. "
+            "It is run as the program is (directory, variables, user), with `{port}` replaced, and repeated "
+            "after `interval`. It is killed after 10 s.",
             ["pg_isready", "-p", "{port}"],
         ),
     ] = []
@@ -78,8 +78,8 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         list[str],
         doc(
-            "A command that is run instead of the signal, as the program is, with `{port}` replaced. If it fails, or "
-            "takes longer than `grace`, the signal is sent nevertheless.",
+            "A command that is run instead of the signal, as the program is, with `{port}` replaced. If it fails or "
+            "exceeds `grace`, the signal is sent.",
             ["nginx", "-s", "quit"],
         ),
     ] = []
@@ -100,7 +100,7 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A file to which lines are appended, prefixed with the time and the name of the process. `~`, `$VAR` and "
-            "`${VAR}` are expanded; a relative path is relative to `directory`.",
+            "`${VAR}` are expanded; relative paths begin at `directory`.",
             "~/logs/model.log",
         ),
     ] = ""
@@ -169,9 +169,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         list[str],
         doc(
-            "The program and its arguments. `{port}` (and the variable `PORT`) is the port on which the process must "
-            "listen, `{socket}` (`SOCKET`) a Unix socket instead. No shell is used: nothing else is expanded. The "
-            "program has to stay in the foreground (nginx: `daemon off;`).",
+            "The program and its arguments. `{port}` (and the variable `PORT`) is the port to listen on, `{socket}` "
+            "(`SOCKET`) a Unix socket instead. There is no shell: nothing else is expanded. It has to stay in the "
+            "foreground (nginx: `daemon off;`).",
             ["python3", "serve.py", "--port", "{port}"],
             ["uvicorn", "app:app", "--uds", "{socket}"],
         ),
@@ -179,9 +179,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     port: Annotated[
         Port | str | None,
         doc(
-            "The port of a program whose port cannot be configured; there is one copy then. Or a range, of which each "
-            "copy gets a port. A port that another program uses is an error at the start; in a range it is skipped. "
-            "Not set: any free port.",
+            "The port of a program whose port cannot be configured, for one copy. Or a range with a port for each "
+            "copy. A port that another program uses is an error at the start; in a range it is skipped. Not set: any "
+            "free port.",
             8080,
             "9000-9010",
         ),
@@ -190,9 +190,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         bool | str,
         doc(
             "If true, the process listens on a Unix socket instead of a port, in a folder that no other user can "
-            "enter. Implied by `{socket}` in `command`; set it for a program that reads the variable `SOCKET`. Or the "
-            "path of a socket that cannot be configured; there is one copy then. `~`, `$VAR` and `${VAR}` are "
-            "expanded; a relative path is relative to `directory`.",
+            "enter. Implied by `{socket}` in `command`; set it for programs that read `SOCKET`. Or the path of a "
+            "socket that cannot be configured, for one copy. `~`, `$VAR` and `${VAR}` are expanded; relative paths "
+            "begin at `directory`.",
             True,
             "/run/app/app.sock",
         ),
@@ -200,8 +200,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     lifetime: Annotated[
         str,
         doc(
-            "`service`: the program serves until it is stopped. `request`: it ends by itself after one request, as "
-            "programs for inetd do; each request gets a copy of its own.",
+            "`service`: the program serves until it is stopped. `request`: it ends by itself after one "
+            "request, as programs for inetd do; each request gets its own copy.",
             LIFETIME_REQUEST,
             words=LIFETIMES,
         ),
@@ -219,7 +219,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "A file with more variables, one `KEY=VALUE` per line; read at each start. `~`, `$VAR` and `${VAR}` are "
-            "expanded; a relative path is relative to `directory`.",
+            "expanded; relative paths begin at `directory`.",
             ".env",
         ),
     ] = ""
@@ -234,8 +234,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     user: Annotated[
         str,
         doc(
-            "The user of the program, a name or a number; after a colon the group, if it is not the user's own. The "
-            "activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the activator.",
+            "The user of the program, a name or a number; after a colon the group, if not the user's own. The "
+            "activator must be root. HOME, USER and LOGNAME are set. Empty: the activator's.",
             "www-data",
         ),
     ] = ""

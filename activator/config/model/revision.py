@@ -67,7 +67,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         doc(
-            "The load balancing policy, by name, or `package.module:Class`. Empty: `choice-of-2` if "
+            "The load balancing policy: a name or `package.module:Class`. Empty: `choice-of-2` if "
             "`container_concurrency` is 0, `first-available` for 1 to 3, `round-robin` from 4 on.",
             "least-connections",
         ),
@@ -101,9 +101,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "If the client disconnects or a time limit is reached before the response is complete: `close` closes the "
-            "connection to the pod (with HTTP/2 it resets the stream) and releases the slot. `wait` holds the slot "
-            "until the pod has answered or closed, at most for `cancel_timeout`, so that a program that continues to "
-            "compute gets no other request.",
+            "connection to the pod (HTTP/2: resets the stream) and releases the slot. `wait` holds it until the pod "
+            "has answered or closed, at most for `cancel_timeout`, because a program may continue to compute.",
             CANCEL_WAIT,
             words=CANCEL_MODES,
         ),
@@ -152,8 +151,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods_file: Annotated[
         str,
         doc(
-            "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes: "
-            "JSON, and YAML whose last line is `...`, at once; other YAML when it has not changed for 3 s.",
+            "A file with more fixed pods, as in `pods`, in JSON or YAML. It is read again when it changes: JSON, and "
+            "YAML that ends with `...`, at once; other YAML when unchanged for 3 s.",
             "pods.json",
         ),
     ] = ""
@@ -161,8 +160,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "The protocol for pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as for gRPC servers. `h2`: HTTP/2 over "
-            "TLS. `auto`: with TLS the one that the pod prefers (ALPN), else HTTP/1.1, unless the name of a port in "
-            "Kubernetes selects another.",
+            "TLS. `auto`: with TLS "
+            "what the pod prefers (ALPN), else HTTP/1.1, unless a port name in Kubernetes selects another.",
             "h2c",
             words=POD_PROTOCOLS,
         ),
@@ -170,7 +169,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: Annotated[
         str,
         doc(
-            "The version of the PROXY protocol that reports the client's address to pods. Each connection to a pod "
+            "The version of the PROXY protocol that reports the client's address to pods. A connection "
             "then carries one request, in HTTP/1.1.",
             "v2",
             words=("", *PROXY_VERSIONS),
@@ -190,8 +189,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     allow: Annotated[
         list[str],
         doc(
-            "The networks of clients that may use it, and `unix` for clients of a Unix socket; others get 403. Empty: "
-            "all.",
+            "Networks of clients that may use it; `unix`: those of a Unix socket. Others get 403. Empty: all.",
             ["10.0.0.0/8", "2001:db8::/32"],
         ),
     ] = []
@@ -207,7 +205,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: Annotated[
         HeaderRules, doc("Edits of header fields, on the way to the pods and back ([filters](filters.md)).")
     ] = HeaderRules()
-    fault: Annotated[Fault | None, doc("Requests that are delayed or failed on purpose, to test clients.")] = None
+    fault: Annotated[Fault | None, doc("Injected faults, to test clients.")] = None
     filters: Annotated[
         list[FilterUse],
         doc("Filters that are not built in, in their order ([filters](filters.md))."),
@@ -222,7 +220,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     needs: Annotated[
         dict[str, Size],
         doc(
-            "The amounts of its group's budget that each copy needs while it starts, runs and stops. For GPUs: "
+            "What each copy needs of its group's budget while it starts, runs and stops. For GPUs: "
             "`process.gpus` or `container.gpus`.",
             {"gpu_memory": "10GiB"},
         ),

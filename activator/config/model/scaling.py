@@ -125,8 +125,8 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: Annotated[
         bool | None,
         doc(
-            "If true, the number rises immediately when there are more requests than the targets of the present pods, "
-            "without an average. Not set: true for processes with `metric: concurrency`, else false.",
+            "If true, the number rises at once with more requests than the targets of the present pods, without an "
+            "average. Not set: true for processes with `metric: concurrency`, else false.",
             False,
         ),
     ] = None
