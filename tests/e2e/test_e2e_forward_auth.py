@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
+import ssl
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
@@ -278,3 +283,62 @@ def test_an_invalid_answer_lets_nobody_in(run_activator: RunActivator, pod: Scri
             assert (found.status, found.reason) == (503, "auth_unavailable")
         assert pod.requests == []
         authoriser.wait_open(0)
+
+
+class SecureHandler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_an_authoriser_over_tls(run_activator: RunActivator, pod: ScriptedPod, tmp_path: Path, trusts: bool) -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), SecureHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        revision = limited([pod.address], 10, forward_auth={"url": f"https://localhost:{server.server_port}/"})
+        trust = {"SSL_CERT_FILE": str(tmp_path / "ca.crt")} if trusts else {}
+        activator = run_activator(configured([revision]), **trust)
+        for _ in range(3):
+            answer = ask(activator.address, request())
+            assert (answer.status, answer.reason) == ((200, "") if trusts else (503, "auth_unavailable"))
+        server.shutdown()
+        thread.join()
+    assert len(pod.requests) == (3 if trusts else 0)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_flood_of_clients_that_come_and_go(
+    run_activator: RunActivator, authoriser: Authoriser, pod: ScriptedPod, workers: int
+) -> None:
+    """Clients that leave at any moment, in front of an authoriser that is stopped now and then: nothing is left."""
+    revision = limited([pod.address], 10, forward_auth=auth(authoriser.url, timeout="300ms"))
+    activator = run_activator(configured([revision], workers=workers))
+    rng = random.Random(1)
+    statuses: dict[int, int] = {}
+    for _ in range(20):
+        authoriser.process.send_signal(rng.choice([signal.SIGSTOP, signal.SIGCONT, signal.SIGCONT]))
+        clients = [Client(activator.address) for _ in range(20)]
+        for client in clients:
+            client.send(request("/x", headers=ALICE if rng.random() < 0.7 else ""))
+        for client in clients:
+            if rng.random() < 0.5:
+                client.reset()
+            else:
+                found = client.answer()
+                statuses[found.status] = statuses.get(found.status, 0) + 1
+                client.close()
+    authoriser.process.send_signal(signal.SIGCONT)
+    assert set(statuses) == {200, 401, 503}, statuses
+    eventually(lambda: ask(activator.address, request("/x", headers=ALICE)).status == 200)
+    activator.wait_idle("app")
+    assert activator.revision("app")["in_flight"] == 0
+    assert all(one.all("remote-user") == ["alice"] for one in pod.requests)

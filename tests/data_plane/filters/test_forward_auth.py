@@ -6,10 +6,11 @@ import hashlib
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.specs import FiltersSpec, ForwardAuthSpec, UserSpec
+from activator.config.specs import FilterSpec, FiltersSpec, ForwardAuthSpec, QuotaSpec, UserSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.filters.forward_auth import (
@@ -351,6 +352,26 @@ def test_an_unused_pool_is_closed() -> None:
     world.clock.pass_time(1.0)
     assert world.pool.closes == 1
     world.check_idle()
+
+
+def test_what_may_receive_the_body_comes_later() -> None:
+    world = AuthWorld()
+    catalogue = world.catalogue()
+    quota = QuotaSpec(0, 0, 1.0, 1_000, 60.0, 10)
+    catalogue.set_users((UserSpec("alice", hashlib.sha256(b"alices-secret-key").digest(), None, quota=quota),))
+    spec = msgspec.structs.replace(
+        world.spec.filters, allow=("0.0.0.0/0",), of_packages=(FilterSpec("tests.e2e.faulty_filters:TrustsText"),)
+    )
+    chain = catalogue.chain_of("ns/app", spec)
+    assert chain is not None
+    names = [type(one).__name__ for one in chain.filters]
+    assert names == ["Keys", "Allow", "ForwardAuth", "QuotaLimits", "TrustsText"]
+    world.throttler.filters = chain
+    world.proxy.filters = catalogue.chain_of_all()
+    exchange, client, question = world.ask(request_head("POST", length=5, X_Api_Key="alices-secret-key"))
+    assert world.heard.events == [] and world.throttler.gathering == 0
+    world.say(question, 403)
+    assert exchange.over and client.status == 403 and catalogue._quotas.use()["alice"] == (0.0, 0.0)
 
 
 # --- the cache ---
