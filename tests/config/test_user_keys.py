@@ -378,6 +378,18 @@ def test_a_reload_is_not_undone_by_an_earlier_reading(watched: Watched) -> None:
     assert watched.names() == ["dave"]
 
 
+def test_a_reload_during_a_reading_is_not_undone(watched: Watched) -> None:
+    watched.check()
+    before = watched.config
+    watched.path.write_text(LISTED.replace("alice", "bob"))
+    watched.check(1)
+    reloaded = parse(with_file(watched.path), "a.yaml", {})
+    seen = iter([before, reloaded])
+    watched.file._config = lambda: next(seen)
+    watched.check(1)
+    assert len(watched.reloads.sent) == 1
+
+
 def test_what_was_used_of_a_quota_is_no_change(tmp_path: Path) -> None:
     reloads = Reloads()
     (alice,) = (user("alice", "a"),)

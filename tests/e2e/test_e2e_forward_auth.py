@@ -75,6 +75,9 @@ def test_only_who_is_allowed_starts_a_program(run_activator: RunActivator, autho
     assert (answer.status, answer.header("set-cookie")) == (302, "session=1")
     assert answer.header("location") == "https://auth.test/?rd=app.test/x"
     assert ask(activator.address, request("/admin", host="app.test", headers=ALICE)).status == 403
+    for size in (10, 100_000, 3_000_000):
+        answer = ask(activator.address, request("/x", "POST", body=b"x" * size))
+        assert (answer.status, answer.reason) == (401, "auth_denied")
     answer = ask(activator.address, request("/x", "HEAD"))
     assert (answer.status, answer.header("content-length"), answer.body) == (401, "12", b"")
     with Http2Client(activator.address, authority="app.test") as client:
@@ -87,7 +90,7 @@ def test_only_who_is_allowed_starts_a_program(run_activator: RunActivator, autho
         assert [client.answer(number).status for number in many] == [200] * 60 + [401] * 60
     assert ask(activator.address, request("/x", host="app.test", headers=ALICE)).status == 200
     asked = authoriser.asked()
-    assert len(asked) == 126
+    assert len(asked) == 129
     assert asked[0]["x-forwarded-uri"] == "/x?y=z" and asked[0]["x-forwarded-method"] == "GET"
     assert asked[0]["x-forwarded-host"] == "app.test" and asked[0]["x-forwarded-for"] == "127.0.0.1"
     metrics = activator.ask("/metrics")[2].decode()

@@ -56,6 +56,8 @@ _NOT_ASKED: Final = removal(
         b"if-unmodified-since", b"if-range",
     ))
 )  # fmt: skip
+# Fields of the authoriser's response that its client does not get: it has no trailers, and a reason of its own.
+_NOT_PASSED_ON: Final = frozenset((b"activator-reason", b"trailer"))
 # Fields that differ between requests about which the authoriser decides in the same way.
 _NOT_IN_KEY: Final = frozenset((b"x-request-id", b"traceparent", b"tracestate"))
 
@@ -259,7 +261,7 @@ class ForwardAuth(Filter):
             request.grpc_status = int(GrpcStatus.UNAUTHENTICATED)
         has_body = head.status not in WITHOUT_BODY
         body = decision.body if has_body else b""
-        fields = head.headers.without(frozenset((b"activator-reason",)))
+        fields = head.headers.without(_NOT_PASSED_ON)
         fields = fields.with_line(b"Activator-Reason", failure.reason.value.encode())
         length = len(body) if has_body else -1
         response = ResponseHead(head.status, head.reason_phrase, fields, length, has_body)
