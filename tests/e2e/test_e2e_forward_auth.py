@@ -23,7 +23,7 @@ from tests.e2e.http2_client import Http2Client
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.load import limited
 from tests.e2e.pods import PodSide, ScriptedPod, serve
-from tests.e2e.running import PROGRAMS, SERVING, configured, eventually, process_revision
+from tests.e2e.running import PROGRAMS, SERVING, WORKERS, configured, eventually, process_revision
 
 ALICE = "Authorization: Basic alice\r\n"
 
@@ -150,7 +150,7 @@ def test_an_authoriser_that_is_gone_lets_nobody_in(
         answer = ask(activator.address, request(headers=ALICE))
         assert (answer.status, answer.reason, answer.header("retry-after")) == (503, "auth_unavailable", "1")
     assert len(pod.requests) == 1
-    assert len(activator.logged("the authoriser at .* failed: it ")) == 1
+    assert 1 <= len(activator.logged("the authoriser at .* failed: it ")) <= WORKERS, "each worker logs it once"
     assert "Basic alice" not in activator.text()
 
 
