@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Listener, address_of_listener
+from activator.config.model.listeners import Listener, address_of_listener, resolve_redirects
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import join_address, split_address
 from activator.runtime.unix_address import is_unix
@@ -16,8 +16,8 @@ log = logging.getLogger("activator")
 
 
 def listeners(config: Config) -> list[str | Listener]:
-    """Return the listeners of a configuration."""
-    return config.listen if isinstance(config.listen, list) else [config.listen]
+    """Return the listeners of a configuration, with all settings of redirects."""
+    return resolve_redirects(config.listen if isinstance(config.listen, list) else [config.listen])
 
 
 class ServedAddresses:

@@ -24,6 +24,7 @@ from activator.config.edge_checks import (
     check_listener,
     check_positive,
     check_push,
+    check_redirects,
     is_loopback,
     program_key,
 )
@@ -323,6 +324,7 @@ class Checker:
 def _check_listeners(at: Place, listen: str | Listener | list[str | Listener]) -> None:
     if not isinstance(listen, list):
         _check_listener(at, listen)
+        check_redirects(at, [(at, listen)])
         return
     if not listen:
         at.found("at least one address", "an empty list")
@@ -333,6 +335,7 @@ def _check_listeners(at: Place, listen: str | Listener | list[str | Listener]) -
             if one in seen:
                 place.advise(f'"{one}" is in the list already: use each address once')
             seen.add(one)
+    check_redirects(at, at.each(listen))
 
 
 def _check_listener(at: Place, listener: str | Listener) -> None:

@@ -22,11 +22,15 @@ from activator.config.model.kubernetes import (
 from activator.config.model.listeners import (
     ALPN_PROTOCOLS,
     FORWARDED_HEADERS,
+    REDIRECT_HTTPS,
+    REDIRECT_STATUSES,
     TLS_VERSIONS,
     CertificateFiles,
     Forwarded,
     Listener,
+    Redirect,
     SocketFile,
+    https_ports,
 )
 from activator.config.model.pods import POD_PROTOCOLS, PROBE_GRPC, PROXY_VERSIONS, PodTls, Push
 from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_TIMEOUT_S, CANCEL_WAIT
@@ -69,6 +73,37 @@ def check_listener(at: Place, listener: Listener) -> None:
                 at.advise(advice, at[key].where, beside=(*tls, at[key]))
     for place, pair in at["certificates"].each(several):
         _check_pair(place, pair, (place["certificate"], place["key"]))
+
+
+def check_redirects(at: Place, listeners: Iterable[tuple[Place, str | Listener]]) -> None:
+    """Check the redirects of all listeners. `at`: the place of `listen`."""
+    listed = list(listeners)
+    ports = https_ports([one for _, one in listed])
+    for place, one in listed:
+        if isinstance(one, Listener) and one.redirect is not None:
+            _check_redirect(place["redirect"], one, one.redirect, ports, (at, place["certificate"], place["key"]))
+
+
+def _check_redirect(
+    at: Place, listener: Listener, redirect: str | Redirect, ports: set[int], beside: tuple[Place, ...]
+) -> None:
+    if isinstance(redirect, str):
+        if redirect != REDIRECT_HTTPS:
+            at.found(f"{REDIRECT_HTTPS}, or a mapping")
+            return
+        redirect = Redirect()
+    if redirect.status not in REDIRECT_STATUSES:
+        at["status"].found("one of " + ", ".join(map(str, REDIRECT_STATUSES)))
+    if listener.is_secure():
+        at.advise("a listener with TLS cannot redirect to https: remove `redirect`, or the certificate", beside=beside)
+    elif redirect.port is None and (len(ports) != 1 or 0 in ports) and at.is_whole:
+        found = "no listener has TLS" if not ports else f"the port of https is not clear ({_listed(ports)})"
+        at.advise(f"{found}: write it, as in `redirect: {{port: 443}}`", beside=(*beside, at["port"]))
+
+
+def _listed(ports: set[int]) -> str:
+    """Return what the ports of https are, for a message."""
+    return ", ".join(str(port) if port else "chosen at the start" for port in sorted(ports))
 
 
 def check_access(at: Place, socket: SocketFile, address: str) -> None:

@@ -280,6 +280,7 @@ class DataPlane:
             answers=len(self.answers.kept),
             answer_bytes=self.answers.bytes,
             answer_totals=dict(self.answers.totals),
+            https_redirects_total=self.proxy.https_redirects_total,
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,

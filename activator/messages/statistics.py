@@ -41,6 +41,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     answer_bytes: int = 0
     answer_totals: dict[str, int] = {}  # asynchronous requests, by outcome
     refused_requests: dict[str, int] = {}  # requests rejected before a revision was found, by reason
+    https_redirects_total: int = 0
     transitions: dict[tuple[int, int], int] = {}  # changes of pods' states, by the old and the new one (lb.tracker)
     errors_total: int = 0
     users: dict[str, tuple[int, int, int]] = {}  # admitted requests, tokens of prompts and of completions, by name

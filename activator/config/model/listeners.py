@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Count, Duration, Positive, Secret, Size, doc
+from activator.config.model.kinds import Count, Duration, Port, Positive, Secret, Size, doc
 from activator.runtime.units import GIB, KIB, MIB
+from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_sockets import UNIX_SOCKET_MODE, SocketAccess
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
 DEFAULT_ADMIN: Final = "127.0.0.1:8008"
 ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
+REDIRECT_HTTPS: Final = "https"
+REDIRECT_STATUSES: Final = (301, 302, 307, 308)
 FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
 
 
@@ -24,13 +28,12 @@ class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The client's address at the beginning of a connection, by HAProxy's PROXY protocol (version 1 or 2)."""
+    """The client's address by HAProxy's PROXY protocol (version 1 or 2)."""
 
     trusted: Annotated[
         list[str],
         doc(
-            "Networks of proxies that may send it; `unix`: every client of the Unix socket. A connection of any other "
-            "client that sends it is closed.",
+            "Networks of proxies that may send it; `unix`: every client of the Unix socket.",
             ["10.0.0.0/8"],
         ),
     ]
@@ -41,6 +44,16 @@ class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             True,
         ),
     ] = False
+
+
+class Redirect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The redirect of a listener to https."""
+
+    port: Annotated[
+        Port | None,
+        doc("The port. Not set: that of the listeners with TLS.", 443),
+    ] = None
+    status: Annotated[int, doc("The status: 301, 302, 307 or 308.", 301)] = 308
 
 
 class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +84,8 @@ class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
     token: Annotated[
         Secret,
         doc(
-            "The bearer token that every request needs, except for `/healthz`, `/readyz` and `/metrics`: the token, "
-            "`file:/path` or `env:NAME`. A file is read for each request. Required if other machines can connect, "
-            "except with `insecure`. Browsers ask for it as a password.",
+            "The bearer token of all requests but `/healthz`, `/readyz` and `/metrics`: the token, `file:/path` (read "
+            "for each request) or `env:NAME`. Required if other machines can connect, unless `insecure` is set.",
             "file:/etc/activator/admin-token",
         ),
     ] = Secret("")
@@ -99,7 +111,7 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
         doc(
             "Several certificates. A client gets the first for the requested name (SNI), exactly or by a wildcard, "
             "else the first. Two for the same names may have different types of keys.",
-            [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
+            [{"certificate": "a.crt", "key": "a.key"}],
         ),
     ] = []
     alpn: Annotated[
@@ -109,14 +121,36 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: Annotated[
         list[str] | ProxyProtocol | None,
         doc(
-            "The networks of proxies that send the client's address with the PROXY protocol, or a mapping.",
+            "The networks of proxies that send the PROXY protocol, or a mapping.",
             ["10.0.0.0/8"],
         ),
+    ] = None
+    redirect: Annotated[
+        str | Redirect | None,
+        doc("`https`, or a mapping: every request is redirected to https ([listeners](listeners.md)).", REDIRECT_HTTPS),
     ] = None
 
     def is_secure(self) -> bool:
         """Return True if it serves TLS."""
         return bool(self.certificate or self.certificates)
+
+
+def https_ports(listeners: Iterable[str | Listener]) -> set[int]:
+    """Return the ports of the listeners with TLS; 0: the kernel chooses it, or it is a Unix socket."""
+    secure = [one.address for one in listeners if isinstance(one, Listener) and one.is_secure()]
+    ports = [address.rpartition(":")[2] for address in secure]
+    return {int(port) if port.isdecimal() and not is_unix(address) else 0 for port, address in zip(ports, secure)}
+
+
+def resolve_redirects(listeners: list[str | Listener]) -> list[str | Listener]:
+    """Return the listeners of a checked file, with all settings of redirects."""
+    ports = https_ports(listeners)
+    return [_with_port(one, ports) if isinstance(one, Listener) and one.redirect else one for one in listeners]
+
+
+def _with_port(listener: Listener, ports: set[int]) -> Listener:
+    redirect = listener.redirect if isinstance(listener.redirect, Redirect) else Redirect()
+    return msgspec.structs.replace(listener, redirect=Redirect(redirect.port or min(ports), redirect.status))
 
 
 def address_of_listener(wanted: str | Listener | AdminListener) -> str:
@@ -127,7 +161,7 @@ def address_of_listener(wanted: str | Listener | AdminListener) -> str:
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits of one activator process. A request above a limit is rejected with the status that is given here."""
+    """Limits of one process. Requests above one get the status that is given here."""
 
     header_bytes: Annotated[Size, doc("The request line and all header fields together. Above: 431.", "64KiB")] = Size(
         32 * KIB
@@ -145,8 +179,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connections: Annotated[
         Positive,
         doc(
-            "Client connections. Above: 503, and the connection is closed. A second limit is half of the file "
-            "descriptors that the system allows, less 128.",
+            "Client connections. Above: 503, and the connection is closed. At most half of the file descriptors that "
+            "the system allows, less 128.",
             20_000,
         ),
     ] = 10_000
@@ -161,17 +195,16 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loop_delay: Annotated[
         Duration,
         doc(
-            "How late the event loop of a worker may be. Later, in three checks in a row: requests that would have to "
-            "wait get 503 (`overloaded`), at twice this time new connections, too. 0: no limit.",
+            "How late the event loop of a worker may be in three checks in a row, before it takes [steps against "
+            "overload](data-path.md#overload). 0: no limit.",
             "500ms",
         ),
     ] = Duration(2.0)
     memory: Annotated[
         Size,
         doc(
-            "The resident memory of a worker, some 60 MiB without load. At 80 % responses close their connections, at "
-            "90 % requests that would have to wait get 503 (`overloaded`), at 100 % new connections, too. 0: no "
-            "limit.",
+            "The resident memory of a worker, some 60 MiB without load. From 80 % it takes [steps against "
+            "overload](data-path.md#overload). 0: no limit.",
             "1GiB",
         ),
     ] = Size(0)
@@ -186,7 +219,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     send_timeout: Annotated[
         Duration,
         doc(
-            "The time in which a client must read some of a waiting response, or it is aborted. 0: no limit.",
+            "How long a client may read nothing of a response; then it is aborted. 0: no limit.",
             "5m",
         ),
     ] = Duration(60.0)

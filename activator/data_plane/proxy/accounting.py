@@ -39,11 +39,16 @@ class Accounting:
         self.active: int = 0  # exchanges that have begun and not ended
         self.tunnels: int = 0  # the part of `active` that are tunnels
         self.unrouted_total: int = 0
+        self.https_redirects_total: int = 0
         self.refused_requests: dict[Reason, int] = {}  # refused before they were routed
 
     def count_refused(self, reason: Reason) -> None:
         """Count a request that is refused before it has a revision."""
         self.refused_requests[reason] = self.refused_requests.get(reason, 0) + 1
+
+    def count_https_redirect(self) -> None:
+        """Count a request that is redirected to https."""
+        self.https_redirects_total += 1
 
     def count_failed(self, throttler: RevisionThrottler, reason: Reason) -> None:
         """Count a request that ends without a complete response of its pod."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from activator.codec.message import RequestHead
 from activator.data_plane.answers.store import ANSWERS_PATH, AnswerStore
 from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.exchange import ProxiedExchange
@@ -27,6 +28,12 @@ class Proxy(ProxyContext):
         if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and opens is not None:
             return opens(head, client)
         return self.open(head, client)
+
+    def open_redirected(self, head: RequestHead, client: ClientStream, redirect: FilterChain) -> Exchange:
+        """Return the exchange of a request at a listener whose filters `redirect` answer every request."""
+        exchange = self.open(head, client)
+        exchange.filters = FilterRun(exchange, redirect)
+        return exchange
 
     def open(self, head: RequestHead, client: ClientStream) -> ProxiedExchange:
         """Return the exchange of a request for a revision."""

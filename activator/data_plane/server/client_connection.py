@@ -14,6 +14,8 @@ from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
 from activator.codec.proxy_protocol import Endpoints
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.headers.forwarding import Origin, unmapped
 from activator.data_plane.server.closing import (
     ABORTED,
@@ -29,6 +31,7 @@ from activator.data_plane.server.closing import (
     is_legal,
 )
 from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
+from activator.data_plane.streams import ClientStream
 from activator.runtime.clock import NEVER, Deadline
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.transport import (
@@ -55,6 +58,7 @@ class ClientConnection(RegisteredConnection):
         # While the socket exists:
         self._origin: Origin | None = None
         self.endpoints: Endpoints | None = None  # from a PROXY protocol header, or from the kernel
+        self.redirect: FilterChain | None = None  # set if the listener redirects every request
         self._entry: bytes = b""  # the dedicated port that it connected to; empty: a shared port
         # From the last response on:
         self._closing: Closing | None = None
@@ -113,6 +117,13 @@ class ClientConnection(RegisteredConnection):
         self._enter(GONE)
         super()._release()
         self._deadlines.connection = None
+
+    def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
+        """Return the exchange of a request that has been read."""
+        proxy = self._registry.proxy
+        if self.redirect is not None:
+            return proxy.open_redirected(head, client, self.redirect)
+        return proxy.open_request(head, client)
 
     # --- socket ---
 

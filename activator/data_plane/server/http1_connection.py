@@ -118,6 +118,7 @@ class Http1Connection(StreamOwner):
         self._release()
         transport.set_protocol(connection)
         connection.endpoints = self.endpoints
+        connection.redirect = self.redirect
         connection.take_over(transport, data)
 
     def eof_received(self) -> bool | None:
@@ -463,7 +464,7 @@ class _Sink(RequestSink):
         connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         stream = Http1Stream(connection, keep_alive, http_1_0, not head.has_body)
-        stream.exchange = connection._registry.proxy.open_request(head, stream)
+        stream.exchange = connection.open_request(head, stream)
         connection._parsing = stream
         connection._next = stream
 

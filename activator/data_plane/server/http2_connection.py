@@ -313,7 +313,7 @@ class _Events(ServerEvents):
         connection._origin_of_client().stamp(head)
         head.entry = connection._entry
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
-        one.exchange = registry.proxy.open_request(head, one)
+        one.exchange = connection.open_request(head, one)
         stream.user = one
         connection._begun.append(one)
 

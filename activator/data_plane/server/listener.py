@@ -10,7 +10,9 @@ from functools import partial
 from typing import Any, Final
 
 from activator.codec.proxy_protocol import Endpoints
-from activator.config.model.listeners import Listener, address_of_listener
+from activator.config.model.listeners import Listener, Redirect, address_of_listener
+from activator.data_plane.filters.filter import FilterChain
+from activator.data_plane.filters.https_redirect import HTTPS_PORT, HttpsRedirect
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
@@ -87,17 +89,19 @@ class _Accepting:
         registry: ConnectionRegistry,
         certificate: ServerCertificate | None,
         proxies: TrustedProxies | None,
+        redirect: FilterChain | None,
     ) -> None:
         self._loop = loop
         self._registry = registry
         self._certificate = certificate
         self._proxies = proxies
+        self._redirect = redirect
 
-    def accepted(self) -> ProxyGreeting | Handshake:
+    def accepted(self) -> ProxyGreeting | Handshake | Http1Connection:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
         if self._proxies is not None:
             return ProxyGreeting(self._registry, self._proxies, self._header_received)
-        return self._handshake(None)
+        return self._plain(None) if self._certificate is None else self._handshake(None)
 
     def _header_received(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
         """Continue after the PROXY protocol header with the client's addresses; `rest` is the data after the header."""
@@ -106,12 +110,17 @@ class _Accepting:
             transport.set_protocol(handshake)
             handshake.connection_made(transport)
             return
-        connection = Http1Connection(self._registry)
-        connection.endpoints = endpoints
+        connection = self._plain(endpoints)
         transport.set_protocol(connection)
         connection.connection_made(transport)
         if rest:
             connection.data_received(rest)
+
+    def _plain(self, endpoints: Endpoints | None) -> Http1Connection:
+        connection = Http1Connection(self._registry)
+        connection.endpoints = endpoints
+        connection.redirect = self._redirect
+        return connection
 
     def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
         assert self._certificate is not None, "a listener without TLS"
@@ -153,6 +162,15 @@ def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
     )
 
 
+def _redirect_of(wanted: str | Listener, registry: ConnectionRegistry) -> FilterChain | None:
+    """Return the filters of a listener that redirects to https; None if it does not."""
+    redirect = None if isinstance(wanted, str) else wanted.redirect
+    if not isinstance(redirect, Redirect):
+        return None
+    on_redirect = registry.proxy.count_https_redirect
+    return FilterChain((HttpsRedirect(redirect.port or HTTPS_PORT, redirect.status, on_redirect),))
+
+
 class Server:
     """The server of one worker: it accepts on bound sockets until it drains; listeners may change while it serves.
 
@@ -181,8 +199,9 @@ class Server:
         loop = asyncio.get_running_loop()
         factory: Any = partial(Http1Connection, self._registry)
         proxies = _proxies_of(listener.wanted)
-        if listener.certificate is not None or proxies is not None:
-            factory = _Accepting(loop, self._registry, listener.certificate, proxies).accepted
+        redirect = _redirect_of(listener.wanted, self._registry)
+        if listener.certificate is not None or proxies is not None or redirect is not None:
+            factory = _Accepting(loop, self._registry, listener.certificate, proxies, redirect).accepted
         if listener.is_shared:
             assert self._start_task is not None, "for a shared socket"
             self._servers[listener] = TurnAccepting(loop, listener.socket, factory, self._start_task)

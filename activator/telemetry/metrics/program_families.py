@@ -254,6 +254,11 @@ CLIENTS: tuple[Family[Program], ...] = (
         ("reason",),
         (REASONS,),
     ),
+    counter(
+        "activator_https_redirects",
+        "Requests redirected to https by a listener with `redirect`.",
+        lambda program: program.data.https_redirects_total,
+    ),
 )
 
 CONTROL: tuple[Family[Program], ...] = (
