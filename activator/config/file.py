@@ -77,7 +77,7 @@ from activator.config.specs import (
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.config.user_keys import read_keys_file
-from activator.config.waiting_checks import text_of
+from activator.config.waiting_checks import statuses_of, text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
@@ -348,6 +348,7 @@ def _resolve_fallback(fallback: Fallback | None) -> FallbackSpec | None:
         content_type=fallback.content_type,
         redirect=fallback.redirect,
         revision=key_of(fallback.revision) if fallback.revision else "",
+        statuses=statuses_of(fallback.statuses),
         while_starting=fallback.while_starting,
     )
 

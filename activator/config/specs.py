@@ -99,6 +99,7 @@ class FallbackSpec(msgspec.Struct, frozen=True):
     content_type: str = _FALLBACK.content_type
     redirect: str = ""
     revision: str = ""  # namespace/name
+    statuses: tuple[int, ...] = ()  # of pods' responses that it replaces, too
     while_starting: bool = False  # also instead of the wait for a start
 
 

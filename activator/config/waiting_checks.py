@@ -5,11 +5,12 @@ Part of `checks.py`, with its rules. Only `text_of` reads files: it is called wh
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from activator.config.edge_checks import program_key
+from activator.config.edge_checks import check_each, program_key
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import COUNTS, Activity, Fallback
 from activator.config.places import Place
@@ -22,6 +23,7 @@ PAGE_BYTES_MAX: Final = 256 * KIB
 REFRESH_MIN_S: Final = 0.5
 CHECK_INTERVAL_MIN_S: Final = 1.0
 COMMENTS_MIN_S: Final = 0.5
+_STATUS: Final = re.compile(r"[45]([0-9]{2}|xx)")
 _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
 
@@ -54,6 +56,7 @@ def _check_fallback(at: Place, fallback: Fallback) -> None:
         at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in ways))
     if fallback.while_starting and not fallback.revision:
         at["while_starting"].advise("it has no effect without `revision`", beside=(at["revision"],))
+    check_each(at["statuses"], fallback.statuses, _is_status, "a status from 400 to 599, 4xx or 5xx")
     if fallback.redirect and not _is_target(fallback.redirect):
         at["redirect"].found("an address such as https://status.example.com/, or /path")
 
@@ -110,6 +113,19 @@ def _is_target(text: str) -> bool:
         return False
     parts = urlsplit(text)
     return (parts.scheme in {"http", "https"} and bool(parts.netloc)) or (text.startswith("/") and not parts.netloc)
+
+
+def _is_status(text: str) -> bool:
+    return _STATUS.fullmatch(text) is not None
+
+
+def statuses_of(texts: list[str]) -> tuple[int, ...]:
+    """Return the statuses that a checked list stands for."""
+    found: set[int] = set()
+    for text in texts:
+        first = int(text[0]) * 100
+        found.update(range(first, first + 100) if text.endswith("xx") else [int(text)])
+    return tuple(sorted(found))
 
 
 def text_of(file: str) -> str:

@@ -170,6 +170,7 @@ class Reason(Enum):
     FIRST_BYTE_TIMEOUT = "first_byte_timeout", 504, _DEADLINE_EXCEEDED, "the pod did not send the first byte of the response in time", _ANY, _STRUCK
     IDLE_TIMEOUT = "idle_timeout", 504, _DEADLINE_EXCEEDED, "the response of the pod stalled (idle timeout)", _NONE, _STRUCK_ON_TRIAL
     TOTAL_TIMEOUT = "total_timeout", 504, _DEADLINE_EXCEEDED, "the request exceeded its total timeout", _ANY, _STRUCK_ON_TRIAL
+    UPSTREAM_STATUS = "upstream_status", 502, _UNAVAILABLE, "the pod responded with a status that a fallback replaces", _ANY
     # The proxy's own fault.
     INTERNAL = "internal", 500, _INTERNAL, "internal error of the proxy"
     # fmt: on

@@ -54,6 +54,13 @@ def resolved(key: str) -> RevisionSpec:
         ("progress: {interval: 100ms}", "at least 0.5s"),
         ("fallback: {revision: other}", 'there is no revision "other" in this file'),
         ("fallback: {revision: a}", "fallback loop: a -> a"),
+        (
+            "fallback: {redirect: /x, statuses: [503, 399]}",
+            'revisions[0].fallback.statuses[1]: found "399", expected a status from 400 to 599, 4xx or 5xx',
+        ),
+        ("fallback: {redirect: /x, statuses: [3xx]}", 'found "3xx", expected a status from 400'),
+        ("fallback: {redirect: /x, statuses: [5XX]}", 'found "5XX", expected a status from 400'),
+        ("fallback: {statuses: [503]}", "one of `file`, `redirect` and `revision` is required"),
         ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
         ("activity: {websocket: closed}", "open or traffic"),
         ("activity: {quiet_after: 500ms}", "at least 1s"),
@@ -79,6 +86,8 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     assert later.filters.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
     assert spec.filters.fallback == FallbackSpec("<p>$name</p>", "text/plain")
+    spec = resolved('fallback: {redirect: /x, statuses: [503, "502", 4xx, 404]}')
+    assert spec.filters.fallback == FallbackSpec(redirect="/x", statuses=(*range(400, 500), 502, 503))
     assert resolved("server_timing: false").filters.waiting_page is None
 
 

@@ -89,8 +89,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     abort_on_half_close: Annotated[
         bool,
         doc(
-            "If true, a client that closes its sending side (FIN) after the whole request cancels it. `false`: it is "
-            "answered; a 100 (Continue) finds out whether the client is gone.",
+            "If true, a client that closes its sending side (FIN) after the whole request cancels it; else it is "
+            "[answered](data-path.md#a-client-that-ends-its-side).",
             True,
         ),
     ] = False

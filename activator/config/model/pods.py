@@ -130,9 +130,9 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Passive health checks of one revision, and active health checks of its ready pods."""
 
-    strikes: Annotated[Positive | None, doc("As `health.strikes`, which is the default.", 5)] = None
-    ejection_share: Annotated[Share | None, doc("As `health.ejection_share`, which is the default.", 0.3)] = None
-    stale_after: Annotated[Duration | None, doc("As `health.stale_after`, which is the default.", "1m")] = None
+    strikes: Annotated[Positive | None, doc("Default: `health.strikes`.", 5)] = None
+    ejection_share: Annotated[Share | None, doc("Default: `health.ejection_share`.", 0.3)] = None
+    stale_after: Annotated[Duration | None, doc("Default: `health.stale_after`.", "1m")] = None
     http_get: Annotated[
         str,
         doc(

@@ -57,9 +57,9 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     command: Annotated[
         list[str],
         doc(
-            "A command whose exit code 0 shows that the process is ready; nothing else connects before. "
-            "It is run as the program is (directory, variables, user), with `{port}` replaced, and repeated "
-            "after `interval`. It is killed after 10 s.",
+            "A command whose exit code 0 shows that the process is ready; nothing else connects before. It runs as "
+            "the program does (directory, variables, user), with `{port}` replaced, after each `interval`, for at most "
+            "10 s.",
             ["pg_isready", "-p", "{port}"],
         ),
     ] = []
@@ -129,7 +129,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     ] = 0
     preload: Annotated[
         bool,
-        doc("If true, one copy is started with the activator, without a request. It is stopped when it is idle.", True),
+        doc("If true, one copy is started with the activator, without a request, and stopped when idle.", True),
     ] = False
     pinned: Annotated[
         bool,
@@ -189,10 +189,9 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     socket: Annotated[
         bool | str,
         doc(
-            "If true, the process listens on a Unix socket instead of a port, in a folder that no other user can "
-            "enter. Implied by `{socket}` in `command`; set it for programs that read `SOCKET`. Or the path of a "
-            "socket that cannot be configured, for one copy. `~`, `$VAR` and `${VAR}` are expanded; relative paths "
-            "begin at `directory`.",
+            "If true, the process listens on a Unix socket in a folder that no other user can enter, named in the "
+            "variable `SOCKET`; implied by `{socket}` in `command`. Or the path of a socket that cannot be configured, "
+            "for one copy. `~`, `$VAR` and `${VAR}` are expanded; relative paths begin at `directory`.",
             True,
             "/run/app/app.sock",
         ),
@@ -247,8 +246,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         Size,
         doc(
             "The memory of a copy with its descendants, if the activator has a cgroup of its own (version 2; a "
-            "service with `Delegate=yes`): the kernel kills a copy that exceeds it. Otherwise the memory that each "
-            "process may allocate (RLIMIT_DATA: heap and private mappings): allocations beyond it fail. 0: no limit.",
+            "service with `Delegate=yes`): the kernel kills a copy above it. Otherwise that of each process "
+            "(RLIMIT_DATA: heap and private mappings): allocations beyond it fail. 0: no limit.",
             "2GiB",
         ),
     ] = Size(0)

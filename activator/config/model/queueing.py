@@ -100,10 +100,7 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The buffers that keep slow clients from holding a slot of a pod.
-
-    Server-sent events, gRPC, upgraded connections, and responses with `X-Accel-Buffering: no` are not buffered.
-    """
+    """The buffers that keep slow clients from holding a slot of a pod."""
 
     request: Annotated[
         Size | None,

@@ -51,7 +51,7 @@ class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number of pods, by load. Names and rules are those of Knative's autoscaler ([scaling](scaling.md))."""
 
-    min: Annotated[Count, doc("The number of pods that always run. 0: none, if there is no load.", 1)] = 0
+    min: Annotated[Count, doc("The number of pods that always run.", 1)] = 0
     max: Annotated[
         Count, doc("The highest number of pods. 0: as `process.max_scale`; without a process, no bound.", 10)
     ] = 0

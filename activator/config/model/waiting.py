@@ -20,10 +20,7 @@ Status = Annotated[int, msgspec.Meta(ge=200, le=599)]
 
 
 class NoWake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Requests that start no pod: probes and monitors. All keys that are set must match; at least one is needed.
-
-    While no pod is ready the activator answers them itself. Otherwise they go to a pod, and do not count as activity.
-    """
+    """Requests that start no pod: probes and monitors. All keys that are set must match; at least one is needed."""
 
     path: Annotated[str, doc("A prefix of the request target.", "/healthz")] = ""
     methods: Annotated[list[str], doc("The methods that match. Empty: all.", ["GET", "HEAD"])] = []
@@ -32,32 +29,27 @@ class NoWake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A page for browsers while no pod is ready. It reloads itself, and starts the revision."""
+    """A page for browsers while no pod is ready, which starts the revision."""
 
     refresh: Annotated[Duration, doc("The time after which the page reloads itself.", "5s")] = Duration(REFRESH_S)
     file: Annotated[
         str,
         doc(
-            "A page of your own (HTML, at most 256 KiB), in which `$name`, `$waited`, `$expected`, `$waiting` and "
-            "`$output` are replaced.",
+            "A page of your own (HTML, at most 256 KiB; [variables](waiting.md#a-page-for-browsers)).",
             "wait.html",
         ),
     ] = ""
     output: Annotated[
         bool,
         doc(
-            "With `process` or `container`: whether the page shows the last lines of output since the start began. "
-            "Everybody who can open the page can read them.",
+            "With `process` or `container`: it shows the last lines of output since the start, to everybody.",
             True,
         ),
     ] = False
 
 
 class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Clients that send `Prefer: respond-async` (RFC 7240) get 202 and the address of the later response.
-
-    A request that exceeds these bounds is answered synchronously.
-    """
+    """Clients that send `Prefer: respond-async` (RFC 7240) get 202 and the address of the later response."""
 
     keep: Annotated[Duration, doc("How long a complete response is stored.", "1h")] = Duration(300.0)
     requests: Annotated[Positive, doc("The number of such requests and stored responses, per worker.", 1_000)] = 100
@@ -69,7 +61,7 @@ class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     body_bytes: Annotated[
         Size,
-        doc("The body of such a request, which is received first. A larger one is answered synchronously.", "10MiB"),
+        doc("The body of such a request.", "10MiB"),
     ] = Size(MIB)
 
 
@@ -104,10 +96,7 @@ class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Clients that send `Accept: text/event-stream` get 200 and comments with the progress of their request.
-
-    The comments end when the pod answers with an event stream. Any other response becomes an event `error`.
-    """
+    """Clients that send `Accept: text/event-stream` get 200 and comments with the progress of their request."""
 
     after: Annotated[Duration, doc("The time before the first comment: a fast response keeps its status.", "0s")] = (
         Duration(1.0)
@@ -116,7 +105,7 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The response instead of a rejection, if the revision fails or its queue is full. Exactly one of the three."""
+    """The response instead of a rejection: one of `file`, `redirect` and `revision`."""
 
     file: Annotated[
         str, doc("A file, at most 256 KiB, that is sent with the status of the rejection.", "sorry.html")
@@ -132,10 +121,17 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "small-model",
         ),
     ] = ""
+    statuses: Annotated[
+        list[str],
+        doc(
+            "Statuses of pods that it replaces, too; `4xx` and `5xx` are all of them.",
+            [502, "5xx"],
+        ),
+    ] = []
     while_starting: Annotated[
         bool,
         doc(
-            "With `revision`: whether it also serves requests while no pod of this one is ready. They start this one.",
+            "With `revision`: it also serves requests while no pod is ready; they start this one.",
             True,
         ),
     ] = False

@@ -14,7 +14,7 @@ from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
 from activator.data_plane.filters.cors import Cors
-from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision
+from activator.data_plane.filters.fallback import FallbackResponse, FallbackRevision, StatusFallback
 from activator.data_plane.filters.fault import Fault
 from activator.data_plane.filters.filter import Filter, FilterChain
 from activator.data_plane.filters.forward_auth import ForwardAuth, OpenPool
@@ -101,12 +101,7 @@ class FilterCatalogue:
 
     def chain_of(self, key: str, spec: FiltersSpec) -> FilterChain | None:
         """Return the filters of the revision `key`; None if it has none."""
-        filters: list[Filter] = [Allow(spec.allow)] if spec.allow else []
-        if spec.forward_auth is not None:
-            filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
-        if self._limits is not None:  # they may receive the body, and thereby start a pod
-            filters.append(self._limits)
-        filters.extend(self._of_package(one) for one in spec.of_packages)
+        filters = self._gates_of(key, spec)
         if spec.fault is not None:
             filters.append(Fault(spec.fault, self._wheel, self._now, self._rng))
         if spec.no_wake:
@@ -122,6 +117,8 @@ class FilterCatalogue:
             filters.append(FallbackRevision(fallback, self._wheel, self._now))
         if fallback is not None and (fallback.body or fallback.redirect):
             filters.append(FallbackResponse(fallback))
+        if fallback is not None and fallback.statuses and (fallback.revision or fallback.body or fallback.redirect):
+            filters.append(StatusFallback(fallback))
         if spec.quiet_tunnels_s > 0.0 or spec.quiet_streams_s > 0.0:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
         if spec.server_timing:
@@ -131,6 +128,16 @@ class FilterCatalogue:
         if spec.record is not None:
             filters.append(Record(spec.record, self._captures, self._now))
         return FilterChain(filters, self.shared) if filters or self.shared else None
+
+    def _gates_of(self, key: str, spec: FiltersSpec) -> list[Filter]:
+        """Return the filters that decide whether a request may use the revision."""
+        filters: list[Filter] = [Allow(spec.allow)] if spec.allow else []
+        if spec.forward_auth is not None:
+            filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
+        if self._limits is not None:  # they may receive the body, and thereby start a pod
+            filters.append(self._limits)
+        filters.extend(self._of_package(one) for one in spec.of_packages)
+        return filters
 
     def _share(self) -> None:
         self.shared = tuple([one for one in (self._knative, self._cors, self._keys) if one is not None])

@@ -1,12 +1,13 @@
 """The interface of filters, which implement features that act on requests, and the chain of one revision's filters.
 
-    on_arrival   its turn has come, and its revision is unknown; only for filters of all requests
-    on_routed    its revision is known, and nothing has been counted
-    on_request   it is about to ask for a slot
-    on_attempt   edits of the head for a pod, before each attempt
-    on_response  the head of the pod's response, before it is sent to the client
-    on_failure   it is about to be refused; no byte of a response has been sent to the client
-    on_end       it has ended, and all its figures are known
+    on_arrival     its turn has come, and its revision is unknown; only for filters of all requests
+    on_routed      its revision is known, and nothing has been counted
+    on_request     it is about to ask for a slot
+    on_attempt     edits of the head for a pod, before each attempt
+    on_pod_status  the head of the pod's response has arrived, and may be replaced
+    on_response    the head of the pod's response, before it is sent to the client
+    on_failure     it is about to be refused; no byte of a response has been sent to the client
+    on_end         it has ended, and all its figures are known
 
 Rules
   1. Each reload creates new filters for a revision, and a request keeps the filters that it began with. State of
@@ -76,6 +77,9 @@ class Filter:
     def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         """Edit the head that this attempt sends to the pod; `edits` begins with the edits that all attempts share."""
 
+    def on_pod_status(self, request: Exchange, head: ResponseHead) -> None:
+        """Respond in place of the pod, whose final head has arrived: may call `respond` or `fall_back`."""
+
     def on_response(self, request: Exchange, head: ResponseHead) -> None:
         """Edit the head of the response by setting its `headers`, or `watch` the bodies."""
 
@@ -99,6 +103,7 @@ class FilterChain:
         self.on_routed = _with("on_routed", self.filters)
         self.on_request = _with("on_request", self.filters)
         self.on_attempt = _with("on_attempt", self.filters)
+        self.on_pod_status = _with("on_pod_status", self.filters)
         self.on_response = _with("on_response", self.filters)
         self.on_failure = _with("on_failure", (*filters, *shared))
         self.on_end = _with("on_end", self.filters)

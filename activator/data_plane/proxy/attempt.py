@@ -13,6 +13,7 @@ from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.phases import ANSWERING, CONNECTING, OVER, POD_ENDED, SENT, TUNNEL
 from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
 from activator.data_plane.proxy.delivery import keeps_response
+from activator.data_plane.proxy.discarded import DiscardedResponse, may_discard
 from activator.data_plane.proxy.filter_run import FilterRun
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.retry_policy import (
@@ -53,6 +54,8 @@ class Attempt(PodUser):
         super().__init__(exchange.head)
         self.exchange = exchange
         self._is_revoked: bool = False  # release the lease at once
+        self._is_replaced: bool = False  # another response is sent in place of the pod's
+        self._discards: bool = False  # the rest of the pod's response is read before the slot is released
         self._upload_failed: bool = False  # the pod closed while its request was being written
 
     # --- to the pod ---
@@ -103,7 +106,7 @@ class Attempt(PodUser):
         body = exchange.upload
         if body is None or not head.has_body:  # bytes that a client sends before its tunnel are not a body
             pod.send_request(head, _NO_BODY)
-        elif body.start(pod, head, is_idempotent(exchange)):
+        elif body.start(pod, head, self._may_be_sent_again(pod)):
             exchange.continue_soon()
         exchange.context.arm(exchange, throttler)
 
@@ -131,6 +134,12 @@ class Attempt(PodUser):
                 filters.edit_attempt(edits)
             return edits.apply(exchange.head)
         return exchange.head if shared is None else shared.apply(exchange.head)
+
+    def _may_be_sent_again(self, pod: PodStream) -> bool:
+        """Return True if the request may go to another pod or revision after it was written to this one."""
+        filters = self.exchange.filters
+        replaces = filters is not None and filters.replaces_responses()
+        return (pod.reused or replaces) and is_idempotent(self.exchange)
 
     def pod_blocked(self) -> None:
         exchange = self.exchange
@@ -162,8 +171,10 @@ class Attempt(PodUser):
                 exchange.fail(Reason.BAD_RESPONSE, words)
                 return
             phase = tunnel_phase(client, pod)
-        exchange.first_byte_s = exchange.progress_s = exchange.time()
         filters = exchange.filters
+        if filters is not None and phase == ANSWERING and filters.replaces_responses() and self._replace(filters, head):
+            return
+        exchange.first_byte_s = exchange.progress_s = exchange.time()
         if (filters is not None and not self._edit_response(filters, head)) or not exchange.enter(phase):
             return
         exchange.status = head.status
@@ -186,6 +197,30 @@ class Attempt(PodUser):
         if exchange.is_client_full() and (phase >= TUNNEL or not keeps_response(exchange, throttler)):
             self.pause_pod()
         exchange.client().send_head(head)
+
+    def _replace(self, filters: FilterRun, head: ResponseHead) -> bool:
+        """Let filters respond in place of the pod, whose response then counts, and is discarded.
+
+        Return False if the pod's response is sent.
+        """
+        exchange = self.exchange
+        throttler, lease = exchange.throttler, exchange.lease
+        assert throttler is not None and lease is not None
+        first_byte_s = exchange.time() - exchange.connected_s
+        if lease.trial:
+            throttler.trial_answered(lease)
+        self._discards = may_discard(head, exchange.upload)
+        try:
+            self._is_replaced = filters.replace_response(head)
+        except Exception as error:
+            self._is_replaced = True
+            exchange.end_with_error(error)
+        if not self._is_replaced:
+            self._discards = False
+            return False
+        _pool_of(lease).figures.responded(head.status, first_byte_s)
+        exchange.context.count_answer(throttler, head.status)
+        return True
 
     def _edit_response(self, filters: FilterRun, head: ResponseHead) -> bool:
         """Apply the filters to the head of the response; return False if the request has ended."""
@@ -223,7 +258,7 @@ class Attempt(PodUser):
 
     def response_flush(self) -> None:
         exchange = self.exchange
-        if exchange.over:
+        if exchange.over or self._is_replaced:
             return
         exchange.progress_s = exchange.time()
         self.read_s = 0.0
@@ -320,10 +355,13 @@ class Attempt(PodUser):
         exchange = self.exchange
         exchange.lease = None
         if pod is not None:
+            context = exchange.context
+            if self._discards and not self._is_revoked:
+                DiscardedResponse(exchange.head, throttler, lease, latency_s, context.wheel, context.now).begin_at(pod)
+                return
             is_tunnel = exchange.was_tunnel()
             outlives = exchange.has_client_ended if is_tunnel else outlives_request(throttler.spec)
             if outlives and not self._is_revoked:
-                context = exchange.context
                 cancelled = CancelledRequest(exchange.head, throttler, lease, latency_s, context.wheel)
                 cancelled.begin_at(pod, context.now(), is_tunnel)
                 return

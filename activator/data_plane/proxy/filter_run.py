@@ -113,6 +113,23 @@ class FilterRun:
         """Return True if a filter has an `on_attempt`."""
         return self.chain is not None and len(self.chain.on_attempt) != 0
 
+    def replaces_responses(self) -> bool:
+        """Return True if a filter has an `on_pod_status`."""
+        return self.chain is not None and len(self.chain.on_pod_status) != 0
+
+    def replace_response(self, head: ResponseHead) -> bool:
+        """Call `on_pod_status`; return True if a filter has responded or another revision has taken the request."""
+        exchange = self._exchange
+        chain = self.chain
+        if chain is None:
+            return False
+        fallbacks = exchange.fallbacks
+        for one in chain.on_pod_status:
+            one.on_pod_status(exchange, head)
+            if exchange.over or exchange.fallbacks != fallbacks:
+                return True
+        return False
+
     def edit_response(self, head: ResponseHead) -> None:
         """Call `on_response` of each filter."""
         chain = self.chain

@@ -157,7 +157,7 @@ class RequestBody:
 
     # --- with a pod ---
 
-    def start(self, pod: PodStream, head: RequestHead, is_idempotent: bool) -> bool:
+    def start(self, pod: PodStream, head: RequestHead, may_be_sent_again: bool) -> bool:
         """Send the head and the held part; return True if `feed` must be called in another turn for the rest."""
         self._pod = pod
         self._pod_full = False
@@ -166,7 +166,7 @@ class RequestBody:
         if self._more is not None:
             self._drop_held()
             return True
-        if not pod.may_refuse and not (pod.reused and is_idempotent):
+        if not pod.may_refuse and not may_be_sent_again:
             self._drop_held()
         elif held is None:
             self._held = HeldBody(self._budgets.held)

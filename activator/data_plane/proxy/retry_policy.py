@@ -16,8 +16,8 @@ Rules
   2. Attempts after the first use a new connection. A request that is not idempotent uses no connection that was idle
      for RISKY_IDLE_S or longer, because the pod may be closing it.
   3. Another revision (`fallback: {revision: …}`) takes only a request that can be sent in full: no byte was sent to a
-     pod, or the request is idempotent and its body is still held. That revision applies its own queue, limits and
-     timeouts.
+     pod, or the request is idempotent and its body is still held. The same holds for a response of a pod whose status
+     the fallback replaces (`fallback.statuses`). That revision applies its own queue, limits and timeouts.
   4. A request falls back at most FALLBACKS_MAX times: `activator check` rejects cycles, but a reload may create one for
      a moment.
 """

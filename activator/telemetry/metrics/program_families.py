@@ -256,7 +256,7 @@ CLIENTS: tuple[Family[Program], ...] = (
     ),
     counter(
         "activator_https_redirects",
-        "Requests redirected to https by a listener with `redirect`.",
+        "Requests redirected to https.",
         lambda program: program.data.https_redirects_total,
     ),
 )

@@ -16,7 +16,7 @@ from activator.runtime.plugins import PluginError
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, at_pod, request_head
 
-HOOKS = ("on_routed", "on_request", "on_attempt", "on_response", "on_failure", "on_end")
+HOOKS = ("on_routed", "on_request", "on_attempt", "on_pod_status", "on_response", "on_failure", "on_end")
 
 
 class DefectError(Exception):
@@ -41,6 +41,9 @@ class Raises(Filter):
 
     def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self._meet("on_attempt")
+
+    def on_pod_status(self, request: Exchange, head: ResponseHead) -> None:
+        self._meet("on_pod_status")
 
     def on_response(self, request: Exchange, head: ResponseHead) -> None:
         self._meet("on_response")
@@ -83,8 +86,7 @@ def test_one_that_raises_ends_its_own_request_alone(hook: str) -> None:
         exchange.fail(Reason.TOTAL_TIMEOUT, "")
     elif not exchange.over:
         world.answer(exchange)
-    ended = {"on_routed": 500, "on_request": 500, "on_attempt": 500, "on_response": 500, "on_failure": 504}
-    assert client.status == ended.get(hook, 200)
+    assert client.status == {"on_failure": 504, "on_end": 200}.get(hook, 500)
     assert [type(error) for error in world.errors] == [DefectError]
     world.errors.clear()
     world.check_idle()

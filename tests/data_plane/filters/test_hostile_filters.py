@@ -42,6 +42,9 @@ class Acts(Filter):
     def on_attempt(self, request: Exchange, edits: HeadEdits) -> None:
         self._act("on_attempt", request)
 
+    def on_pod_status(self, request: Exchange, head: ResponseHead) -> None:
+        self._act("on_pod_status", request)
+
     def on_response(self, request: Exchange, head: ResponseHead) -> None:
         self._act("on_response", request)
 
@@ -138,6 +141,31 @@ def test_hooks_that_edit_cannot_decide(hook: str, act: Act) -> None:
     assert client.status == 500
     assert [type(error) for error in world.errors] == [RuntimeError]
     world.errors.clear()
+    world.check_idle()
+
+
+@pytest.mark.parametrize("act", [hold, lambda request: request.gather(10)])
+def test_a_response_that_has_arrived_cannot_be_held(act: Act) -> None:
+    world = world_of(Acts(on_pod_status=act))
+    world.pod()
+    exchange, client = world.begin()
+    world.answer(exchange)
+    assert client.status == 500 and [type(error) for error in world.errors] == [RuntimeError]
+    world.errors.clear()
+    world.check_idle()
+
+
+def test_a_response_that_is_replaced_twice() -> None:
+    def twice(request: Exchange) -> None:
+        request.answer(404, b"first")
+        request.answer(200, b"second")
+        request.fall_back("ns/other", Reason.UPSTREAM_STATUS)
+
+    world = world_of(Acts(on_pod_status=twice), Acts(on_pod_status=hold))
+    world.pod()
+    exchange, client = world.begin()
+    world.answer(exchange)
+    assert (client.status, client.body) == (404, b"first")
     world.check_idle()
 
 
