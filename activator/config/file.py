@@ -20,7 +20,7 @@ from activator.config.filter_checks import authoriser_of
 from activator.config.foreign import foreign_problem
 from activator.config.forms import FILE, group_of
 from activator.config.model.file import Config
-from activator.config.model.filters import Fault, ForwardAuth, HeaderRules
+from activator.config.model.filters import Fault, ForwardAuth, HeaderRules, RateLimit
 from activator.config.model.kinds import Duration
 from activator.config.model.pods import (
     HEALTH_FALL,
@@ -39,6 +39,7 @@ from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC, Fallback
 from activator.config.model_entries import expand_models
 from activator.config.places import Findings, Place
+from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
 from activator.config.specs import (
@@ -61,6 +62,7 @@ from activator.config.specs import (
     ProgressSpec,
     QueueSpec,
     QuietSpec,
+    RateLimitSpec,
     RecordSpec,
     RevisionSpec,
     RoutingSpec,
@@ -271,6 +273,7 @@ def _resolve_filters(revision: Revision) -> FiltersSpec:
     page, progress, later = revision.waiting_page, revision.progress, revision.respond_async
     return FiltersSpec(
         allow=tuple(revision.allow),
+        rate_limit=_resolve_rate_limit(revision.rate_limit),
         forward_auth=_resolve_forward_auth(revision.forward_auth),
         of_packages=tuple(
             FilterSpec(use.name, tuple((name, str(text)) for name, text in use.options.items()))
@@ -320,6 +323,13 @@ def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:
             for one in (rules.request, rules.response)
         )
     )
+
+
+def _resolve_rate_limit(limit: RateLimit | None) -> RateLimitSpec | None:
+    rate = None if limit is None else parse_rate(limit.requests)
+    if limit is None or rate is None:
+        return None
+    return RateLimitSpec(*rate, limit.burst or rate[0])
 
 
 def _resolve_forward_auth(found: ForwardAuth | None) -> ForwardAuthSpec | None:

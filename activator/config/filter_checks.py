@@ -15,6 +15,7 @@ from activator.config.model.filters import Fault, FilterUse, ForwardAuth
 from activator.config.model.records import Record
 from activator.config.model.revision import Revision
 from activator.config.places import Place
+from activator.config.rates import RATE_MAX, parse_rate
 from activator.config.reader import TOKEN
 from activator.config.specs import FILTER_ENTRY_POINTS
 from activator.runtime.errors import StartError
@@ -66,6 +67,12 @@ def check_filters(at: Place, revision: Revision) -> None:
     check_each(at["allow"], revision.allow, is_peer, f"{NETWORK}, or unix")
     if revision.forward_auth is not None:
         _check_forward_auth(at["forward_auth"], revision.forward_auth)
+    limit = revision.rate_limit
+    if limit is not None:
+        if parse_rate(limit.requests) is None:
+            at["rate_limit"]["requests"].found("a number per period, such as 100/min or 10/s")
+        if (limit.burst or 0) > RATE_MAX:
+            at["rate_limit"]["burst"].found(f"at most {RATE_MAX}")
     if revision.record is not None:
         _check_record(at["record"], revision.record)
     if revision.fault is not None:

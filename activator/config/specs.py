@@ -99,7 +99,7 @@ class FallbackSpec(msgspec.Struct, frozen=True):
     content_type: str = _FALLBACK.content_type
     redirect: str = ""
     revision: str = ""  # namespace/name
-    statuses: tuple[int, ...] = ()  # of pods' responses that it replaces, too
+    statuses: tuple[int, ...] = ()  # pods' statuses that it replaces, too
     while_starting: bool = False  # also instead of the wait for a start
 
 
@@ -165,6 +165,14 @@ class FaultSpec(msgspec.Struct, frozen=True):
     delay_share: float
     status: int  # 0: none
     status_share: float
+
+
+class RateLimitSpec(msgspec.Struct, frozen=True):
+    """The rate of requests of each client address."""
+
+    requests: int
+    period_s: float
+    burst: int  # requests at once
 
 
 class ForwardAuthSpec(msgspec.Struct, frozen=True):
@@ -286,6 +294,7 @@ class FiltersSpec(msgspec.Struct, frozen=True):
     """The filters of a revision's requests."""
 
     allow: tuple[str, ...] = ()  # networks
+    rate_limit: RateLimitSpec | None = None
     forward_auth: ForwardAuthSpec | None = None
     of_packages: tuple[FilterSpec, ...] = ()
     fault: FaultSpec | None = None

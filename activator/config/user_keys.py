@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +13,7 @@ from activator.config.forms import FILE
 from activator.config.model.file import Config
 from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
 from activator.config.places import Findings, Place
+from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
 from activator.config.tree import Item, read_tree
@@ -25,11 +25,6 @@ KEYS_MAX: Final = 1_000  # each has a time series
 KEYS_FILE_BYTES_MAX: Final = MIB
 KEY_CHARACTERS_MIN: Final = 8  # shorter ones can be guessed
 
-RATE_MAX: Final = 10**9  # per period
-
-_FACTORS: Final = {"": 1, "k": 1_000, "M": 1_000_000}
-_PERIODS_S: Final = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86400.0}
-_RATE: Final = re.compile(r"(\d{1,13}(?:\.\d{1,6})?)([kM])?/(s|min|h|day)", re.ASCII)
 _NO_RATE: Final = (0, 1.0)
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._@-]{0,61}[A-Za-z0-9])?")
 _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
@@ -198,15 +193,6 @@ def _quota_of(limits: KeyLimits | None) -> QuotaSpec | None:
     requests = parse_rate(limits.requests or "") or _NO_RATE
     tokens = parse_rate(limits.tokens or "") or _NO_RATE
     return QuotaSpec(limits.concurrency or 0, *requests, *tokens, limits.response_tokens)
-
-
-def parse_rate(text: str) -> tuple[int, float] | None:
-    """Return the number and the period in seconds of `60/min`; None if the text is no such rate."""
-    match = _RATE.fullmatch(text)
-    if match is None:
-        return None
-    count = Decimal(match[1]) * _FACTORS[match[2] or ""]
-    return (int(count), _PERIODS_S[match[3]]) if 1 <= count <= RATE_MAX and count == int(count) else None
 
 
 def _digest_of(key: Key) -> bytes:

@@ -42,6 +42,7 @@ class Exchange(Deadline):
     """One request from its arrival to its end, with all its state that is visible outside the proxy."""
 
     is_unverified: bool = False  # as `is_quiet`, until a filter that holds it calls `verified`
+    rate_wait_s: float = 0.0  # until its client's address may send another request; 0.0: it is admitted
 
     def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:
         super().__init__()

@@ -476,6 +476,7 @@ class _Hooks(TableHooks):
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
         self._data.router.drop(key)
+        self._data.filters.revision_dropped(key)
         self._data.answers.revision_set(key, False)
         self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.routing.ports)
         if self._data.member is not None:

@@ -136,6 +136,7 @@ class Reason(Enum):
     )  # fmt: skip
     AUTH_DENIED = "auth_denied", 403, _PERMISSION_DENIED, "the authoriser of the revision has refused the request"
     QUOTA_EXCEEDED = "quota_exceeded", 429, _RESOURCE_EXHAUSTED, "the user has reached a limit"
+    RATE_LIMITED = "rate_limited", 429, _RESOURCE_EXHAUSTED, "the client's address has sent too many requests"
     NOT_AVAILABLE = "not_available", 412, _UNAVAILABLE, "no slot is free now, and the request prefers not to wait", _REVISION
     CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
     # Availability and contention: nothing is wrong with the request.

@@ -14,6 +14,7 @@ from activator.config.specs import (
     FiltersSpec,
     ForwardAuthSpec,
     HeaderRulesSpec,
+    RateLimitSpec,
     RevisionSpec,
 )
 from activator.runtime.errors import ConfigError
@@ -143,3 +144,25 @@ def test_an_exception_of_a_filter_does_not_show_its_options(tmp_path: Path) -> N
         found = problem(f"filters: [{{name: 'tests.e2e.faulty_filters:WantsNumber', options: {{number: '{option}'}}}}]")
         assert found.startswith("filters[0].options: ValueError: invalid literal for int()")
         assert "s3cret" not in found
+
+
+def test_rate_limits() -> None:
+    assert spec_of("rate_limit: {requests: 100/min, burst: 20}").filters.rate_limit == RateLimitSpec(100, 60.0, 20)
+    assert spec_of("rate_limit: {requests: 1.5k/h}").filters.rate_limit == RateLimitSpec(1_500, 3_600.0, 1_500)
+    assert spec_of("headers: {}").filters.rate_limit is None
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("requests: 100", 'rate_limit.requests: found "100", expected a number per period, such as 100/min or 10/s'),
+        ("requests: 0/s", 'rate_limit.requests: found "0/s", expected a number per period'),
+        ("requests: 0.5/s", 'rate_limit.requests: found "0.5/s", expected a number per period'),
+        ("requests: 1/week", 'rate_limit.requests: found "1/week", expected a number per period'),
+        ("requests: 1/s, burst: 0", 'rate_limit.burst: found "0", expected a whole number of at least 1'),
+        ("requests: 1/s, burst: 1000000001", 'rate_limit.burst: found "1000000001", expected at most 1000000000'),
+        ("burst: 2", 'rate_limit: found none, expected the key "requests"'),
+    ],
+)
+def test_mistakes_in_rate_limits(key: str, expected: str) -> None:
+    assert problem(f"rate_limit: {{{key}}}").startswith(expected)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.e2e.conftest import RunActivator
+from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.load import limited
@@ -95,6 +95,25 @@ def test_only_who_is_allowed_starts_a_program(run_activator: RunActivator, autho
     assert asked[0]["x-forwarded-host"] == "app.test" and asked[0]["x-forwarded-for"] == "127.0.0.1"
     metrics = activator.ask("/metrics")[2].decode()
     assert 'reason="auth_denied"' in metrics
+
+
+@one_worker
+def test_a_client_beyond_its_rate_asks_no_authoriser(run_activator: RunActivator, authoriser: Authoriser) -> None:
+    limit = {"requests": "3/day"}
+    revision = {**process_revision(SERVING), "rate_limit": limit, "forward_auth": auth(authoriser.url, cache="1h")}
+    activator = run_activator(configured([revision], forwarded={"trust": ["127.0.0.0/8"]}))
+
+    def statuses_of(address: str, headers: str = "") -> list[int]:
+        forwarded = f"X-Forwarded-For: {address}\r\n"
+        with Client(activator.address) as client:
+            return [client.ask(request(headers=forwarded + headers)).status for _ in range(50)]
+
+    assert statuses_of("192.0.2.1") == [401] * 3 + [429] * 47
+    assert len(authoriser.asked()) == 3 and activator.revision("app")["slots"] == [], "nothing was started"
+    assert statuses_of("192.0.2.1", ALICE) == [429] * 50
+    assert len(authoriser.asked()) == 3 and activator.revision("app")["slots"] == []
+    assert statuses_of("192.0.2.2", ALICE) == [200] * 3 + [429] * 47
+    assert len(authoriser.asked()) == 4, "one decision is cached"
 
 
 def test_what_the_pod_gets(run_activator: RunActivator, authoriser: Authoriser, pod: ScriptedPod) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from activator.config.model.kinds import Duration, Secret, Share, doc
+from activator.config.model.kinds import Duration, Positive, Secret, Share, doc
 
 
 class FieldRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,6 +26,13 @@ class HeaderRules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     request: Annotated[FieldRules, doc("Edits of requests to pods.")] = FieldRules()
     response: Annotated[FieldRules, doc("Edits of the pods' responses to clients.")] = FieldRules()
+
+
+class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The requests that each client address may send; more get 429."""
+
+    requests: Annotated[str, doc("Requests per `s`, `min`, `h` or `day`.", "100/min")]
+    burst: Annotated[Positive | None, doc("Requests at once. Not set: those of a period.", 20)] = None
 
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

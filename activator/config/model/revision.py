@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from activator.config.model.containers import Container
-from activator.config.model.filters import Fault, FilterUse, ForwardAuth, HeaderRules
+from activator.config.model.filters import Fault, FilterUse, ForwardAuth, HeaderRules, RateLimit
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
@@ -86,8 +86,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_scale: Annotated[
         Count,
         doc(
-            "The highest number of pods; the table of slots has twice that size. 0: the number of `pods`, or "
-            "`process.max_scale`; without both, the table grows when needed.",
+            "The highest number of pods; the table has twice as many slots. 0: that of `pods` or `process.max_scale`; "
+            "without both, it grows.",
             100,
         ),
     ] = 0
@@ -100,9 +100,9 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_cancel: Annotated[
         str,
         doc(
-            "If the client disconnects or a time limit is reached before the response is complete: `close` closes the "
-            "connection to the pod (HTTP/2: resets the stream) and releases the slot. `wait` holds it until the pod "
-            "has answered or closed, at most for `cancel_timeout`, because a program may continue to compute.",
+            "If the client disconnects or a time limit is reached: `close` closes the connection to the pod "
+            "(HTTP/2: resets the stream) and releases the slot. `wait` holds the slot until the pod has answered or "
+            "closed, at most for `cancel_timeout`: the program may continue to compute.",
             CANCEL_WAIT,
             words=CANCEL_MODES,
         ),
@@ -151,8 +151,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods_file: Annotated[
         str,
         doc(
-            "A file with more fixed pods, as in `pods`, in JSON or YAML. It is read again when it changes: JSON, and "
-            "YAML that ends with `...`, at once; other YAML when unchanged for 3 s.",
+            "A file with more fixed pods, as in `pods`, in JSON or YAML. Changes are read at once, in YAML "
+            "without a last line `...` after 3 s.",
             "pods.json",
         ),
     ] = ""
@@ -169,8 +169,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     proxy_protocol: Annotated[
         str,
         doc(
-            "The version of the PROXY protocol that reports the client's address to pods. A connection "
-            "then carries one request, in HTTP/1.1.",
+            "The version of the PROXY protocol that pods get. Each connection then carries one request, in HTTP/1.1.",
             "v2",
             words=("", *PROXY_VERSIONS),
         ),
@@ -178,8 +177,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lenient_pods: Annotated[
         bool,
         doc(
-            "If true, malformed response heads of old servers are accepted: bare line feeds, continued lines, spaces "
-            "before a colon, empty lines before the status line. Clients get valid heads.",
+            "If true, malformed heads of old servers are accepted: bare line feeds, continued lines, spaces before a "
+            "colon, empty lines first.",
             True,
         ),
     ] = False
@@ -193,6 +192,9 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["10.0.0.0/8", "2001:db8::/32"],
         ),
     ] = []
+    rate_limit: Annotated[RateLimit | None, doc("The requests of each client address, in each worker and replica.")] = (
+        None
+    )
     forward_auth: Annotated[
         ForwardAuth | None, doc("The authoriser of its requests ([filters](filters.md#external-authorisation)).")
     ] = None

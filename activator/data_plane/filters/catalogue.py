@@ -1,14 +1,16 @@
 """The catalogue of all filters, in the order in which they are applied.
 
-`allow` and `forward_auth` come first, then the limits of users and filters of packages, so that a request that they
-refuse starts no pod.
+`allow`, `rate_limit` and `forward_auth` come first, then the limits of users and filters of packages, so that a request
+that they refuse starts no pod. An authoriser is not asked about a request that `allow` or `rate_limit` refuses.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from typing import Final
 
-from activator.config.specs import FilterSpec, FiltersSpec, UserSpec
+from activator.config.specs import FilterSpec, FiltersSpec, RateLimitSpec, UserSpec
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
@@ -25,6 +27,7 @@ from activator.data_plane.filters.no_wake import NoWake
 from activator.data_plane.filters.package_filters import Unusable, make_filter
 from activator.data_plane.filters.progress_events import ProgressEvents
 from activator.data_plane.filters.quota_limits import QuotaLimits
+from activator.data_plane.filters.rate_limit import RateLimit
 from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_answers import StoredAnswers
@@ -35,6 +38,8 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.plugins import PluginError
 from activator.runtime.secret_text import read_secret, without_secrets
 from lb.rng import Rng
+
+SEED_BYTES: Final = 16
 
 
 class FilterCatalogue:
@@ -63,6 +68,8 @@ class FilterCatalogue:
         self._open_pool = open_pool
         self._rng = rng
         self._on_error = on_error
+        self._rates: dict[str, RateLimit] = {}  # by revision, because a reload does not reset them
+        self._seed: bytes = os.urandom(SEED_BYTES)
         self._knative: KnativeFilter | None = None  # set if Knative's components are the peers
         self._cors: Cors | None = None  # set if pages of other origins are allowed
         self._keys: Keys | None = None  # set if there are users
@@ -132,12 +139,30 @@ class FilterCatalogue:
     def _gates_of(self, key: str, spec: FiltersSpec) -> list[Filter]:
         """Return the filters that decide whether a request may use the revision."""
         filters: list[Filter] = [Allow(spec.allow)] if spec.allow else []
+        rate_limit = self._rate_limit_of(key, spec.rate_limit)
+        if rate_limit is not None:
+            rate_limit.follows_allow = bool(spec.allow)
+            filters.append(rate_limit)
         if spec.forward_auth is not None:
             filters.append(ForwardAuth(key, spec.forward_auth, self._open_pool, self._wheel, self._now))
         if self._limits is not None:  # they may receive the body, and thereby start a pod
             filters.append(self._limits)
         filters.extend(self._of_package(one) for one in spec.of_packages)
         return filters
+
+    def revision_dropped(self, key: str) -> None:
+        """Release the state of the rate limit of a revision."""
+        self._rates.pop(key, None)
+
+    def _rate_limit_of(self, key: str, spec: RateLimitSpec | None) -> RateLimit | None:
+        """Return the rate limit of a revision, with the state that it has if the limit is the same as before."""
+        known = self._rates.pop(key, None)
+        if spec is None:
+            return None
+        if known is None or known.spec != spec:
+            known = RateLimit(spec, self._seed, self._now)
+        self._rates[key] = known
+        return known
 
     def _share(self) -> None:
         self.shared = tuple([one for one in (self._knative, self._cors, self._keys) if one is not None])

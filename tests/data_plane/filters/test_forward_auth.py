@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.specs import FilterSpec, FiltersSpec, ForwardAuthSpec, QuotaSpec, UserSpec
+from activator.config.specs import FilterSpec, FiltersSpec, ForwardAuthSpec, QuotaSpec, RateLimitSpec, UserSpec
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.filters.forward_auth import (
@@ -46,9 +46,15 @@ class AuthoriserPool(Pool):
 class AuthWorld(World):
     """One revision with an authoriser that answers when the test says so."""
 
-    def __init__(self, headers: tuple[str, ...] = (), cache_s: float = 0.0, connects: bool = True) -> None:
+    def __init__(
+        self,
+        headers: tuple[str, ...] = (),
+        cache_s: float = 0.0,
+        connects: bool = True,
+        rate_limit: RateLimitSpec | None = None,
+    ) -> None:
         spec = ForwardAuthSpec("127.0.0.1", 9091, False, "auth.test:9091", "/verify?a=b", headers, cache_s, TIMEOUT_S)
-        super().__init__(filters=FiltersSpec(forward_auth=spec))
+        super().__init__(filters=FiltersSpec(rate_limit=rate_limit, forward_auth=spec))
         self.authoriser = self.pool = AuthoriserPool(connects)
 
     def ask(self, head: RequestHead | None = None, ip: str = "192.0.2.1") -> tuple[Exchange, Client, Question]:
@@ -450,4 +456,25 @@ def test_without_the_setting_nothing_is_kept() -> None:
     world = AuthWorld()
     let_through(world, request_head())
     assert not cached(world, request_head()) and world.filter_of_it._cached == {}
+    world.check_idle()
+
+
+@pytest.mark.parametrize("cache_s", [0.0, 100.0])
+def test_a_client_beyond_its_rate_causes_no_question_and_is_no_load(cache_s: float) -> None:
+    world = AuthWorld(cache_s=cache_s, rate_limit=RateLimitSpec(1, 60.0, 1))
+    denied, allowed = world.ask(), world.ask(ip="192.0.2.2")
+    refused = [world.begin(request_head(Cookie=f"n={number}"), "192.0.2.1")[1] for number in range(WAITING_MAX + 10)]
+    assert {(one.status, one.reason, one.retry_after) for one in refused} == {(429, "rate_limited", "60")}
+    assert ATTEMPTS[-1] is allowed[2] and len(world.authoriser.pods) == 2
+    assert world.throttler.counters.quiet == 2 and world.heard.events == []
+    world.say(denied[2], 401)
+    world.say(allowed[2], 200)
+    assert denied[1].status == 401 and allowed[1].silent()
+    assert world.heard.events == [("activated",), ("queue_formed",)]
+    assert world.begin(request_head(), "192.0.2.2")[1].status == 429, "a cached decision does not lift the limit"
+    load = load_of(world.throttler, world.clock.now())
+    assert (load.requests_total, load.queued) == (1, 1)
+    assert world.throttler.counters.failed_totals == {Reason.RATE_LIMITED: WAITING_MAX + 11, Reason.AUTH_DENIED: 1}
+    world.pod()
+    world.answer(allowed[0])
     world.check_idle()
