@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from activator.command_line import Parser
+from activator.command_line import REFUSED, Parser
 from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec, key_of
 from activator.runtime.errors import ConfigError, StartError
 
 REQUESTS_SHOWN_MAX: Final = 1_000  # as the admin port has it
+UPGRADE_TIMEOUT_S: Final = 150.0  # the sum of the steps' limits (app/handover/giving.py), and some more
 ADMIN: Final = "http://127.0.0.1:8008"  # the default admin port
 ADMIN_TOKEN: Final = "ACTIVATOR_ADMIN__TOKEN"
 
@@ -27,11 +28,28 @@ def add_admin_commands(
     load: Callable[[str], tuple[Config, list[RevisionSpec]]],
 ) -> None:
     """Add the commands; `load` reads the configuration file that `-c` names."""
+    others = set(commands.choices)
     drain = commands.add_parser(
         "drain", help="let a running activator finish its work and exit", examples=("activator drain",)
     )
     _add_admin(drain)
     drain.set_defaults(handler=_drain)
+    upgrade = commands.add_parser(
+        "upgrade",
+        help="replace a running activator by the installed version; programs and requests continue",
+        examples=("activator upgrade",),
+    )
+    _add_admin(upgrade)
+    upgrade.set_defaults(handler=_upgrade)
+    ended = commands.add_parser(
+        "member-ended",
+        help="confirm that an unreachable member has ended, so that its slots can be granted again (unsafe if it still "
+        "runs)",
+        examples=("activator member-ended 2",),
+    )
+    ended.add_argument("seat", type=_count, metavar="SEAT")
+    _add_admin(ended)
+    ended.set_defaults(handler=_end_member)
     status = commands.add_parser(
         "status",
         help="show what a running activator is doing",
@@ -78,6 +96,13 @@ def add_admin_commands(
     )
     _add_admin(requests)
     requests.set_defaults(handler=_requests)
+    _add_program_commands(commands)
+    for name in commands.choices.keys() - others:
+        commands.choices[name].set_defaults(load=load)
+
+
+def _add_program_commands(commands: argparse._SubParsersAction[Parser]) -> None:
+    """Add the commands about the programs and pods of one revision."""
     load_revision = commands.add_parser(
         "load",
         help="start the programs of a revision before a request arrives",
@@ -100,15 +125,6 @@ def add_admin_commands(
     unload.add_argument("name", metavar="NAME")
     _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
-    ended = commands.add_parser(
-        "member-ended",
-        help="confirm that an unreachable member has ended, so that its slots can be granted again (unsafe if it still "
-        "runs)",
-        examples=("activator member-ended 2",),
-    )
-    ended.add_argument("seat", type=_count, metavar="SEAT")
-    _add_admin(ended)
-    ended.set_defaults(handler=_end_member)
     restart = commands.add_parser(
         "restart",
         help="replace the programs of a revision; the old ones finish their requests",
@@ -132,8 +148,6 @@ def add_admin_commands(
         pod_command.add_argument("pod", metavar="ADDRESS", help="as `activator status` shows it")
         _add_admin(pod_command)
         pod_command.set_defaults(handler=handler)
-    for command in (drain, status, logs, requests, load_revision, unload, ended, restart, drain_pod, enable_pod):
-        command.set_defaults(load=load)
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
@@ -158,9 +172,9 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
+def _admin_of(options: argparse.Namespace, timeout_s: float | None = None) -> Callable[[str, str], bytes]:
     """Return the client of the admin port, called with method and path. Raises ConfigError and StartError."""
-    from activator.admin.client import ask
+    from activator.admin.client import ANSWER_S, ask
     from activator.runtime.secret_text import read_secret
 
     admin, token = "" if options.admin == ADMIN else options.admin, options.token
@@ -176,7 +190,7 @@ def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
         token = found if token is None else token
     reached = admin or _reachable(address) or ADMIN
     secret = read_secret(token or "", "--token")
-    return lambda method, path: ask(reached, method, path, secret)
+    return lambda method, path: ask(reached, method, path, secret, timeout_s or ANSWER_S)
 
 
 def _admin_of_environment() -> tuple[str, str]:
@@ -303,6 +317,19 @@ def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
 
 def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     return _post(options, f"/restart/{quote(options.name)}", f"restarting {options.name}")
+
+
+def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.client import RefusedError
+
+    try:
+        done = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", "/upgrade"))
+    except RefusedError as error:
+        print(f"activator: {error}", file=sys.stderr)
+        return REFUSED
+    former = f"version {done['former_version']}, process {done['former_process']}"
+    print(f"version {done['version']} serves in process {done['process']}; {former} finishes its requests")
+    return 0
 
 
 def _post(options: argparse.Namespace, path: str, done: str) -> int:

@@ -19,7 +19,7 @@ import msgspec
 
 import activator
 from activator.admin_commands import ADMIN_TOKEN, add_admin_commands
-from activator.command_line import USAGE, Parser, actions_of
+from activator.command_line import REFUSED, USAGE, Parser, actions_of
 from activator.config.model.file import Config
 from activator.config.model.programs import Process, Readiness
 from activator.config.model.revision import Revision
@@ -30,9 +30,9 @@ from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
+    from activator.app.handover.front_pipe import FrontPipe
     from activator.config.manifest import Checked
 
-REFUSED = 1
 NOT_STARTED = 3
 
 # The default host to listen on, instead of 127.0.0.1. The image sets it, because 127.0.0.1 of a container cannot be
@@ -220,6 +220,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     import uvloop
 
     from activator.app import App, Settings, load, worker_count
+    from activator.app.handover.taking import inheritance
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.runtime import lean_import
     from activator.runtime.service_manager import ServiceManager
@@ -230,9 +231,10 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     _raise_descriptor_limit()  # before the workers are forked, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
-    reaping = Reaping.start()  # before the zygote is forked: it must not have this pipe
+    inherited = inheritance(os.environ)
+    reaping = Reaping.start() if inherited is None else inherited.reaping  # before the zygote, which closes the pipe
     zygote = None
-    if worker_count(loaded[0]) > 1:
+    if worker_count(loaded[0]) > 1 or inherited is not None:
         from activator.workers.fork_server import fork_zygote
 
         load(loaded[0])
@@ -241,15 +243,20 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         reaping.born(zygote.process)
         zygote.ended = reaping.exited
 
-    async def serve() -> int:
+    async def serve() -> tuple[int, FrontPipe | None]:
         settings = Settings(*loaded, reload=reload)
-        return await App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote).run()
+        app = App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote, inheritance=inherited)
+        return await app.run(), app.upgrades.front if app.upgrades.has_moved else None
 
+    front: FrontPipe | None = None
     try:
-        return uvloop.run(serve())
+        code, front = uvloop.run(serve())
     finally:
         remove_all_files()
         reaping.close()
+    if front is not None and front.is_first:
+        front.become_front()
+    return code
 
 
 def _raise_descriptor_limit() -> None:

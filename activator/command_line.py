@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
+REFUSED: Final = 1  # exit code of an invalid configuration, a failed check or a refused command
 USAGE: Final = 2  # exit code of wrong usage
 
 _INVALID_CHOICE: Final = re.compile(

@@ -7,35 +7,41 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from typing import Final
 
 from activator.runtime.errors import StartError
 from activator.runtime.unix_address import is_unix, path_of
 
-_TIMEOUT_S = 5.0
+ANSWER_S: Final = 5.0
 
 
-def ask(admin: str, method: str, path: str, token: str = "") -> bytes:
-    """Send a request. Return the body of the response. Raises StartError if there is none, or if it is a refusal.
+class RefusedError(StartError):
+    """The refusal of a command by the activator."""
 
+
+def ask(admin: str, method: str, path: str, token: str = "", timeout_s: float = ANSWER_S) -> bytes:
+    """Send a request. Return the body of the response.
+
+    Raises StartError if there is none within `timeout_s`, RefusedError if it is a refusal.
     `admin` is a URL, `host:port` or `unix:/path`; `token` is the token of the admin port, if it needs one.
     """
     headers = {"Activator-Admin": "1", **({"Authorization": f"Bearer {token}"} if token else {})}
     if is_unix(admin):
-        return _ask_over_unix(admin, method, path, headers)
+        return _ask_over_unix(admin, method, path, headers, timeout_s)
     url = (admin if "://" in admin else f"http://{admin}").rstrip("/") + path
     request = urllib.request.Request(url, method=method, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             body: bytes = answer.read()
             return body
     except urllib.error.HTTPError as error:
-        raise StartError(f"{url}: {_problem(error.read())}") from error
+        raise RefusedError(f"{url}: {_problem(error.read())}") from error
     except (OSError, ValueError) as error:
         raise StartError(f"{url}: no activator answers there ({error}); name its admin port with --admin") from error
 
 
-def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str]) -> bytes:
-    connection = _UnixConnection(path_of(admin))
+def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str], timeout_s: float) -> bytes:
+    connection = _UnixConnection(path_of(admin), timeout_s)
     try:
         connection.request(method, path, headers=headers)
         answer = connection.getresponse()
@@ -45,7 +51,7 @@ def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str]) 
     finally:
         connection.close()
     if answer.status >= 400:
-        raise StartError(f"{admin}{path}: {_problem(body)}")
+        raise RefusedError(f"{admin}{path}: {_problem(body)}")
     return body
 
 
@@ -58,11 +64,12 @@ def _problem(body: bytes) -> str:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=_TIMEOUT_S)
+    def __init__(self, path: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._timeout_s = timeout_s
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(_TIMEOUT_S)
+        self.sock.settimeout(self._timeout_s)
         self.sock.connect(self._path)

@@ -15,7 +15,7 @@ import asyncio
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
@@ -76,6 +76,7 @@ POST /enable-pod/NAME?pod=ADDRESS  put it back into service     (with the header
 POST /members/SEAT/ended  confirm that the silent member at SEAT has ended (with the header Activator-Admin: 1)
 POST /drain            finish the requests in progress, then exit (with the header Activator-Admin: 1)
 POST /reload           read the configuration file again     (with the header Activator-Admin: 1)
+POST /upgrade          hand over to a new process            (with the header Activator-Admin: 1)
 """
 
 
@@ -178,6 +179,10 @@ class Inside(Protocol):
 
     def reload(self) -> list[str]: ...
 
+    async def upgrade(self) -> dict[str, Any]:
+        """Hand over to a new process. Return `problems`; without any, also what serves now."""
+        ...
+
 
 class AdminServer:
     """The HTTP server of the admin port, by aiohttp."""
@@ -189,14 +194,19 @@ class AdminServer:
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
         self._address = ""
 
-    async def start(self, address: str, access: SocketAccess | None = None) -> str:
-        """Bind and serve. Return the bound address. Raises StartError."""
+    def bind(self, address: str, access: SocketAccess | None = None) -> None:
+        """Bind; connections wait until `start`. Raises StartError."""
         try:
-            sock = bind(address, access=access)
+            self._socket = bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
+
+    async def start(self) -> str:
+        """Serve. Return the bound address."""
+        sock = self.socket
         application = web.Application(middlewares=[_refuse_foreign, self._refuse_strangers], client_max_size=64 * 1024)
         application.add_routes(
             [
@@ -225,6 +235,7 @@ class AdminServer:
                 web.post("/members/{seat:[0-9]{1,3}}/ended", self._end_member),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
+                web.post("/upgrade", self._upgrade),
             ]
         )
         runner = self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
@@ -236,6 +247,12 @@ class AdminServer:
         self._server = await create(accepting.accepted, sock=sock)
         self._address = address_of(sock)
         return self._address
+
+    @property
+    def socket(self) -> socket.socket:
+        """The listening socket."""
+        assert self._socket is not None, "it is bound"
+        return self._socket
 
     async def close(self) -> None:
         self._profiler.stop()
@@ -396,6 +413,10 @@ class AdminServer:
         if problems:
             return _json({"problems": problems}, status=400)
         return _json({"problems": [], "needs_restart": self._inside.needs_restart})
+
+    async def _upgrade(self, request: web.Request) -> web.Response:
+        outcome = await self._inside.upgrade()
+        return _json(outcome, status=409 if outcome["problems"] else 200)
 
 
 def _key(request: web.Request) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from activator.app.figures import Figures
+from activator.app.handover.upgrades import Upgrades
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.telemetry.history import History
@@ -35,6 +36,8 @@ class Running(Protocol):
 
     def waiting_for(self) -> list[str]: ...
 
+    upgrades: Upgrades
+
     def reload(self) -> list[str]: ...
 
     def stop(self) -> None: ...
@@ -62,6 +65,9 @@ class AdminView:
 
     def reload(self) -> list[str]:
         return self._app.reload()
+
+    async def upgrade(self) -> dict[str, Any]:
+        return await self._app.upgrades.run()
 
     def stop(self) -> None:
         self._app.stop()

@@ -12,15 +12,16 @@ import importlib
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from activator.app.admin_view import AdminView
 from activator.app.figures import Figures
+from activator.app.handover.upgrades import Upgrades
 from activator.app.listening import ServedAddresses, listeners
 from activator.app.sources import Sources
 from activator.app.users import KeysFile, UserRights
@@ -65,11 +66,13 @@ from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.app.handover.taking import Inheritance
     from activator.app.quota_file import QuotaFile
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
     from activator.telemetry.request_hooks import RequestHooks
     from activator.workers.fork_server import Zygote
+    from activator.workers.pool import WorkerPool
 
 STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
@@ -134,11 +137,13 @@ class App:
         app_log: AppLog | None = None,
         manager: ServiceManager | None = None,
         zygote: Zygote | None = None,
+        inheritance: Inheritance | None = None,
     ) -> None:
         """Build the parts.
 
         `reaping` ends remaining processes when the program is killed; `manager` is the service manager that started it;
-        `zygote` is the process that workers are forked from, made before the event loop.
+        `zygote` is the process that workers are forked from, made before the event loop; `inheritance` comes from the
+        process that this one replaces.
         """
         self.settings = settings
         self.config = settings.config
@@ -151,17 +156,19 @@ class App:
         self._now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
         self._rng = rng
-        self._tasks = TaskGroupOwner(self._task_failed)
+        self._tasks = TaskGroupOwner(self._task_failed)  # those of a data plane in this process
+        self._control_tasks = TaskGroupOwner(self._task_failed)
         channel = self._channel = DirectChannel(settings.encode_messages)
         count = worker_count(settings.config)
-        data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
+        is_alone = count == 1 and inheritance is None  # else the former process is a member beside the workers
+        data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if is_alone else None
         self.data = data  # if it is in this process
         self.control = ControlPlane(
             now,
             channel.send_effects,
             channel.flush,
             rng,
-            self._tasks,
+            self._control_tasks,
             reaping,
             time.time,
             channel.send_command,
@@ -185,7 +192,7 @@ class App:
             self._served,
             now,
             rng,
-            self._tasks,
+            self._control_tasks,
             channel.send_command,
             self._cluster_settled,
         )
@@ -201,27 +208,32 @@ class App:
         self._serving = False
         self._health = SetHealth()
         self._is_pending = False  # a source has yet to list its revisions
-        self._rights = UserRights(channel.send_command, self.control.settle, self._tasks.start)
+        self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
         self.membership: Membership | None = None
         self._quotas: QuotaFile | None = None  # set if their use is kept
+        self._upgrade_tasks = TaskGroupOwner(self._task_failed)
+        self.upgrades = Upgrades(self, reaping, self._manager, now, self._upgrade_tasks, inheritance)
 
     async def start(self) -> None:
         """Bind the listeners and begin to serve. Raises StartError."""
         workers = self.workers
+        await self.upgrades.begin()
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
+        await workers.start()
+        if self.config.admin_address:
+            self._admin = self._bind_admin()
+        await self.upgrades.take_over()
         users = users_in(self.config)
         if self.config.state:
-            from activator.app.quota_file import QuotaFile  # SQLite takes memory
-
-            self._quotas = QuotaFile(self.config.state, time.time)
+            self.open_state()
+        if self._quotas is not None:
             users = self._quotas.with_use(users)
-        KeysFile(lambda: self.config, self._rights).watch(self._tasks)
+        KeysFile(lambda: self.config, self._rights).watch(self._control_tasks)
         self._rights.begin(users)  # after it has joined: a single data plane owns its quotas
-        await workers.start()
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
         self.control.start()
         if self.membership is not None:
@@ -230,42 +242,59 @@ class App:
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self.sources.start(self.membership)
         self._report_pending()
-        if self.config.admin_address:
-            await self._start_admin()
+        await self.upgrades.commit()
+        if self._admin is not None:
+            self.admin_address = await self._admin.start()
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
         self._report_health()  # the first worker that listens answers health checks from its start
         await workers.serve()
         self._serving = True
+        self.upgrades.serving()
         self._report_health()
-        self._tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
+        self._control_tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
 
     async def run(self) -> int:
         """Serve until a signal or `stop`. Return the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
-        loop.add_signal_handler(signal.SIGHUP, self.reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_asked)
+        loop.add_signal_handler(signal.SIGUSR2, self.upgrades.ask)
         self._tasks.repeat("freed memory", MEMORY_CHECK_S, FreedMemory().check)
         if orphans.adopt():
             self._tasks.repeat("orphans", orphans.CHECK_S, orphans.Orphans().check)
         try:
             await self.start()
-        except StartError:
+        except StartError as error:
+            self.upgrades.refuse(str(error))
             await self.control.close()  # some programs may run already
             raise
-        self._tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
+        self._control_tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
         if self.config.admin_address:
-            self._tasks.keep_running("history", self.history.step)
-        if self._quotas is not None:
-            self._tasks.keep_running("state", partial(self._save_quotas, self._quotas))
+            self._control_tasks.keep_running("history", self.history.step)
+        if self.config.state:
+            self._control_tasks.keep_running("state", self._save_quotas)
         _calm_the_collector()
         self._notify_ready()
         for address in unused():
             log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
         if self._manager.watchdog_s > 0.0:
-            self._tasks.keep_running("watchdog", self._feed_watchdog)
+            self._control_tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()
+        if self.upgrades.has_moved:
+            return await self._finish()
         return await self.close()
+
+    async def _finish(self) -> int:
+        """Finish the requests that this process has; another one is the activator."""
+        await self._control_tasks.close()
+        if self._admin is not None:
+            await self._admin.close()
+        await self.upgrades.requests_ended()
+        await self._upgrade_tasks.close()
+        await self._tasks.close()
+        self.telemetry.close()
+        return EXIT_FINE
 
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is complete."""
@@ -289,28 +318,38 @@ class App:
         log.info("draining")
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
-        if self._quotas is not None:
-            await self._close_quotas(self._quotas)
+        await self.close_state()
         await self.workers.close()
         if self.membership is not None:
             await self.membership.close()
         await self.control.close()
         if self._admin is not None:
             await self._admin.close()
-        await self._tasks.close()
+        for tasks in (self._upgrade_tasks, self._control_tasks, self._tasks):
+            await tasks.close()
         self.telemetry.close()
         if self._exit_code:
             return self._exit_code
         return EXIT_FINE if finished else EXIT_CUT
 
-    async def _save_quotas(self, file: QuotaFile) -> None:
+    def open_state(self) -> None:
+        """Open the file of the use of quotas. Raises StartError."""
+        from activator.app.quota_file import QuotaFile  # SQLite takes memory
+
+        self._quotas = QuotaFile(self.config.state, time.time)
+
+    async def close_state(self) -> None:
+        """Write the use of quotas, and close the file."""
+        file, self._quotas = self._quotas, None
+        if file is not None:
+            await self.workers.gather_statistics()
+            await file.close(self.workers.counts().data.user_use)
+
+    async def _save_quotas(self) -> None:
         await pause(QUOTA_SAVE_INTERVAL_S)
         await self.workers.gather_statistics()
-        await file.save(self.workers.counts().data.user_use)
-
-    async def _close_quotas(self, file: QuotaFile) -> None:
-        await self.workers.gather_statistics()
-        await file.close(self.workers.counts().data.user_use)
+        if self._quotas is not None:
+            await self._quotas.save(self.workers.counts().data.user_use)
 
     def reload(self) -> list[str]:
         """Read the file again and apply it; an invalid file changes nothing. Return the problems, if any."""
@@ -319,6 +358,9 @@ class App:
         if self.draining:
             log.error("reload rejected: the activator is draining")
             return ["the program is draining"]
+        if self.upgrades.is_under_way:
+            log.error("reload rejected: an upgrade is under way, which reads the file")
+            return ["an upgrade is under way, which reads the file"]
         try:
             config, specs = self.settings.reload()
             fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
@@ -460,7 +502,7 @@ class App:
             return
         self.workers.settle(settings)
 
-    async def _start_admin(self) -> None:
+    def _bind_admin(self) -> AdminServer:
         from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
         from activator.admin.token import AdminToken
 
@@ -468,8 +510,8 @@ class App:
         token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
         admin = AdminServer(AdminView(self), self._now, token)
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
-        self.admin_address = await admin.start(self.config.admin_address, access)
-        self._admin = admin
+        admin.bind(self.config.admin_address, access)
+        return admin
 
     def _judge(self) -> None:
         """Drain and exit, so that the activator is restarted, if the control plane has kept failing for the grace."""
@@ -480,7 +522,28 @@ class App:
             self._exit_code = EXIT_PANICS
             self.stop()
 
+    def disconnect(self) -> None:
+        """Separate the control plane from the data planes, which are workers of another process from now on."""
+        worker = self.workers.worker if isinstance(self.workers, OneWorker) else None
+        if worker is not None:
+            self._channel.connect_control(worker.send)
+        self._channel.connect_data(_to_nothing, _to_nothing, _do_nothing)
+
+    def finish(self) -> None:
+        """Begin to finish the requests of this process; `run` returns when that is complete."""
+        self._stop.set()
+
+    def listening_beside(self) -> dict[str, list[socket.socket]]:
+        """Return the listening socket of the admin port, by configured address."""
+        return {} if self._admin is None else {self.config.admin_address: [self._admin.socket]}
+
+    def _reload_asked(self) -> None:
+        if not self.upgrades.forward(signal.SIGHUP):
+            self.reload()
+
     def _signalled(self) -> None:
+        if self.upgrades.forward(signal.SIGTERM):
+            return
         if self.draining:
             os._exit(EXIT_NOW)  # the reaper ends the remaining processes
         self.stop()
@@ -505,6 +568,13 @@ class App:
             *(time.time, time.time_ns, self._failed, lambda: self.figures.make_knative_metrics(hooks, self._failed)),
         )
 
+    def own_pool(self) -> WorkerPool:
+        """Return the workers of a process that has replaced another one."""
+        from activator.workers.pool import WorkerPool
+
+        assert isinstance(self.workers, WorkerPool), "it has workers"
+        return self.workers
+
     def _make_pool(
         self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, zygote: Zygote | None
     ) -> Workers:
@@ -516,3 +586,11 @@ class App:
             *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),
             *(self._tasks, environment, log_level, zygote),
         )
+
+
+def _to_nothing(message: object) -> None:
+    """Drop what the control plane of a replaced process sends."""
+
+
+def _do_nothing() -> None:
+    pass

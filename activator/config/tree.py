@@ -24,6 +24,7 @@ RESERVED: Final = frozenset(
         "ACTIVATOR_EXPECT_COMPILED",
         "ACTIVATOR_CI",
         "ACTIVATOR_DEEP",
+        "ACTIVATOR_HANDOVER",
         # Knative's own, for its TLS listener.
         "ACTIVATOR_TLS_MIN_VERSION",
         "ACTIVATOR_TLS_MAX_VERSION",

@@ -73,7 +73,7 @@ from activator.messages import (
     TrialEnded,
 )
 from activator.runtime.buffered_writer import WriteBatcher
-from activator.runtime.clock import Now, Periodic, TimingWheel
+from activator.runtime.clock import NEVER, Now, Periodic, TimingWheel
 from activator.runtime.memory import resident_bytes
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
@@ -178,18 +178,32 @@ class DataPlane:
         return self.server
 
     def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage | QuotaMessage], None]) -> SharedLoads:
-        """Join a group of data planes, before anything is applied.
+        """Join a group of data planes.
 
         They share the slots of all revisions with a limit and, by `send`, the loads of all others, stored responses,
-        and the quotas of users.
+        and the quotas of users. A data plane that has served alone grants nothing until a view names an owner.
         """
-        assert not self.tables.throttlers, "the data plane has already been used"
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
         self.answer_links.join(member.number, send)
         self.quotas.join(member.number, send)
+        for throttler in self.tables.throttlers.values():
+            if throttler.spec.container_concurrency > 0:
+                member.revision_set(throttler)
+            self.loads.revision_set(throttler)
         self._tasks.repeat("shared limits", MEMBER_TICK_S, self._check_shared_limits)
         return self.loads
+
+    def drain_as_configured(self) -> None:
+        """Drain without a command, within the times of the configuration."""
+        shutdown = self._config.shutdown
+        self.execute(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
+
+    def retire(self) -> None:
+        """Leave the listening sockets to others, and drain without a time limit."""
+        if self.server is not None:
+            self.server.leave()
+        self._tasks.start("drain", self._drain(Drain(NEVER, NEVER)))
 
     def _check_shared_limits(self) -> None:
         """Return unused slots of other members, and reject requests without a decision on their quota."""
@@ -365,9 +379,12 @@ class DataPlane:
         return count
 
     async def _finish_answers(self, until_s: float) -> bool:
-        """Wait for asynchronous requests to finish; their responses can no longer be fetched."""
+        """Wait for asynchronous requests to finish; their responses can no longer be fetched.
+
+        Without a limit (`retire`), wait until they have expired: clients fetch them through the other data planes.
+        """
         answers = self.answers
-        while answers.pending and self._now() < until_s:
+        while (answers.pending or (until_s == NEVER and answers.kept)) and self._now() < until_s:
             await pause(ANSWERS_CHECK_S)
         finished = answers.pending == 0
         answers.cut()

@@ -36,6 +36,21 @@ class ServiceManager:
         """Report that requests are served, after the start or a reload; `status` is one line for people."""
         self._notify(f"READY=1\nSTATUS={status}")
 
+    def is_there(self) -> bool:
+        """Return True if this process was started by systemd, which waits for notifications."""
+        return bool(self._address)
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables for a process that is to become the main one."""
+        if not self._address:
+            return {}
+        usec = {"WATCHDOG_USEC": str(round(self.watchdog_s * 1e6))} if self.watchdog_s else {}
+        return {"NOTIFY_SOCKET": self._address, **usec}
+
+    def main_is(self, process: int) -> None:
+        """Report that another process is the main one now."""
+        self._notify(f"MAINPID={process}")
+
     def reloading(self, monotonic_ns: int) -> None:
         """Report the beginning of a reload; `ready` must follow."""
         self._notify(f"RELOADING=1\nMONOTONIC_USEC={monotonic_ns // 1000}")

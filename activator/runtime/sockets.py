@@ -15,6 +15,7 @@ PRIVILEGED_BELOW: Final = 1024  # the default of net.ipv4.ip_unprivileged_port_s
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # connections of the admin port; above it, the oldest is closed
 
+_inherited: dict[str, list[socket.socket]] = {}
 _passed: dict[socket.socket, bool] = {}  # sockets passed by systemd → whether `bind` has used them
 
 
@@ -31,12 +32,36 @@ def unused() -> list[str]:
     return [address_of(sock) for sock, used in _passed.items() if not used]
 
 
+def inherit(sockets: dict[str, list[socket.socket]]) -> None:
+    """Make `bind` return these listening sockets of a former process of the activator, by configured address."""
+    _inherited.update(sockets)
+
+
+def inherited(address: str) -> list[socket.socket]:
+    """Return the sockets that were inherited for a configured address; they belong to the caller."""
+    return _inherited.pop(address, [])
+
+
+def close_inherited() -> list[str]:
+    """Close the inherited sockets that nothing has used; return their addresses."""
+    unused = list(_inherited)
+    for address in unused:
+        for sock in inherited(address):
+            sock.close()
+    return unused
+
+
 def bind(address: str, shared: bool = False, access: SocketAccess | None = None) -> socket.socket:
     """Return a listening socket on `host:port` or `unix:/path`. Raises StartError, whose text states what to do.
 
     `shared`: other processes of the program listen on the same port, and the kernel distributes the connections
     (SO_REUSEPORT). `access` are the permissions of a Unix socket.
     """
+    if address in _inherited and not shared:
+        first, *others = inherited(address)
+        for other in others:
+            other.close()
+        return first
     if is_unix(address):
         return _passed_at(path_of(address)) or bind_unix(address, access or SocketAccess(), LISTEN_BACKLOG)
     host, _, port = address.rpartition(":")

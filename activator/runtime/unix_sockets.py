@@ -20,7 +20,7 @@ import os
 import pwd
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
@@ -91,6 +91,28 @@ def set_access(address: str, access: SocketAccess) -> None:
         what = f"owner {access.owner or 'unchanged'}, group {access.group or 'unchanged'}, mode {access.mode:04o}"
         hint = "; only root can give a file to others" if error.errno == errno.EPERM else ""
         raise StartError(f"its {what} cannot be set: {os.strerror(error.errno or 0)}{hint}") from error
+
+
+def made_paths() -> list[str]:
+    """Return the paths of the files that this process has made and will remove."""
+    return list(_made)
+
+
+def take_files(paths: Iterable[str]) -> None:
+    """Remove these files at the end, as if this process had made them: a former process of the activator leaves them.
+
+    The sockets must be open here.
+    """
+    for path in paths:
+        try:
+            _made[path] = _file_at(path)
+        except OSError:
+            continue  # it was removed
+
+
+def leave_files() -> None:
+    """Leave all files to a later process of the activator."""
+    _made.clear()
 
 
 def remove_file(address: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -15,20 +14,23 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
+from activator.data_plane.quotas.quotas import ALONE
 from activator.data_plane.server.listeners import ListenerChange, Listeners
 from activator.members.data_planes import GroupSide
 from activator.members.handshake import Seal, SessionKeys
+from activator.members.messages import RevisionLives
 from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError
 from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.wire import pair
 from activator.telemetry.metrics.request_counts import RequestReader
 from activator.telemetry.switchboard import Telemetry
-from activator.workers.messages import WorkerCounts
-from activator.workers.peers import Peers, first_slot
-from activator.workers.trace import recorder_from_environment
-from activator.workers.workers import ListenerPlan, Workers
+from activator.workers.messages import Unlinked, WorkerCounts
+from activator.workers.peers import Peers, first_slot, make_peers
+from activator.workers.process import Serving, Worker
+from activator.workers.workers import ListenerPlan, Released, ReleasedWorker, Workers
 
 NONE: Final = "there are no workers beside this process (`workers: 1`)"
 
@@ -44,6 +46,7 @@ class OneWorker(Workers):
         self._member: Member | None = None
         self._peers: Peers | None = None
         self._telemetry = telemetry
+        self.worker: Worker | None = None  # set once it is a worker of a later process of the activator
         self._listeners = Listeners(tasks)
 
     async def start(self) -> None:
@@ -67,14 +70,9 @@ class OneWorker(Workers):
 
     def join(self, group: GroupSide) -> None:
         number = worker_number(group.replica, 1)
-        peers = self._peers = Peers(lambda other: group.unlinked(number, other), self._data.failed)
-        later = asyncio.get_running_loop().call_later
-        member = self._member = Member(number, peers.send, peers.drop, self._now, later, first_slot(os.urandom))
-        peers.member = member
-        peers.recorder = recorder_from_environment(member, self._now)
-        peers.loads = self._data.join(member, peers.send)
-        peers.answers = self._data.answer_links
-        peers.quotas = self._data.quotas
+        first = first_slot(os.urandom)
+        peers = make_peers(self._data, number, first, lambda other: group.unlinked(number, other), self._now)
+        self._peers, self._member = peers, peers.member
         self._group = group
         group.set_data_planes((MemberName(number, worker_place(seat_of(group.replica), 0)),))
 
@@ -94,6 +92,28 @@ class OneWorker(Workers):
 
     def ownership(self) -> tuple[int, int]:
         return (0, 0) if self._member is None else self._member.ownership()
+
+    # --- the hand-over ---
+
+    def listening(self) -> dict[str, list[socket.socket]]:
+        return self._listeners.listening()
+
+    @property
+    def last_number(self) -> int:
+        return ALONE
+
+    def lives(self) -> RevisionLives:
+        return RevisionLives({}, {})
+
+    async def release(self) -> Released:
+        pidfd = os.pidfd_open(os.getpid())
+        own, others = pair()
+        server = self._data.server
+        assert server is not None and self._group is None, "it serves, and in no group"
+        worker = self.worker = Worker(own, self._tasks)
+        peers = make_peers(self._data, ALONE, 0, lambda other: worker.send(Unlinked(other)), self._now)
+        worker.continue_as(Serving(worker, self._tasks, self._data, peers, self._telemetry, server))
+        return Released([ReleasedWorker(ALONE, os.getpid(), 0, others, pidfd)], 0)
 
     # --- messages and configuration ---
 

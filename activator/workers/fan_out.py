@@ -90,7 +90,7 @@ class FanOut:
         self._workers: dict[int, None] = {}
         self._standing: dict[type, Command] = {}  # commands that are sent to every worker that joins
         self._output: dict[str, ShowOutput] = {}  # the same for the output of revisions that are starting, by key
-        self._lives = lives
+        self.lives = lives
         self._loads: dict[str, Loads] = {}
         self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker joined, by revision
         self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
@@ -105,7 +105,7 @@ class FanOut:
 
     def use(self, lives: Lives) -> None:
         """Use the lives of the group. To be called before any effect is applied."""
-        self._lives = lives
+        self.lives = lives
 
     # --- workers ---
 
@@ -115,7 +115,7 @@ class FanOut:
         effects: list[Effect | Command] = [*self._standing.values()]
         for revision in revisions:
             key = revision.effect.key
-            effects.append(self._lives.with_life(revision.effect))
+            effects.append(self.lives.with_life(revision.effect))
             self._loads.setdefault(key, Loads())
             if revision.sent:
                 self._offsets.setdefault(key, {})[worker] = revision.sent
@@ -144,7 +144,7 @@ class FanOut:
 
     def apply(self, effects: list[Effect]) -> None:
         """Send effects of the state worker to all workers, in order."""
-        effects = [self._lives.with_life(effect) for effect in effects]
+        effects = [self.lives.with_life(effect) for effect in effects]
         for effect in effects:
             self._note(effect)
         special = [type(effect) is FreeSlot for effect in effects]

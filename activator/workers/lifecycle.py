@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from typing import Final, Protocol
 
 from activator.config.model.file import Config
@@ -23,9 +24,10 @@ from activator.runtime.tasks import pause, wait_for
 from activator.runtime.wire import Wire, pair
 from activator.workers.fork_server import Zygote
 from activator.workers.forking import Forking, ForkListener
-from activator.workers.messages import Begin, End
+from activator.workers.messages import Begin, End, Rewire
 from activator.workers.peers import first_slot
 from activator.workers.worker_process import Place, WorkerProcess
+from activator.workers.workers import Released, ReleasedWorker
 from lb.rng import Rng
 
 WORKER_START_S: Final = 20.0  # from the fork until the worker has begun
@@ -34,6 +36,7 @@ WORKER_STABLE_S: Final = 10.0  # a worker that lived for so long did not crash i
 WORKER_BACKOFF_INITIAL_S: Final = 0.1  # delay before the third worker in a row that ends soon
 WORKER_BACKOFF_MAX_S: Final = 30.0
 WORKER_CLOSE_S: Final = 6.0  # for the last lines of logs and the last spans
+RELEASE_S: Final = 1.0  # for the last messages to a worker that another process takes over
 RETRY_S: Final = 1.0  # delay before the system is asked again for something that it refused
 
 log = logging.getLogger("activator")
@@ -82,14 +85,18 @@ class WorkerLifecycle(ForkListener):
         self._now = now
         self._rng = rng
         self._log_level = log_level
-        self._last_number = 0
+        self.last_number = 0  # of the newest worker; the next one has a higher number
         self._watched_s = now()
         self._ending: dict[int, int] = {}  # places of ended workers whose exit status is not known yet, by number
         self._forking = Forking(self, environment, zygote)
 
     def taking_part(self) -> list[WorkerProcess]:
-        """Return the workers that have begun and have not ended."""
+        """Return the workers that have begun and have not ended, including those of former processes."""
         return [worker for worker in self.by_number.values() if worker.begun.is_set() and not worker.ended.is_set()]
+
+    def own(self) -> list[WorkerProcess]:
+        """Return the workers that take part and that this process has started."""
+        return [worker for worker in self.taking_part() if not worker.is_former]
 
     async def start(self) -> None:
         """Start a worker at each place, and wait until they take part. Raises StartError."""
@@ -109,11 +116,55 @@ class WorkerLifecycle(ForkListener):
                 await pause(0.005)
         self._watched_s = self._now()
 
+    # --- the hand-over between processes of the activator ---
+
+    def take_in(self, number: int, process: int, pidfd: int, sock: socket.socket) -> WorkerProcess:
+        """Add a worker of a former process. Its place is a negative number, because it serves no new clients."""
+        worker = WorkerProcess(number, number, -number, self._now())
+        worker.is_former = worker.is_ready = True
+        self.by_number[number] = worker
+        self._connect(worker, sock)
+        self.forked(number, process, pidfd)
+        return worker
+
+    def end_former(self, worker: WorkerProcess) -> None:
+        """End a worker of a former process, whose last request has ended."""
+        worker.is_over = True
+        worker.send(End())
+
+    async def release(self) -> Released:
+        """Make all workers continue with a later process; no worker is started or replaced any more. Raises OSError."""
+        workers = self.taking_part()
+        pairs = [pair() for _ in workers]
+        pidfds = [os.dup(worker.pidfd) for worker in workers]
+        self.is_ending = True
+        released = []
+        for worker, (own, others), pidfd in zip(workers, pairs, pidfds, strict=True):
+            worker.send(Rewire(), [others.detach()])
+            group = os.getpgid(worker.process)
+            released.append(ReleasedWorker(worker.number, worker.process, group, own, pidfd))
+        until_s = self._now() + RELEASE_S
+        for worker in list(self.by_number.values()):
+            if worker not in workers:
+                worker.kill()  # it has not begun
+            while worker.has_unsent() and self._now() < until_s:
+                await pause(0.0)
+            self._forget(worker)
+        return Released(released, 0)
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        """Stop watching a worker."""
+        if worker.pidfd >= 0:
+            self._loop.remove_reader(worker.pidfd)
+        worker.close()
+        self.by_number.pop(worker.number, None)
+
     async def end(self) -> None:
         """Ask all workers to end, and kill those that have not ended after WORKER_CLOSE_S."""
         self.is_ending = True
         workers = list(self.by_number.values())
         for worker in workers:
+            worker.is_over = True
             worker.send(End())
         until_s = self._now() + WORKER_CLOSE_S
         for worker in workers:
@@ -130,6 +181,7 @@ class WorkerLifecycle(ForkListener):
     def begun(self, worker: WorkerProcess) -> None:
         """Register that the worker has reported `Begun`."""
         worker.is_ready = True
+        worker.joined.set()
         self._take_in(worker)
 
     def watch(self) -> None:
@@ -188,7 +240,7 @@ class WorkerLifecycle(ForkListener):
     def _fork(self, place: Place) -> None:
         """Ask the fork server for a worker at this place. Raises OSError."""
         own, others = pair()
-        number = self._last_number + 1
+        number = self.last_number + 1
         try:
             self._forking.fork(number, others)
         except OSError:
@@ -196,18 +248,31 @@ class WorkerLifecycle(ForkListener):
             raise
         finally:
             others.close()
-        self._last_number = number
+        self.last_number = number
         member = worker_number(self.replica, number) if self.replica else number
         worker = WorkerProcess(number, member, place.index, self._now())
         place.worker = self.by_number[number] = worker
-        worker.wire = Wire(
-            own,
-            lambda data, _: self._received(worker, data),
-            worker.kill,  # it is about to end, does not read, or has sent a malformed frame
-            lambda error: self._listener.failed(worker, error),
-        )
+        self._connect(worker, own)
         first = first_slot(os.urandom) if self.replica else 0
         worker.send(Begin(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, first))
+
+    def _connect(self, worker: WorkerProcess, sock: socket.socket) -> None:
+        worker.wire = Wire(
+            sock,
+            lambda data, _: self._received(worker, data),
+            lambda: self._disconnected(worker),
+            lambda error: self._listener.failed(worker, error),
+        )
+
+    def _disconnected(self, worker: WorkerProcess) -> None:
+        """Kill a worker that is about to end, does not read, or has sent a malformed frame.
+
+        A former one may live on as the parent of programs (app/handover/front.py).
+        """
+        if worker.is_former and worker.is_over:
+            self._ended(worker)
+        else:
+            worker.kill()
 
     def _received(self, worker: WorkerProcess, data: memoryview) -> None:
         worker.silent_since_s = self._now()
@@ -225,9 +290,13 @@ class WorkerLifecycle(ForkListener):
             return
         if worker.pidfd >= 0:
             self._loop.remove_reader(worker.pidfd)
-            self._ending[worker.number] = worker.place
+            if not worker.is_former:
+                self._ending[worker.number] = worker.place
         worker.close()
         del self.by_number[worker.number]
+        if worker.is_former:
+            self._listener.ended(worker)
+            return
         place = self.places[worker.place]
         place.worker = None
         self._listener.ended(worker)

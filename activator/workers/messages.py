@@ -75,6 +75,24 @@ class Listen(Message, frozen=True, tag=True):
     sockets: tuple[SocketGiven, ...]
 
 
+class Rewire(Message, frozen=True, tag=True):
+    """Continue with the parent at the other end of the socket that is sent along: a new process of the activator.
+
+    The present connection ends.
+    """
+
+
+class Join(Message, frozen=True, tag=True):
+    """Report the loads of all revisions, then `Begun`. It is sent to a worker of a former process."""
+
+
+class Retire(Message, frozen=True, tag=True):
+    """Leave the listening sockets to others, and report `Drained` when the last client connection has ended.
+
+    It is sent to a worker of a former process of the activator.
+    """
+
+
 class CheckCertificates(Message, frozen=True, tag=True):
     """Check the files of the certificates, which may have been replaced."""
 
@@ -151,6 +169,9 @@ ToWorker = (
     | Link
     | AllowGrants
     | Listen
+    | Rewire
+    | Join
+    | Retire
     | CheckCertificates
     | Reconfigure
     | Settle

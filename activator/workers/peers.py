@@ -23,10 +23,12 @@ from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage
+from activator.data_plane.plane import DataPlane
 from activator.data_plane.quotas.quotas import Quotas
+from activator.runtime.clock import Now
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
-from activator.workers.trace import Recorder
+from activator.workers.trace import Recorder, recorder_from_environment
 
 _SLOT_BYTES: Final = 8
 
@@ -181,3 +183,15 @@ class Peers:
                 messages = link.outgoing
                 link.outgoing = []
                 wire.send_now(encode(messages) if link.is_sealed else pack(messages))
+
+
+def make_peers(data: DataPlane, number: int, first_slot: int, unlinked: Callable[[int], None], now: Now) -> Peers:
+    """Make a data plane the member `number` of a group, and return its links. `first_slot`: as in `Member`."""
+    peers = Peers(unlinked, data.failed)
+    later = asyncio.get_running_loop().call_later
+    member = peers.member = Member(number, peers.send, peers.drop, now, later, first_slot)
+    peers.recorder = recorder_from_environment(member, now)
+    peers.loads = data.join(member, peers.send)
+    peers.answers = data.answer_links
+    peers.quotas = data.quotas
+    return peers

@@ -23,7 +23,18 @@ from activator.data_plane.ownership.view import View
 from activator.members.data_planes import GroupSide
 from activator.members.handshake import SessionKeys
 from activator.members.lives import Lives
-from activator.messages import Command, Drain, Effect, FromData, RevisionEnded, RevisionStatistics, SentRevision
+from activator.members.messages import RevisionLives
+from activator.messages import (
+    Command,
+    Drain,
+    Drained,
+    DropRevision,
+    Effect,
+    FromData,
+    RevisionEnded,
+    RevisionStatistics,
+    SentRevision,
+)
 from activator.runtime.certificates import CERTIFICATE_CHECK_S
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError, StartError
@@ -47,11 +58,13 @@ from activator.workers.messages import (
     GetSnapshot,
     GetStatistics,
     GetTasks,
+    Join,
     Link,
     Listening,
     Members,
     Reconfigure,
     RequestsCounted,
+    Retire,
     SetLogLevel,
     Settle,
     Snapshot,
@@ -68,12 +81,13 @@ from activator.workers.socket_assignment import SocketAssignment
 from activator.workers.sockets import SharedSockets, SocketChange
 from activator.workers.worker_members import WorkerMembers
 from activator.workers.worker_process import Place, WorkerProcess
-from activator.workers.workers import ListenerPlan, Workers
+from activator.workers.workers import ListenerPlan, Released, Workers
 from lb.rng import Rng
 
 STATISTICS_INTERVAL_S: Final = 1.0  # interval of the workers' reports; a crash loses at most so much
 GATHER_S: Final = 1.0  # time that a scrape waits for the workers' answers
 PROFILE_SLACK_S: Final = 5.0  # time for the answer after the length of the profile
+JOIN_S: Final = 5.0  # for the workers of a former process to report their loads
 RELISTEN_S: Final = 2.0  # delay before a worker that could not read a certificate gets the socket again
 
 log = logging.getLogger("activator")
@@ -140,6 +154,57 @@ class WorkerPool(Workers, WorkerListener):
         await self._lifecycle.end()
         self._sockets.close()
         await self._lifecycle.close()
+
+    # --- the hand-over between processes of the activator ---
+
+    def listening(self) -> dict[str, list[socket.socket]]:
+        return self._sockets.listening()
+
+    async def release(self) -> Released:
+        found = await self._lifecycle.release()
+        self._sockets.close()
+        await self._lifecycle.close()
+        return found._replace(epoch=self._members.epoch)
+
+    @property
+    def last_number(self) -> int:
+        return self._lifecycle.last_number
+
+    def lives(self) -> RevisionLives:
+        return self._fan_out.lives.announced()
+
+    def await_former(self, number: int) -> None:
+        """Give workers higher numbers than those of a former process, and publish no view before these take part."""
+        self._lifecycle.last_number = number
+        self._members.is_held = True
+
+    def continue_lives(self, lives: RevisionLives) -> None:
+        """Give revisions the incarnation numbers that they have in a former process."""
+        self._fan_out.lives.learn(lives)
+
+    async def take_in(self, former: Released, dropped: list[str]) -> None:
+        """Make the workers of a former process members; return when they take part.
+
+        To be called once the state worker has settled. `dropped`: revisions that only the former process had.
+        """
+        workers = [self._lifecycle.take_in(one.number, one.process, one.pidfd, one.socket) for one in former.workers]
+        self._members.epoch = former.epoch
+        self._members.is_held = False
+        self._members.publish(self._lifecycle.taking_part())
+        for worker in workers:
+            for key in dropped:
+                worker.send(DropRevision(key))
+            worker.send(Join())
+        until_s = self._now() + JOIN_S
+        for worker in workers:
+            while not worker.joined.is_set() and not worker.ended.is_set() and self._now() < until_s:
+                await pause(0.002)
+
+    def retire_former(self) -> None:
+        """Make the workers of a former process leave new clients to those of this one, and end after their last."""
+        for worker in self._lifecycle.taking_part():
+            if worker.is_former:
+                worker.send(Retire())
 
     # --- messages of the control plane ---
 
@@ -210,7 +275,8 @@ class WorkerPool(Workers, WorkerListener):
     def reconfigure(self, config: Config) -> None:
         self._lifecycle.config = config
         self._log_levels.clear()
-        self._send_to_all(Reconfigure(config))
+        for worker in self._lifecycle.own():  # a former one may have another version
+            worker.send(Reconfigure(config))
 
     def settle(self, settings: ClusterSettings) -> None:
         self._settings = settings
@@ -376,4 +442,6 @@ class WorkerPool(Workers, WorkerListener):
         elif isinstance(message, RevisionEnded):
             self._figures.revision_ended(worker.number, message)
         else:
+            if isinstance(message, Drained) and worker.is_former:
+                self._lifecycle.end_former(worker)
             self._fan_out.receive(worker.number, message)

@@ -21,12 +21,11 @@ from collections.abc import Iterator
 from typing import Final, get_args
 
 from activator.config.model.listeners import Listener
-from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import ListeningSocket, Server
 from activator.members.handshake import Seal
-from activator.messages import Command, Effect, RevisionStatistics
+from activator.messages import Command, Drained, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.controller_counts import Controllers
 from activator.runtime.errors import StartError
@@ -52,12 +51,15 @@ from activator.workers.messages import (
     GetSnapshot,
     GetStatistics,
     GetTasks,
+    Join,
     Link,
     Listen,
     Listening,
     Members,
     Reconfigure,
     RequestsCounted,
+    Retire,
+    Rewire,
     SetLogLevel,
     Settle,
     Snapshot,
@@ -69,8 +71,7 @@ from activator.workers.messages import (
     encode,
     to_worker,
 )
-from activator.workers.peers import Peers
-from activator.workers.trace import recorder_from_environment
+from activator.workers.peers import Peers, make_peers
 from lb.rng import Rng
 
 ALIVE_INTERVAL_S: Final = 0.2  # interval of the heartbeats
@@ -107,21 +108,35 @@ async def _serve(sock: socket.socket) -> int:
 
 
 class Worker:
-    """The worker's end of the wire. `sock` is connected to the parent."""
+    """The worker's end of the wire. `sock` is connected to the parent.
 
-    def __init__(self, sock: socket.socket) -> None:
+    `tasks`: the owner of its tasks, if it has become a worker later (`continue_as`).
+    """
+
+    def __init__(self, sock: socket.socket, tasks: TaskGroupOwner | None = None) -> None:
         loop = self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = loop.create_future()
-        self._tasks = TaskGroupOwner(self._task_failed)
+        self._tasks = tasks or TaskGroupOwner(self._task_failed)
+        self._may_outlive = tasks is not None  # the parent is a later process of the activator
+        self._is_orphan = False
         self._outgoing: list[FromWorker] = []
         self._wire = Wire(sock, self._received, self._orphaned, self._failed)
         self._profiler = Profiler(time.monotonic)
         self._serving: Serving | None = None  # from `Begin` on
 
+    def continue_as(self, serving: Serving) -> None:
+        """Make a data plane that has served alone one of the workers of the parent."""
+        self._serving = serving
+        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(Alive()))
+
     # --- messages of and to the parent ---
 
     def send(self, message: FromWorker) -> None:
         """Send a message at the end of this turn."""
+        if self._is_orphan:
+            if isinstance(message, Drained):
+                self._leave(EXIT_ENDED if message.finished else EXIT_ORPHANED)
+            return
         if not self._outgoing:
             self._loop.call_soon(self._flush)
         self._outgoing.append(message)
@@ -131,7 +146,18 @@ class Worker:
         self._wire.send_now(encode(outgoing))
 
     def _orphaned(self) -> None:
-        os._exit(EXIT_ORPHANED)
+        if not self._may_outlive or self._serving is None:
+            os._exit(EXIT_ORPHANED)
+        self._is_orphan = True
+        log.error("the process that had taken over has ended: requests in flight are finished, then this one ends too")
+        self._serving.data.drain_as_configured()
+
+    def _rewire(self, sock: socket.socket) -> None:
+        """Continue with another parent."""
+        self._flush()
+        self._wire.close()
+        self._may_outlive = True
+        self._wire = Wire(sock, self._received, self._orphaned, self._failed)
 
     def _received(self, data: memoryview, descriptors: list[int]) -> None:
         given = deque(descriptors)
@@ -180,11 +206,25 @@ class Worker:
         elif isinstance(message, Settle):
             serving.telemetry.settle(message.settings)
         elif isinstance(message, SetLogLevel):
-            serving.app_log.set_level(message.part, message.level)
-        elif isinstance(message, End):
-            self._tasks.start("end", self._end(serving))
+            if serving.telemetry.app_log is not None:
+                serving.telemetry.app_log.set_level(message.part, message.level)
+        elif isinstance(message, Rewire | Join | Retire | End):
+            self._end_or_move(message, given, serving)
         else:
             self._answer(message, serving)
+
+    def _end_or_move(self, message: Rewire | Join | Retire | End, given: deque[int], serving: Serving) -> None:
+        """End, or take a step of the move to a later process of the activator."""
+        if isinstance(message, End):
+            self._tasks.start("end", self._end(serving))
+        elif isinstance(message, Rewire):
+            self._rewire(socket.socket(fileno=given.popleft()))
+        elif isinstance(message, Retire):
+            serving.data.retire()
+        else:
+            for load in serving.data.tables.all_loads():
+                self.send(load)
+            self.send(Begun())
 
     def _answer(self, message: ToWorker, serving: Serving) -> None:
         """Answer a query of the parent."""
@@ -204,7 +244,7 @@ class Worker:
 
     def _begin(self, message: Begin) -> None:
         try:
-            self._serving = Serving(message, self, self._tasks)
+            self._serving = make_serving(message, self, self._tasks)
         except StartError as error:
             log.critical("%s", error)
             self._leave(EXIT_NOT_STARTED)
@@ -244,41 +284,26 @@ class Worker:
 
 
 class Serving:
-    """The parts of a worker that `Begin` makes. Raises StartError if spans cannot be sent as configured."""
+    """The data plane of a worker, with its links, its telemetry and its listening sockets."""
 
-    def __init__(self, begin: Begin, worker: Worker, tasks: TaskGroupOwner) -> None:
-        loop = asyncio.get_running_loop()
-        now = time.monotonic
-        rng = Rng(begin.seed)
-        self.app_log = AppLog(sys.stderr, now, begin.log_level or None, f"worker {begin.place}")
-        self.app_log.install(begin.config.log)
+    def __init__(
+        self,
+        worker: Worker,
+        tasks: TaskGroupOwner,
+        data: DataPlane,
+        peers: Peers,
+        telemetry: Telemetry,
+        server: Server,
+    ) -> None:
+        assert peers.member is not None, "the peers have their member"
         self._worker = worker
         self._tasks = tasks
-        self.data = DataPlane(begin.config, now, worker.send, rng, tasks, begin.place == 0)
-        self.peers = Peers(lambda number: worker.send(Unlinked(number)), self.data.failed)
-        self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later, begin.first_slot)
-        self.peers.member = self._member
-        self.peers.recorder = recorder_from_environment(self._member, now)
-        self.peers.loads = self.data.join(self._member, self.peers.send)
-        self.peers.answers = self.data.answer_links
-        self.peers.quotas = self.data.quotas
-        self._counter: RequestCounter | None = None  # set once Knative's metrics have been on
-        self.telemetry = Telemetry(
-            self.data.proxy,
-            Controllers(now),
-            self.app_log,
-            Rng(rng.below(1 << 30)),
-            now,
-            loop.call_soon,
-            loop.call_later,
-            time.time,
-            time.time_ns,
-            self.data.failed,
-            self._make_counter,
-            shared=True,
-        )
-        self.telemetry.set(begin.config)
-        self._server: Server = self.data.start()
+        self.data = data
+        self.peers = peers
+        self._member = peers.member
+        self.telemetry = telemetry
+        self._server = server
+        self.counter: RequestCounter | None = None  # set once Knative's metrics have been on
         self._listening: dict[int, ListeningSocket] = {}
         self._turn = asyncio.Lock()
         self._reported: dict[int, tuple[int, int]] = {}  # last reported counts of idle revisions, by incarnation
@@ -338,8 +363,8 @@ class Serving:
                 self._worker.send(Statistics(query.query, tuple(part), complete=False))
                 part = []
                 await pause(0.0)
-        if self._counter is not None:
-            await self._report_requests(self._counter)
+        if self.counter is not None:
+            await self._report_requests(self.counter)
         counts = WorkerCounts(
             self.data.statistics(),
             self.telemetry.access_log.lost_total,
@@ -349,10 +374,6 @@ class Serving:
             *self._member.ownership(),
         )
         self._worker.send(Statistics(query.query, tuple(part), complete=True, counts=counts))
-
-    def _make_counter(self) -> RequestCounter:
-        self._counter = RequestCounter(self.data.proxy, self.data.failed)
-        return self._counter
 
     async def _report_requests(self, counter: RequestCounter) -> None:
         counter.requests.forget_others(self.data.tables.throttlers.keys())
@@ -372,3 +393,29 @@ class Serving:
                 if not everything and known.get(incarnation) == counted:
                     continue
             yield self.data.statistics_of(throttler)
+
+
+def make_serving(begin: Begin, worker: Worker, tasks: TaskGroupOwner) -> Serving:
+    """Return what a worker begins with. Raises StartError if spans cannot be sent as configured."""
+    loop = asyncio.get_running_loop()
+    now = time.monotonic
+    rng = Rng(begin.seed)
+    app_log = AppLog(sys.stderr, now, begin.log_level or None, f"worker {begin.place}")
+    app_log.install(begin.config.log)
+    data = DataPlane(begin.config, now, worker.send, rng, tasks, begin.place == 0)
+    peers = make_peers(data, begin.number, begin.first_slot, lambda number: worker.send(Unlinked(number)), now)
+    serving: Serving | None = None
+
+    def make_counter() -> RequestCounter:
+        assert serving is not None, "it serves first"
+        serving.counter = RequestCounter(data.proxy, data.failed)
+        return serving.counter
+
+    telemetry = Telemetry(
+        *(data.proxy, Controllers(now), app_log, Rng(rng.below(1 << 30)), now, loop.call_soon, loop.call_later),
+        *(time.time, time.time_ns, data.failed, make_counter),
+        shared=True,
+    )
+    serving = Serving(worker, tasks, data, peers, telemetry, data.start())
+    telemetry.set(begin.config)
+    return serving

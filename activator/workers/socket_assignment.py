@@ -27,7 +27,7 @@ class SocketAssignment:
 
     def assign(self) -> None:
         """Send each worker that takes part the sockets that it does not have yet, and close those that it must not."""
-        workers = self._lifecycle.taking_part()
+        workers = self._lifecycle.own()
         if not workers or self._lifecycle.is_ending:
             return
         now_s = self._now()

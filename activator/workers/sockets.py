@@ -20,7 +20,7 @@ from activator.config.model.listeners import Listener, address_of_listener
 from activator.data_plane.server.listener import apply_access
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.errors import StartError
-from activator.runtime.sockets import address_of, bind, join_address
+from activator.runtime.sockets import address_of, bind, inherited, join_address
 from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_sockets import SocketAccess, remove_file
 
@@ -131,6 +131,9 @@ class SharedSockets:
         return SharedListener(wanted, self._placed(wanted, self._bind(address, access)), certificate)
 
     def _bind(self, address: str, access: SocketAccess) -> list[socket.socket]:
+        given = inherited(address)
+        if given:
+            return self._for_places(address, given)
         # Sockets that share a port (SO_REUSEPORT) would also share it with another program of the same user. Only a
         # socket that does not share it shows whether the address is free.
         first = bind(address, access=access)
@@ -146,6 +149,25 @@ class SharedSockets:
                 sock.close()
             raise
         return opened
+
+    def _for_places(self, address: str, given: list[socket.socket]) -> list[socket.socket]:
+        """Return one of the inherited sockets for each place. Raises StartError if their numbers differ."""
+        if is_unix(address):
+            for other in given[1:]:
+                other.close()
+            return [given[0], *(given[0].dup() for _ in range(self._places - 1))]
+        if len(given) != self._places:
+            for one in given:
+                one.close()
+            raise StartError(f"`workers` has changed from {len(given)} to {self._places}: restart the activator")
+        return given
+
+    def listening(self) -> dict[str, list[socket.socket]]:
+        """Return the sockets by configured address."""
+        return {
+            address_of_listener(listener.wanted): [one.socket for one in listener.sockets]
+            for listener in self._listeners
+        }
 
     def _placed(self, wanted: str | Listener, sockets: list[socket.socket]) -> list[PlacedSocket]:
         return [PlacedSocket(next(self._numbers), wanted, sock) for sock in sockets]

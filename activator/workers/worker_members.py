@@ -28,7 +28,8 @@ class WorkerMembers:
     def __init__(self, send_all: Callable[[Members], None]) -> None:
         self._send_all = send_all
         self._group: GroupSide | None = None
-        self._epoch = 0  # epoch of the last view, outside of a group
+        self.epoch = 0  # epoch of the last view, outside of a group
+        self.is_held = False  # views wait until the workers of a former process take part
         self._loop = asyncio.get_running_loop()
 
     def join(self, group: GroupSide) -> None:
@@ -62,9 +63,11 @@ class WorkerMembers:
         if self._group is not None:
             self._group.set_data_planes(tuple([_name_of(worker, self._group.replica) for worker in workers]))
             return
-        self._epoch += 1
-        members = tuple([MemberName(worker.member, worker.place) for worker in workers])
-        self._send_all(Members(self._epoch, members))
+        if self.is_held:
+            return
+        self.epoch += 1
+        members = tuple([MemberName(one.member, one.place, drains=one.is_former) for one in workers])
+        self._send_all(Members(self.epoch, members))
 
 
 def _name_of(worker: WorkerProcess, replica: int) -> MemberName:

@@ -32,6 +32,9 @@ class WorkerProcess:
         self.given: set[int] = set()  # numbers of the sockets that it has
         self.snapshot: dict[str, dict[str, Any]] = {}
         self.is_killed = False
+        self.is_former = False  # a former process of the activator started it: it finishes its requests and ends
+        self.is_over = False  # it was asked to end
+        self.joined = asyncio.Event()  # it has reported `Begun`: a former one when it has reported its loads
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[ToWorker] = []
         self._descriptors: list[int] = []
@@ -45,6 +48,10 @@ class WorkerProcess:
             self._loop.call_soon(self._flush)
         self._outgoing.append(message)
         self._descriptors.extend(given)
+
+    def has_unsent(self) -> bool:
+        """Return True if not all messages have been sent."""
+        return bool(self._outgoing) or (self.wire is not None and self.wire.is_open and self.wire.backlog_bytes > 0)
 
     def kill(self) -> None:
         """Send SIGKILL, now or as soon as it is forked."""

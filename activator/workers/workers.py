@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import socket
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
 from activator.config.model.listeners import Listener
 from activator.members.data_planes import GroupDataPlanes
+from activator.members.messages import RevisionLives
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.telemetry.metrics.request_counts import RequestReader
 from activator.workers.messages import WorkerCounts
+
+
+class ReleasedWorker(NamedTuple):
+    """A data plane that continues as a worker of a later process, at the other end of `socket`.
+
+    `number`: as a member; `process`: its PID; `group`: its process group, if the reaper knows it; else 0. The receiver
+    owns `socket` and `pidfd`.
+    """
+
+    number: int
+    process: int
+    group: int
+    socket: socket.socket
+    pidfd: int
+
+
+class Released(NamedTuple):
+    """All data planes of this process. `epoch`: that of their last view."""
+
+    workers: list[ReleasedWorker]
+    epoch: int
 
 
 class ListenerPlan(Protocol):
@@ -44,6 +67,25 @@ class Workers(GroupDataPlanes):
 
     @abstractmethod
     def write_out(self) -> None: ...
+
+    # --- the hand-over to a later process of the activator ---
+
+    @abstractmethod
+    def listening(self) -> dict[str, list[socket.socket]]:
+        """Return the listening sockets by configured address."""
+
+    @property
+    @abstractmethod
+    def last_number(self) -> int:
+        """The highest number of a data plane as a member so far."""
+
+    @abstractmethod
+    def lives(self) -> RevisionLives:
+        """Return the incarnation numbers of the revisions."""
+
+    @abstractmethod
+    async def release(self) -> Released:
+        """Make every data plane a worker of a later process, which gets the returned sockets. Raises OSError."""
 
     # --- configuration ---
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.unit import Unit, Units
 
@@ -24,6 +25,21 @@ class LocalUnits(Units):
 
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         return self._of(revision).make(revision, identity, gpus, on_line)
+
+    def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
+        return self._of(revision).take_over(revision, program, descriptors, on_line)
+
+    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+        return self._processes.describe(programs)
+
+    def use(self, programs: HandedPrograms) -> None:
+        self._processes.use(programs)
+
+    def own(self) -> None:
+        self._processes.own()
+
+    def detach(self) -> None:
+        self._processes.detach()
 
     def claim_of(self, revision: Revision) -> str:
         return self._of(revision).claim_of(revision)

@@ -40,7 +40,7 @@ from activator.runtime.clock import Now
 ASK_MAX_S: Final = 5.0
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
 
-_ALONE: Final = 1  # the number of a single data plane
+ALONE: Final = 1  # the number of a single data plane
 _NOBODY: Final[frozenset[int]] = frozenset()
 
 
@@ -62,7 +62,7 @@ class Quotas:
     def __init__(self, now: Now) -> None:
         self.quotas: dict[str, Quota] = {}  # by key
         self._now = now
-        self._number: int = _ALONE
+        self._number: int = ALONE
         self._view: View | None = None  # None: there is one data plane
         self._others: frozenset[int] = _NOBODY  # members of the view
         self._members: dict[int, _Member] = {}
@@ -172,8 +172,11 @@ class Quotas:
     # --- members ---
 
     def join(self, number: int, send: Callable[[int, QuotaMessage], None]) -> None:
-        """Become one of several data planes, before it has users. `send(member, message)` sends over a link."""
-        assert not self.quotas, "it owns quotas already"
+        """Become one of several data planes. `send(member, message)` sends over a link.
+
+        A data plane that has owned all quotas decides nothing until a view names their owners.
+        """
+        assert number == ALONE or not self.quotas, "its own requests have that number"
         self._number = number
         self._send = send
         self._view = View(0, ())

@@ -218,6 +218,12 @@ class Server:
         if server is not None:  # otherwise a drain has closed it
             server.close()
 
+    def leave(self) -> None:
+        """Stop accepting on all listeners, which others continue to serve."""
+        self._closed = True
+        for listener in self.sockets:
+            self.close(listener, False)
+
     def certificate_expiries(self) -> dict[str, float]:
         """Return when the first certificate of each listener expires, in Unix seconds, by its address."""
         certificates = [(one.address, one.certificate) for one in self._servers if one.certificate is not None]

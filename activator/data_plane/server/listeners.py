@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import NamedTuple
 
-from activator.config.model.listeners import Listener
+from activator.config.model.listeners import Listener, address_of_listener
 from activator.data_plane.server.listener import ListeningSocket, Server, apply_access, open_socket
 from activator.runtime.certificates import CERTIFICATE_CHECK_S
 from activator.runtime.errors import StartError
@@ -53,6 +54,10 @@ class Listeners:
     def addresses(self) -> list[str]:
         """The bound addresses, with the actual number for port 0."""
         return [listener.address for listener in self._wanted]
+
+    def listening(self) -> dict[str, list[socket.socket]]:
+        """Return the sockets by configured address."""
+        return {address_of_listener(one.wanted): [one.socket] for one in self._wanted}
 
     def plan(self, wanted: list[str | Listener]) -> ListenerChange:
         """Open new sockets; call `change` or `discard` before the loop turns. Raises StartError."""

@@ -165,6 +165,11 @@ class RevisionTables:
                 self._changed.add(key)  # its last requests have not been audited
         return loads
 
+    def all_loads(self) -> list[Load]:
+        """Return the loads of all revisions with requests."""
+        now_s = self._now()
+        return [load_of(one, now_s) for one in self.throttlers.values() if one.in_flight() or one.queue.waiting()]
+
     def suspected(self, key: str, identity: str) -> None:
         """Retry a suspected pod after SUSPECT_S, if nothing has decided about it by then.
 

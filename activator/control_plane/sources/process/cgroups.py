@@ -71,6 +71,19 @@ class Cgroups:
         self._own: Path | None = None
         self._is_known = False
 
+    @property
+    def own(self) -> str:
+        """The path of the cgroup below which the others are; empty if there is none."""
+        return "" if self._own is None else str(self._own)
+
+    def use(self, own: str) -> None:
+        """Create cgroups below the one that a former process of the activator has prepared."""
+        self._own, self._is_known = Path(own), True
+
+    def adopted(self, path: str) -> Cgroup:
+        """Return the cgroup of a program that was handed over."""
+        return Cgroup(Path(path), self.EVENTS)
+
     def limited(self, limit: int) -> Cgroup | None:
         """Create a cgroup with this limit; None: use setrlimit. May be called from any thread."""
         with self._lock:

@@ -21,6 +21,8 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from activator.config.file import readiness_probe
 from activator.config.model.revision import Revision
 from activator.config.programs import socket_of
@@ -28,6 +30,7 @@ from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
+from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
@@ -48,8 +51,8 @@ from activator.control_plane.sources.process.readiness import (
     until_set,
 )
 from activator.control_plane.sources.process.reaping import Reaping
-from activator.control_plane.sources.process.spawned import Spawned
-from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
+from activator.control_plane.sources.process.spawned import OutputPipe, RunningProcess, TakenOver
+from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units, UnitState
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
@@ -61,6 +64,7 @@ log = logging.getLogger("activator.process")
 
 OTHER_PORT_INITIAL_S: Final = 1.0  # from a start to the first check for another port; doubles
 OTHER_PORT_MAX_S: Final = 60.0  # between two such checks
+_STREAMS: Final = ("stderr", "stdout")  # the order of their descriptors in a hand-over
 _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
 
 
@@ -73,6 +77,7 @@ class ChildProcesses(Units):
         self.reaping = reaping
         self.places = Places(reaping)
         self.cgroups = Cgroups()
+        self.owns_handed = False  # programs that were handed over may be ended
         self._made = 0
 
     def known(self, revision: Revision) -> None:
@@ -83,6 +88,28 @@ class ChildProcesses(Units):
         self._made += 1
         place = self.places.take(revision.process, self._made)
         return None if place is None else ChildProcess(self, revision, identity, place, gpus, on_line)
+
+    def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
+        assert revision.process is not None
+        place = self.places.occupied(program.port, program.path, program.is_chosen)
+        child = ChildProcess(self, revision, program.identity, place, program.gpus, on_line)
+        child.handed = (program, descriptors)
+        return child
+
+    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+        return replace(programs, made=self._made, folder=self.places.folder, cgroup=self.cgroups.own)
+
+    def use(self, programs: HandedPrograms) -> None:
+        self._made = programs.made
+        self.places.use(programs.folder)
+        if programs.cgroup:
+            self.cgroups.use(programs.cgroup)
+
+    def own(self) -> None:
+        self.owns_handed = True
+
+    def detach(self) -> None:
+        self.places.hand_over()
 
     def claim_of(self, revision: Revision) -> str:
         ports = None if revision.process is None else revision.process.ports()
@@ -133,7 +160,8 @@ class ChildProcess(Unit):
         self._gpus = gpus
         self._cgroup: Cgroup | None = None  # the cgroup limits its memory
         self._launch: Launch | None = None  # how it was started
-        self._child: Spawned | None = None
+        self.handed: tuple[HandedProgram, list[int]] | None = None  # it runs already: with its descriptors
+        self._child: RunningProcess | None = None
         self._tree: ProcessTree | None = None
         self._was_ready = False
         self._elsewhere = ""  # the other port that the program listens on, for the cause
@@ -142,6 +170,9 @@ class ChildProcess(Unit):
     # --- start ---
 
     async def start(self, stop_asked: asyncio.Event) -> None:
+        if self.handed is not None:
+            await self._continue(*self.handed)
+            return
         settings, place, reaping = self._settings, self._place, self._owner.reaping
         await self._check_place()
         if settings.memory:
@@ -155,13 +186,35 @@ class ChildProcess(Unit):
             raise NotStartedError(f"{place.path}: {error}") from None
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
-        self._child = child
-        self._tree = ProcessTree(child.pid, mark_of(reaping.mark, self.identity))
         reaping.born(child.pid)
         log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
+        self._watch(child)
+
+    def _watch(self, child: RunningProcess) -> None:
+        self._child = child
+        self._tree = ProcessTree(child.pid, mark_of(self._owner.reaping.mark, self.identity))
         self._readers = [
             self._owner.tasks.start("output", self._read_output(pipe.name, pipe.reader)) for pipe in child.pipes
         ]
+
+    async def _continue(self, program: HandedProgram, descriptors: list[int]) -> None:
+        """Take over the running program."""
+        pidfd, *readings = descriptors
+        pipes = [OutputPipe(name, reading) for name, reading in zip(_STREAMS, readings, strict=True)]
+        child = TakenOver(program.pid, pidfd, pipes)
+        self._owner.reaping.handed_over(program.pid)
+        self.output.restore(program.lines, program.unfinished)
+        self.address, self._was_ready = program.address, program.is_ready
+        if program.cgroup:
+            self._cgroup = self._owner.cgroups.adopted(program.cgroup)
+        mark = self._owner.reaping.mark
+        try:
+            self._launch = Launch(self._settings, self._place, mark, self.identity, self._gpus, self._cgroup)
+        except ConfigError as error:
+            log.warning("%s runs, but could not be started again: %s", self.identity, error.problems[0])
+        for pipe in pipes:
+            await pipe.connect(None)
+        self._watch(child)
 
     async def _check_place(self) -> None:
         """Raise NotStartedError if the program cannot listen on its address."""
@@ -197,6 +250,8 @@ class ChildProcess(Unit):
     # --- while it runs ---
 
     async def ready(self, timeout_s: float) -> str:
+        if self._was_ready:  # when it was handed over
+            return ""
         readiness, now = self._settings.readiness, self._owner.now
         interval_s = float(readiness.interval)
         if readiness.log:
@@ -280,7 +335,9 @@ class ChildProcess(Unit):
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
             return f"the program was killed because it used more memory than `memory: {limit}` allows"
-        cause = cause_of(self.exit_code or 0, self.output.lines())
+        if self.exit_code is None:
+            return "the program has ended; an earlier process of the activator had started it and has its exit code"
+        cause = cause_of(self.exit_code, self.output.lines())
         if self.exit_code == 0 and self._tree is not None:
             await self._tree.until_empty(_LAST_OUTPUT_S, self._owner.now)
             await self._tree.claim_hidden(self._owner.reaping.groups - {self._tree.group})
@@ -296,7 +353,8 @@ class ChildProcess(Unit):
         return None if self._child is None else self._child.returncode
 
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
-        assert self._launch is not None
+        if self._launch is None:  # it was handed over, and could not be started again
+            return None
         try:
             child = self._launch.start_beside(command)
         except OSError as error:
@@ -321,9 +379,9 @@ class ChildProcess(Unit):
 
     async def stop(self) -> None:
         stop = self._settings.stop
-        if self._launch is None or self._tree is None:
+        if self._tree is None:
             return
-        if stop.command:
+        if stop.command and self._launch is not None:
             code = await self.run_beside(stop.command, self.grace_s)
             if code == 0:
                 return
@@ -332,7 +390,7 @@ class ChildProcess(Unit):
                 "%s: %s (`stop.command`) %s: the program gets %s", self.identity, stop.command[0], how, stop.signal
             )
         await self._tree.signal(signal.Signals[stop.signal])
-        if stop.command:
+        if stop.command and self._launch is not None:
             await self.emptied(self.grace_s)
 
     async def end_rest(self) -> None:
@@ -347,6 +405,9 @@ class ChildProcess(Unit):
             await self._tree.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
+        if self.handed is not None and not self._owner.owns_handed:
+            self.detach()  # the former process of the activator keeps it
+            return
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()
         await self._rest_of_output()
@@ -369,6 +430,37 @@ class ChildProcess(Unit):
 
     def disown(self) -> None:
         pass
+
+    # --- the hand-over to another process of the activator ---
+
+    def unsettled(self) -> str:
+        return "" if self._child is not None else f"{self.identity} is about to start"
+
+    def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
+        child, place = self._child, self._place
+        assert child is not None, "it is settled"
+        pipes = {pipe.name: pipe for pipe in child.pipes}
+        descriptors = [os.pidfd_open(child.pid), *(pipes[name].hold() for name in _STREAMS)]
+        program = HandedProgram(
+            *(self.identity, child.pid, self.address, place.port, place.path, place.is_chosen, *state),
+            "" if self._cgroup is None else str(self._cgroup.path),
+            self.output.finished_lines(),
+            self.output.unfinished(),
+        )
+        return program, descriptors
+
+    def resume(self) -> None:
+        if self._child is not None:
+            for pipe in self._child.pipes:
+                pipe.resume()
+
+    def detach(self) -> None:
+        for reader in self._readers:
+            reader.cancel()
+        if self._child is not None:
+            self._child.close()
+        self._readers, self._child, self._tree, self._cgroup, self._launch = [], None, None, None, None
+        self._place = Place()
 
     async def _rest_of_output(self) -> None:
         if self._readers:

@@ -10,8 +10,9 @@ from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.config.specs import is_once, resolve_program
 from activator.control_plane.groups.group import ProgramCounts
-from activator.control_plane.sources.process.program_log import ProgramLog
-from activator.control_plane.sources.process.unit import Unit
+from activator.control_plane.sources.process.handed import HandedFleet, HandedLine, HandedProgram
+from activator.control_plane.sources.process.program_log import HistoryLine, ProgramLog
+from activator.control_plane.sources.process.unit import Unit, UnitState
 from activator.messages import ObservedPod, PodStatus
 
 
@@ -38,6 +39,7 @@ class LocalProcess:
         self.is_once = False  # it ends by itself after one request
         self.taken = asyncio.Event()  # `is_once`: its one request has been sent to it
         self.failed_for = ""  # `is_once`: the reason for which its one request has failed
+        self.was_ready = False  # it was handed over in this state
         self.is_shown = False  # it has been reported as a pod
         self.ready = False
         self.busy = False  # it reports background work
@@ -51,6 +53,20 @@ class LocalProcess:
         self.sleep_asked = asyncio.Event()
         self.wake_asked = asyncio.Event()
         self.started_s = 0.0
+
+    def unsettled(self) -> str:
+        """Return why it cannot be handed over to another process of the activator now; empty if it can."""
+        if self.stopping:
+            return f"{self.identity} is being stopped"
+        if self.rest in {Rest.FALLING_ASLEEP, Rest.WAKING}:
+            return f"{self.identity} is being put to sleep or woken"
+        if self.taken.is_set():
+            return f"{self.identity} is at work on its only request"
+        return self.unit.unsettled()
+
+    def state(self) -> UnitState:
+        """Return its state for the hand-over."""
+        return UnitState(self.gpus, self.started_s, self.ready, self.rest is Rest.ASLEEP)
 
     @property
     def status(self) -> PodStatus:
@@ -78,6 +94,21 @@ class Fleet:
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty if it can, or may be tried
         self.not_before_s = 0.0  # the end of the crash backoff
+
+    def handed(self, programs: tuple[HandedProgram, ...]) -> HandedFleet:
+        """Return the fleet with these programs for another process of the activator."""
+        history = tuple([HandedLine(*line) for line in self.log.history.kept()])
+        return HandedFleet(
+            *(self.key, programs, self.crashes, self.failure, self.not_before_s, self.start_s, self.wake_s, history)
+        )
+
+    def restore(self, handed: HandedFleet) -> None:
+        """Continue with what a former process of the activator knew of its starts, and with its output."""
+        self.crashes, self.failure, self.not_before_s = handed.crashes, handed.failure, handed.not_before_s
+        self.start_s, self.wake_s = handed.start_s, handed.wake_s
+        self.log.history.restore(
+            HistoryLine(line.number, line.at_s, line.process, line.stream, line.text) for line in handed.history
+        )
 
     def is_once(self) -> bool:
         """Return True if its programs end by themselves after one request."""

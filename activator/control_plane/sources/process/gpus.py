@@ -32,6 +32,10 @@ class GpuPool:
             self._holders[gpu] = holder
         return taken
 
+    def taken(self, gpus: Sequence[str], holder: str) -> None:
+        """Register the GPUs of a program that was handed over."""
+        self._holders.update(dict.fromkeys(gpus, holder))
+
     def give_back(self, holder: str) -> bool:
         """Release the GPUs of a holder that has ended; True if it had any."""
         had = [gpu for gpu, one in self._holders.items() if one == holder]

@@ -83,7 +83,8 @@ class Lifetime:
             if error.for_good:
                 self._keeper.failed_for_good(self._fleet)
             return error.cause
-        self._process.started_s = self._now()
+        if not self._process.started_s:  # else it was handed over
+            self._process.started_s = self._now()
         self._keeper.has_started(self._fleet, self._process)
         return await self._watch()
 
@@ -91,8 +92,7 @@ class Lifetime:
         fleet, process, unit = self._fleet, self._process, self._unit
         exited: asyncio.Task[None] = self._tasks.start("exit", unit.exited())
         asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
-        timeout_s = float(fleet.revision.timeouts.startup)
-        ready: asyncio.Task[str] = self._tasks.start("readiness", unit.ready(timeout_s))
+        ready: asyncio.Task[str] = self._tasks.start("readiness", self._ready())
         try:
             await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
             # `asked` is done some turns of the loop after its event; `stopping` is set at once.
@@ -100,8 +100,10 @@ class Lifetime:
                 if cause := ready.result():
                     self._keeper.failed_for_good(fleet)  # requests have waited for as long as configured
                     return cause
-                fleet.start_s = self._now() - process.started_s
-                self._keeper.became_ready(fleet, process)
+                if not process.was_ready and process.rest is Rest.AWAKE:
+                    fleet.start_s = self._now() - process.started_s
+                if process.rest is Rest.AWAKE:
+                    self._keeper.became_ready(fleet, process)
                 if process.is_once:
                     await self._serve_once(exited, asked)
                 elif cause := await self._run_and_rest(exited, asked):
@@ -123,6 +125,13 @@ class Lifetime:
             await unit.end()
             await exited
 
+    async def _ready(self) -> str:
+        """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
+        if self._process.rest is Rest.ASLEEP:
+            return ""
+        timeout_s = float(self._fleet.revision.timeouts.startup)
+        return await self._unit.ready(max(timeout_s - (self._now() - self._process.started_s), 0.0))
+
     async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
         """Wait from ready until it has had its request and has exited, or is to be stopped."""
         process = self._process
@@ -141,15 +150,16 @@ class Lifetime:
         """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
         fleet, process = self._fleet, self._process
         while True:
-            if not await _first_of(process.sleep_asked, exited, asked):
-                return ""
-            process.sleep_asked.clear()
-            problem = await self._fall_asleep(exited, asked)
-            if problem:
-                log.warning("%s could not be put to sleep, and is stopped: %s", process.identity, problem)
-                self._keeper.stop(process)
-            if exited.done() or process.stopping:
-                return ""
+            if process.rest is not Rest.ASLEEP:  # else it was handed over
+                if not await _first_of(process.sleep_asked, exited, asked):
+                    return ""
+                process.sleep_asked.clear()
+                problem = await self._fall_asleep(exited, asked)
+                if problem:
+                    log.warning("%s could not be put to sleep, and is stopped: %s", process.identity, problem)
+                    self._keeper.stop(process)
+                if exited.done() or process.stopping:
+                    return ""
             limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
             if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
                 if not exited.done():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from activator.runtime.clock import Now
@@ -56,11 +56,24 @@ class Output:
         self._open[stream] = rest[whole:]
         return len(ended)
 
+    def unfinished(self) -> dict[str, bytes]:
+        """Return the begun line of each stream."""
+        return dict(self._open)
+
+    def restore(self, lines: Iterable[str], unfinished: Mapping[str, bytes]) -> None:
+        """Take over the last lines, and the begun ones, of a program that was handed over."""
+        self._kept.extend(lines)
+        self._open.update(unfinished)
+
     def end(self, stream: str) -> None:
         """Complete the last line of a stream that has ended."""
         rest = self._open.pop(stream, b"")
         self._line(stream, rest)
         self._long.discard(stream)
+
+    def finished_lines(self) -> tuple[str, ...]:
+        """Return the last lines without the unfinished ones."""
+        return tuple(self._kept)
 
     def lines(self) -> list[str]:
         """Return the last lines that are not empty, including unfinished ones."""

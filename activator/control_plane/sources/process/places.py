@@ -130,6 +130,25 @@ class Places:
             return Place(ports[0], is_chosen=True)
         return self._out_of(ports)
 
+    def hand_over(self) -> None:
+        """Leave the common folder to the next process of the activator."""
+        self._folder = ""
+
+    @property
+    def folder(self) -> str:
+        """The common folder of the Unix sockets; empty if there is none."""
+        return self._folder
+
+    def use(self, folder: str) -> None:
+        """Use the common folder of a former process of the activator."""
+        self._folder = folder
+
+    def occupied(self, port: int, path: str, is_chosen: bool) -> Place:
+        """Return the address of a program that was handed over, and has it already."""
+        if port:
+            self._used.add(port)
+        return Place(port, path, is_chosen)
+
     def give_back(self, place: Place) -> None:
         if not place.taken:  # those are other programs' ports, or another process's by now
             self._used.discard(place.port)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import deque
+from collections.abc import Iterable
 from logging.handlers import RotatingFileHandler
 from queue import SimpleQueue
 from threading import Thread
@@ -84,6 +85,16 @@ class History:
         self._bytes += len(text)
         while len(self._lines) > HISTORY_LINES_MAX or self._bytes > HISTORY_BYTES_MAX:
             self._bytes -= len(self._lines.popleft().text)
+
+    def restore(self, lines: Iterable[HistoryLine]) -> None:
+        """Begin with the lines that a former process of the activator has kept."""
+        for line in lines:
+            self._next = line.number
+            self.add(line.at_s, line.process, line.stream, line.text)
+
+    def kept(self) -> tuple[HistoryLine, ...]:
+        """Return all lines."""
+        return tuple(self._lines)
 
     def after(self, number: int) -> tuple[list[HistoryLine], int]:
         """Return the lines with a greater number, and how many of those are no longer kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import subprocess
 import sys
@@ -15,8 +16,10 @@ class Reaping:
     """The pipe to the reaper. When it closes, because of `close` or of a crash, the reaper kills every listed group."""
 
     def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
-        self._reaper = reaper
+        self._reaper = reaper  # None: it was started by a former process of the activator, or there is none
+        self._pipe = None if reaper is None else reaper.stdin
         self.mark = mark
+        self.is_shared = False  # a later process of the activator has the pipe, too
         self.groups: set[int] = set()  # process groups, and sessions, that our programs lead
 
     @classmethod
@@ -32,9 +35,25 @@ class Reaping:
         )
         return cls(reaper, mark)
 
+    @classmethod
+    def continued(cls, descriptor: int, mark: str) -> Reaping:
+        """Share the reaper of a former process of the activator by the writing end of its pipe."""
+        reaping = cls(None, mark)
+        reaping._pipe = os.fdopen(descriptor, "w")
+        return reaping
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the pipe; -1 without a reaper."""
+        return -1 if self._pipe is None else self._pipe.fileno()
+
     def born(self, group: int) -> None:
         self.groups.add(group)
         self._report(f"+{group}\n")
+
+    def handed_over(self, group: int) -> None:
+        """Register a group of a former process of the activator, which the reaper knows."""
+        self.groups.add(group)
 
     def exited(self, group: int) -> None:
         self.groups.discard(group)
@@ -49,17 +68,22 @@ class Reaping:
         self._report(f"+{path}\n")
 
     def close(self) -> None:
-        """Make the reaper kill all groups that are still listed, and wait until it has ended."""
-        if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()
-            self._reaper.wait()
+        """Make the reaper kill all groups that are still listed, and wait until it has ended.
+
+        If another process of the activator has the pipe, too, the reaper continues until that one closes it.
+        """
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+            if self._reaper is not None and not self.is_shared:
+                self._reaper.wait()
 
     def _report(self, line: str) -> None:
-        if self._reaper is None or self._reaper.stdin is None:
+        if self._pipe is None:
             return
         try:
-            self._reaper.stdin.write(line)
-            self._reaper.stdin.flush()
+            self._pipe.write(line)
+            self._pipe.flush()
         except OSError as error:
             log.error("the reaper exited (%s): local programs may survive if the activator is killed", error)
-            self._reaper = None
+            self._pipe = self._reaper = None

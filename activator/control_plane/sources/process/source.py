@@ -81,7 +81,10 @@ class ProcessSource(Source):
                 self.drop_revision(key)
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
-            self.autoscaler.set_revision(key, process_rule(revision))
+            running = self.supervisor.running(key)  # of a new revision: they were handed over
+            if running and self.autoscaler.shown(key) is None:
+                self.groups.wanted(key, running)  # the autoscaler reports changes of this number only
+            self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)
             self._set_watches(key, revision)
 
     def _set_watches(self, key: str, revision: Revision) -> None:

@@ -23,14 +23,16 @@ from typing import Final, Protocol
 from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.config.model.sleep import Sleep
 from activator.config.programs import log_file_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.gpus import GpuPool
+from activator.control_plane.sources.process.handed import HandedPrograms, Received
 from activator.control_plane.sources.process.lifetime import Keeper, Lifetime
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
-from activator.control_plane.sources.process.unit import Units
+from activator.control_plane.sources.process.unit import Unit, Units
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.backoff import grown_s
@@ -90,6 +92,8 @@ class ProcessSupervisor(Keeper):
         self._leaving: dict[str, LocalProcess] = {}  # processes of revisions that were dropped
         self._born = 0
         self._closed = False
+        self.is_held = False  # no program is started or stopped, because they are being handed over
+        self._received: Received | None = None  # programs that a former process of the activator has handed over
         self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started, and when it was ready
 
@@ -103,6 +107,8 @@ class ProcessSupervisor(Keeper):
         fleet = self._fleets.get(key)
         if fleet is None:
             fleet = self._fleets[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
+            if self._received is not None:
+                self._take_over(fleet, self._received)
         else:
             is_other = fleet.revision != revision
             fleet.revision = revision
@@ -174,6 +180,11 @@ class ProcessSupervisor(Keeper):
         processes.extend(one for one in self._leaving.values() if one.key == key)
         may_start = fleet is not None and self._now() >= fleet.not_before_s
         return counts_of(processes, fleet, group, may_start)
+
+    def running(self, key: str) -> int:
+        """Return how many processes of the revision start or run."""
+        fleet = self._fleets.get(key)
+        return 0 if fleet is None else len(fleet.running())
 
     def has(self, key: str) -> bool:
         """Return True if the revision has a process, in any state."""
@@ -249,11 +260,106 @@ class ProcessSupervisor(Keeper):
             for key, fleet in self._fleets.items()
         }
 
+    # --- the hand-over to another process of the activator ---
+
+    def hold(self) -> None:
+        """Start and stop nothing until `release`."""
+        self.is_held = True
+
+    def keys_with_programs(self) -> list[str]:
+        """Return the revisions that have processes."""
+        return [key for key, fleet in self._fleets.items() if fleet.processes]
+
+    def continues(self) -> bool:
+        """Return True if all programs that were handed over as ready are pods again."""
+        processes = [one for fleet in self._fleets.values() for one in fleet.processes.values()]
+        return all(one.ready or not one.was_ready or one.rest is not Rest.AWAKE for one in processes)
+
+    def own(self) -> None:
+        """Own the programs that were handed over: until then nothing here ends them."""
+        self._units.own()
+
+    def release(self) -> None:
+        """Continue after `hold`."""
+        self.is_held = False
+        for fleet in list(self._fleets.values()):
+            for process in fleet.processes.values():
+                process.unit.resume()
+            self._reconcile(fleet)
+
+    def unsettled(self) -> str:
+        """Return why the programs cannot be handed over now; empty if they can."""
+        for process in self._leaving.values():
+            return f"{process.identity}, of a revision that was removed, has not ended yet"
+        return next(
+            (why for fleet in self._fleets.values() for one in fleet.processes.values() if (why := one.unsettled())), ""
+        )
+
+    def hand_over(self) -> tuple[HandedPrograms, list[int]]:
+        """Return all programs, with their descriptors, for another process of the activator. Raises OSError.
+
+        They must be settled, and starts held.
+        """
+        descriptors: list[int] = []
+        fleets = []
+        try:
+            for fleet in self._fleets.values():
+                programs = []
+                for one in fleet.processes.values():
+                    program, found = one.unit.hand_over(one.state())
+                    programs.append(program)
+                    descriptors.extend(found)
+                fleets.append(fleet.handed(tuple(programs)))
+        except OSError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return self._units.describe(HandedPrograms(tuple(fleets), self._born)), descriptors
+
+    def detach(self) -> None:
+        """Leave all programs to the process that has taken them."""
+        self._closed = True
+        for fleet in self._fleets.values():
+            for process in fleet.processes.values():
+                process.unit.detach()
+        self._units.detach()
+
+    def take_over(self, received: Received) -> None:
+        """Continue the programs of a former process of the activator when their revisions are set."""
+        self._received = received
+        self._born = received.programs.born
+        self._units.use(received.programs)
+
+    def _take_over(self, fleet: Fleet, received: Received) -> None:
+        handed = received.fleets.pop(fleet.key, None)
+        if handed is None:
+            return
+        fleet.restore(handed)
+        settings = fleet.revision.program
+        assert settings is not None
+        for program in handed.programs:
+            identity = program.identity
+            unit = self._units.take_over(
+                *(fleet.revision, program, received.take(identity), partial(fleet.log.line, identity))
+            )
+            self.gpus.taken(program.gpus, identity)
+            process = self._new_process(fleet, identity, unit, settings.sleep, program.gpus)
+            process.started_s, process.was_ready = program.started_s, program.is_ready
+            if program.is_asleep:
+                process.rest = Rest.ASLEEP
+            else:
+                self._show(process)
+            self._tasks.start(f"process {identity}", self._live(fleet, process))
+        if fleet.failure:
+            self._submit(RevisionFailed(fleet.key, fleet.failure, fleet.not_before_s))
+        if fleet.not_before_s > self._now():
+            self._tasks.start("restart", self._after_backoff(fleet))
+
     # --- reconciling ---
 
     def _reconcile(self, fleet: Fleet) -> None:
         """Start or stop processes; nothing is started for a dropped revision, or while everything is being stopped."""
-        if self._closed or self._fleets.get(fleet.key) is not fleet:
+        if self._closed or self.is_held or self._fleets.get(fleet.key) is not fleet:
             return
         try:
             self._move_towards(fleet)
@@ -307,7 +413,6 @@ class ProcessSupervisor(Keeper):
     def _start(self, fleet: Fleet) -> bool:
         """Start one more; False if it has to wait for a GPU or a port, whose release reconciles again."""
         self._born += 1
-        drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
         settings = fleet.revision.program
         assert settings is not None
         identity = f"{fleet.key}#{self._born}"
@@ -322,14 +427,20 @@ class ProcessSupervisor(Keeper):
         if unit is None:
             self.gpus.give_back(identity)
             return False
-        process = LocalProcess(fleet.key, identity, unit, drain_s, settings.sleep)
-        process.is_once = fleet.is_once()
-        process.home, process.gpus = fleet.home, gpus
-        process.revision = fleet.revision
-        fleet.processes[process.identity] = process
+        process = self._new_process(fleet, identity, unit, settings.sleep, gpus)
         self._show(process)
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
         return True
+
+    def _new_process(
+        self, fleet: Fleet, identity: str, unit: Unit, sleep: Sleep | None, gpus: tuple[str, ...]
+    ) -> LocalProcess:
+        drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
+        process = fleet.processes[identity] = LocalProcess(fleet.key, identity, unit, drain_s, sleep)
+        process.is_once = fleet.is_once()
+        process.home, process.gpus = fleet.home, gpus
+        process.revision = fleet.revision
+        return process
 
     def _show(self, process: LocalProcess) -> None:
         seen = process.seen(SOURCE)

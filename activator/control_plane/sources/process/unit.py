@@ -14,9 +14,20 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine, Output
+
+
+class UnitState(NamedTuple):
+    """What the supervisor knows of a program that is handed over."""
+
+    gpus: tuple[str, ...]
+    started_s: float
+    is_ready: bool
+    is_asleep: bool
 
 
 class NotStartedError(Exception):
@@ -96,6 +107,25 @@ class Unit(ABC):
     def disown(self) -> None:
         """Stop managing an existing container, which the activator then does not stop; no effect on other units."""
 
+    def unsettled(self) -> str:
+        """Return why it cannot be handed over to another process of the activator now; empty if it can."""
+        return ""
+
+    @abstractmethod
+    def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
+        """Return it for another process of the activator, with descriptors (`handed.py`). Raises OSError.
+
+        Its output is not read until `resume`.
+        """
+
+    @abstractmethod
+    def resume(self) -> None:
+        """Continue after `hand_over`: the other process did not take it."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Leave it to the process that has taken it: nothing is done to it any more, whatever is called."""
+
     def was_stopped(self) -> bool:
         """Return True if another program has stopped it properly, so that its end is not a failure."""
         return False
@@ -111,6 +141,26 @@ class Units(ABC):
     @abstractmethod
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         """Create a unit for one more run of the program, not started yet; None if another has to end first."""
+
+    @abstractmethod
+    def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
+        """Create the unit of a program that a former process of the activator hands over; `start` continues it."""
+
+    @abstractmethod
+    def describe(self, programs: HandedPrograms) -> HandedPrograms:
+        """Add what all programs share to what is handed over."""
+
+    @abstractmethod
+    def use(self, programs: HandedPrograms) -> None:
+        """Continue with what all programs share, before any is created."""
+
+    @abstractmethod
+    def own(self) -> None:
+        """Own the programs that were handed over: until then nothing here ends them."""
+
+    @abstractmethod
+    def detach(self) -> None:
+        """Leave what all programs share to the process that has taken them."""
 
     @abstractmethod
     def claim_of(self, revision: Revision) -> str:

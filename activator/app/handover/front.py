@@ -1,0 +1,86 @@
+"""The first process of a chain of upgrades, once its requests have ended: it stays for whoever has started it.
+
+A shell, a container or a supervisor other than systemd knows one process. It forwards signals to the process that
+serves, waits for orphans, and ends with the exit code of that process. It runs as a program of its own that imports
+only the standard library: `front.py DESCRIPTOR PROCESS`. From the descriptor it reads lines, each with the PID of the
+process that serves from then on.
+"""
+
+import os
+import select
+import signal
+import socket
+import sys
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
+UNKNOWN = 1  # the exit code if only another process knows that of the serving one
+READ_BYTES = 4_096
+
+
+def main() -> int:
+    descriptor, process = int(sys.argv[1]), int(sys.argv[2])
+    waking, wakeup = socket.socketpair()
+    wakeup.setblocking(False)
+    signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
+    for one in (*FORWARDED, signal.SIGCHLD):
+        signal.signal(one, lambda number, frame: None)
+    rest = b""
+    while True:
+        pidfd = opened(process)
+        if pidfd < 0:
+            return ended(process)
+        readable = select.select([pidfd, descriptor, waking.fileno()], [], [])[0]
+        os.close(pidfd)
+        if descriptor in readable:
+            *lines, rest = (rest + os.read(descriptor, READ_BYTES)).split(b"\n")
+            if lines:
+                process = int(lines[-1])
+                continue
+        if waking.fileno() in readable:
+            for number in waking.recv(READ_BYTES):
+                if number in FORWARDED:
+                    forward(process, number)
+            reap_all_but(process)
+        if pidfd in readable:
+            return ended(process)
+
+
+def opened(process: int) -> int:
+    """Return a pidfd of the process; -1 if it has ended and was waited for."""
+    try:
+        return os.pidfd_open(process)
+    except ProcessLookupError:
+        return -1
+
+
+def forward(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        pass  # it has just ended
+
+
+def ended(process: int) -> int:
+    """Return the exit code of a process that has ended; 128 and the number of a signal, as shells do."""
+    try:
+        _, status = os.waitpid(process, 0)
+    except ChildProcessError:
+        return UNKNOWN
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def reap_all_but(process: int) -> None:
+    """Wait for the children that have ended, and leave the serving process to `ended`."""
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if found is None or found.si_pid == process:
+            return
+        os.waitpid(found.si_pid, os.WNOHANG)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,201 @@
+"""The old process of an upgrade: it starts the new one, and hands everything over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import activator
+from activator.app.handover.messages import (
+    PROTOCOL,
+    Adopted,
+    Commit,
+    GoneError,
+    HandoverMessage,
+    Link,
+    Offer,
+    Prepared,
+    Refused,
+    ReleasedName,
+    State,
+)
+from activator.app.handover.taking import VARIABLE
+from activator.config.model.file import Config
+from activator.control_plane.plane import ControlPlane
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.runtime.clock import Now
+from activator.runtime.service_manager import ServiceManager
+from activator.runtime.tasks import pause
+from activator.runtime.unix_sockets import leave_files, made_paths
+from activator.runtime.wire import pair
+from activator.workers.workers import Released, Workers
+
+PREPARE_S: Final = 60.0  # for the new process to start, read its configuration and load what it needs
+SETTLE_S: Final = 10.0  # for programs that are being stopped, put to sleep or woken
+ADOPT_S: Final = 30.0  # for the new process to build its model
+SERVE_S: Final = 30.0  # for the new process to accept connections
+SETTLE_STEP_S: Final = 0.02
+
+log = logging.getLogger("activator")
+
+
+class UpgradeError(Exception):
+    """The reason for which this process continues."""
+
+
+class Successor:
+    """The new process. `version` is known once it is prepared."""
+
+    def __init__(self, process: subprocess.Popen[bytes], link: Link) -> None:
+        self.process = process
+        self.link = link
+        self.version = ""
+
+    async def receive(self, timeout_s: float) -> HandoverMessage:
+        """Return its next message. Raises UpgradeError."""
+        try:
+            message, _ = await self.link.receive(timeout_s)
+        except GoneError as error:
+            await asyncio.sleep(0)
+            code = self.process.poll()
+            how = str(error) if code is None else f"it ended with exit code {code}; see its log above"
+            raise UpgradeError(f"the new process did not take over: {how}") from None
+        if isinstance(message, Refused):
+            raise UpgradeError(message.problem)
+        return message
+
+
+class Giving:
+    """The hand-over from this process.
+
+    `moved(process)` is called in the turn in which its data planes leave it. `close_state` closes files that one
+    process uses at a time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        control: ControlPlane,
+        workers: Workers,
+        reaping: Reaping,
+        manager: ServiceManager,
+        now: Now,
+        moved: Callable[[int], None],
+        close_state: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._config = config
+        self._control = control
+        self._supervisor = control.processes.supervisor
+        self._workers = workers
+        self._reaping = reaping
+        self._manager = manager
+        self._now = now
+        self._moved = moved
+        self._close_state = close_state
+
+    async def run(self, more: dict[str, list[socket.socket]], front: int) -> Successor:
+        """Hand everything over, and return the new process, which serves. Raises UpgradeError: this one continues.
+
+        `more`: sockets beside those of the data planes, by configured address. `front`: the pipe to the front, or -1.
+        """
+        problem = self._unsupported()
+        if problem:
+            raise UpgradeError(problem)
+        successor = self._start(front)
+        try:
+            await self._offer(successor, more)
+            await self._state(successor)
+            released = await self._workers.release()
+        except BaseException:
+            successor.process.kill()
+            successor.link.close()
+            self._supervisor.release()
+            raise
+        await self._commit(successor, released)
+        successor.link.close()
+        return successor
+
+    def _unsupported(self) -> str:
+        config = self._config
+        if config.members.listen:
+            return "`members` is set: restart the replicas one after the other, which loses no request"
+        if config.kubernetes is not None:
+            return "in a cluster, replicas are replaced by its own means"
+        if config.push.listen:
+            return "`push` is set: restart the activator"
+        return ""
+
+    def _start(self, front: int) -> Successor:
+        own, others = pair()
+        reaper = self._reaping.descriptor
+        passed = [one for one in (others.fileno(), reaper, front) if one >= 0]
+        variable = f"{others.fileno()}:{reaper}:{front}:{self._reaping.mark}"
+        process = subprocess.Popen(
+            [sys.executable, *sys.orig_argv[1:]],
+            env={**os.environ, **self._manager.environment(), VARIABLE: variable},
+            pass_fds=passed,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # signals of a terminal are forwarded by the front
+        )
+        others.close()
+        log.info("upgrade: started the new process %d", process.pid)
+        return Successor(process, Link(own))
+
+    async def _offer(self, successor: Successor, more: dict[str, list[socket.socket]]) -> None:
+        given = {**self._workers.listening(), **more}
+        descriptors = [os.dup(sock.fileno()) for found in given.values() for sock in found]
+        counts = tuple([(address, len(found)) for address, found in given.items()])
+        successor.link.send(Offer(PROTOCOL, activator.__version__, counts, self._workers.last_number), descriptors)
+        prepared = await successor.receive(PREPARE_S)
+        if not isinstance(prepared, Prepared):
+            raise UpgradeError(f"the new process sent {type(prepared).__name__} out of order")
+        successor.version = prepared.version
+        missing = [key for key in self._supervisor.keys_with_programs() if key not in prepared.keys]
+        if missing:
+            raise UpgradeError(
+                f"{missing[0]} has running programs, and no `process` in the file any more: reload first"
+            )
+
+    async def _state(self, successor: Successor) -> None:
+        self._supervisor.hold()
+        until_s = self._now() + SETTLE_S
+        while problem := self._supervisor.unsettled():
+            if self._now() >= until_s:
+                raise UpgradeError(f"{problem}; try again later")
+            await pause(SETTLE_STEP_S)
+        await self._close_state()
+        if problem := self._supervisor.unsettled():
+            raise UpgradeError(f"{problem}; try again later")
+        try:
+            programs, descriptors = self._supervisor.hand_over()
+        except OSError as error:
+            raise UpgradeError(f"the programs cannot be handed over: {error.strerror}") from None
+        keys = tuple(self._control.worker.model.revisions)
+        successor.link.send(State(programs, self._workers.lives(), keys), descriptors)
+        adopted = await successor.receive(ADOPT_S)
+        if not isinstance(adopted, Adopted):
+            raise UpgradeError(f"the new process sent {type(adopted).__name__} out of order")
+
+    async def _commit(self, successor: Successor, released: Released) -> None:
+        """Make the new process the activator. Its failure from now on is not one of the upgrade."""
+        process = successor.process.pid
+        self._moved(process)
+        self._supervisor.detach()
+        self._reaping.is_shared = True
+        files = tuple(made_paths())
+        leave_files()
+        self._manager.main_is(process)
+        names = tuple([ReleasedName(one.number, one.process, one.group) for one in released.workers])
+        wires = [one.socket.detach() for one in released.workers]
+        pidfds = [one.pidfd for one in released.workers]
+        successor.link.send(Commit(names, released.epoch, files), [*wires, *pidfds])
+        try:
+            await successor.link.receive(SERVE_S)
+        except GoneError as error:
+            log.error("upgrade: the new process %d does not serve: %s", process, error)

@@ -1,0 +1,146 @@
+"""The new process of an upgrade: it takes over from the process that has started it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping
+from typing import Final
+
+import activator
+from activator.app.handover.messages import (
+    PROTOCOL,
+    Adopted,
+    Commit,
+    GoneError,
+    HandoverMessage,
+    Link,
+    Offer,
+    Prepared,
+    Refused,
+    Serving,
+    State,
+    unexpected,
+)
+from activator.control_plane.sources.process.handed import Received
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.runtime import sockets
+from activator.runtime.errors import StartError
+from activator.runtime.unix_sockets import take_files
+from activator.workers.pool import WorkerPool
+from activator.workers.workers import Released, ReleasedWorker
+
+VARIABLE: Final = "ACTIVATOR_HANDOVER"  # the descriptors of the connection, the reaper and the front, and the mark
+ANSWER_S: Final = 60.0  # for each answer of the old process
+NUMBERS_LEFT: Final = 1_000  # numbers for workers that the old process starts in the meantime
+GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old process have ended
+
+
+class Inheritance:
+    """What a new process gets from the environment. `front`: descriptor of the pipe to the front; -1 without one."""
+
+    def __init__(self, link: socket.socket, reaping: Reaping, front: int) -> None:
+        self.link = link
+        self.reaping = reaping
+        self.front = front
+
+
+def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
+    """Return what the process that has started this one hands over; None if it was not started by an upgrade."""
+    found = environ.pop(VARIABLE, "")
+    if not found:
+        return None
+    link, reaper, front, mark = found.split(":")
+    for descriptor in (int(link), int(reaper), int(front)):
+        if descriptor >= 0:
+            os.set_inheritable(descriptor, False)
+    return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), int(front))
+
+
+class Takeover:
+    """The steps of the new process. Each raises StartError if the old process does not continue."""
+
+    def __init__(self, given: Inheritance) -> None:
+        self._link = Link(given.link)
+        self._reaping = given.reaping
+        self._state: State | None = None
+        self._groups: set[int] = set()
+
+    async def begin(self, pool: WorkerPool) -> None:
+        """Inherit the listening sockets."""
+        offer, descriptors = await self._receive()
+        if not isinstance(offer, Offer):
+            raise unexpected(offer)
+        if offer.protocol != PROTOCOL:
+            raise StartError(
+                f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
+            )
+        given = iter(descriptors)
+        sockets.inherit({
+            address: [socket.socket(fileno=next(given)) for _ in range(count)] for address, count in offer.sockets
+        })  # fmt: skip
+        pool.await_former(offer.number + NUMBERS_LEFT)
+
+    async def take_over(self, keys: list[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:
+        """Report that this process is prepared, and continue the programs when their revisions are set.
+
+        `keys`: the revisions with processes.
+        """
+        sockets.close_inherited()  # those of addresses that the new configuration does not have
+        self._link.send(Prepared(activator.__version__, tuple(keys)))
+        state, descriptors = await self._receive()
+        if not isinstance(state, State):
+            raise unexpected(state)
+        self._state = state
+        pool.continue_lives(state.lives)
+        supervisor.hold()
+        supervisor.take_over(Received(state.programs, descriptors))
+
+    async def commit(self, keys: set[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:
+        """Become the activator. `keys`: all revisions, whose programs run."""
+        assert self._state is not None, "take_over comes first"
+        self._link.send(Adopted())
+        commit, descriptors = await self._receive()
+        if not isinstance(commit, Commit):
+            raise unexpected(commit)
+        count = len(commit.workers)
+        workers = [
+            ReleasedWorker(one.number, one.process, one.group, socket.socket(fileno=wire), pidfd)
+            for one, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
+        ]
+        supervisor.own()
+        take_files(commit.files)
+        dropped = [key for key in self._state.keys if key not in keys]
+        self._groups = {one.group for one in workers if one.group}
+        for group in self._groups:
+            self._reaping.handed_over(group)
+        await pool.take_in(Released(workers, commit.epoch), dropped)
+        supervisor.release()
+
+    def serving(self, pool: WorkerPool) -> None:
+        """Make the old process accept no more connections: this one does."""
+        pool.retire_former()
+        self._link.send(Serving())
+
+    def refuse(self, problem: str) -> None:
+        """Report why this process gives up, before `commit`."""
+        self._link.send(Refused(problem))
+
+    def close(self) -> None:
+        self._link.close()
+
+    def check_groups(self) -> None:
+        """Report to the reaper which groups of former workers have ended; called periodically."""
+        for group in list(self._groups):
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                self._groups.discard(group)
+                self._reaping.exited(group)
+
+    async def _receive(self) -> tuple[HandoverMessage, list[int]]:
+        try:
+            return await self._link.receive(ANSWER_S)
+        except GoneError as error:
+            raise StartError(f"the upgrade was given up: {error}") from None

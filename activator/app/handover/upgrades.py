@@ -1,0 +1,191 @@
+"""Upgrades as the running program sees them: how it began, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import activator
+from activator.config.model.file import Config
+from activator.control_plane.plane import ControlPlane
+from activator.runtime.clock import Now
+from activator.runtime.service_manager import ServiceManager
+from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.workers.alone import OneWorker
+from activator.workers.workers import Workers
+
+if TYPE_CHECKING:
+    from activator.app.handover.front_pipe import FrontPipe
+    from activator.app.handover.taking import Inheritance, Takeover
+    from activator.control_plane.sources.process.reaping import Reaping
+    from activator.workers.pool import WorkerPool
+
+CONTINUE_S: Final = 1.0  # for the programs that were handed over to be pods again
+CONTINUE_STEP_S: Final = 0.002
+
+log = logging.getLogger("activator")
+
+
+class Upgradable(Protocol):
+    """The part of the program that upgrades use."""
+
+    config: Config
+    control: ControlPlane
+    workers: Workers
+    draining: bool
+
+    def own_pool(self) -> WorkerPool: ...
+
+    def open_state(self) -> None: ...
+
+    async def close_state(self) -> None: ...
+
+    def listening_beside(self) -> dict[str, list[socket.socket]]: ...
+
+    def disconnect(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+
+class Upgrades:
+    """The upgrades of one process: it may replace another one, and be replaced later."""
+
+    def __init__(
+        self,
+        app: Upgradable,
+        reaping: Reaping,
+        manager: ServiceManager,
+        now: Now,
+        tasks: TaskGroupOwner,
+        inheritance: Inheritance | None,
+    ) -> None:
+        self._app = app
+        self._reaping = reaping
+        self._manager = manager
+        self._now = now
+        self._tasks = tasks
+        self._inheritance = inheritance
+        self._takeover: Takeover | None = None  # until it has replaced another process
+        self.front: FrontPipe | None = None  # set once there are several processes, unless systemd knows the main one
+        self.is_under_way = False
+        self.has_moved = False  # another process is the activator
+        self._process = 0  # the PID of that one
+
+    # --- replacing another process ---
+
+    async def begin(self) -> None:
+        """Take over the listening sockets, if this process replaces another one. Raises StartError."""
+        if self._inheritance is None:
+            return
+        from activator.app.handover.front_pipe import FrontPipe
+        from activator.app.handover.taking import Takeover
+
+        if self._inheritance.front >= 0:
+            self.front = FrontPipe(self._inheritance.front)
+        self._takeover = Takeover(self._inheritance)
+        await self._takeover.begin(self._app.own_pool())
+
+    async def take_over(self) -> None:
+        """Take over the programs. Raises StartError."""
+        if self._takeover is not None:
+            keys = [f"{one.namespace}/{one.name}" for one in self._app.config.revisions if one.process is not None]
+            supervisor = self._app.control.processes.supervisor
+            await self._takeover.take_over(keys, supervisor, self._app.own_pool())
+
+    async def commit(self) -> None:
+        """Become the activator, in place of the other process. Raises StartError."""
+        takeover, control = self._takeover, self._app.control
+        if takeover is None:
+            return
+        supervisor = control.processes.supervisor
+        until_s = self._now() + CONTINUE_S
+        while not (supervisor.continues() and control.worker.is_settled()) and self._now() < until_s:
+            await pause(CONTINUE_STEP_S)
+        await takeover.commit(set(control.worker.model.revisions), supervisor, self._app.own_pool())
+
+    def serving(self) -> None:
+        """Make the other process leave new clients to this one."""
+        if self._takeover is not None:
+            from activator.app.handover.taking import GROUP_CHECK_S
+
+            self._takeover.serving(self._app.own_pool())
+            self._tasks.repeat("former workers", GROUP_CHECK_S, self._takeover.check_groups)
+
+    def refuse(self, problem: str) -> None:
+        """Report why this process does not replace the other one, which continues."""
+        if self._takeover is not None:
+            self._takeover.refuse(problem)
+
+    # --- being replaced ---
+
+    def ask(self) -> None:
+        """Begin an upgrade, for a signal; its outcome is logged."""
+        self._tasks.start("upgrade", self.run())
+
+    async def run(self) -> dict[str, Any]:
+        """Hand over to a new process. Return the `problems`; without any, also what serves now."""
+        return await asyncio.shield(self._tasks.start("upgrade", self._run()))
+
+    async def _run(self) -> dict[str, Any]:
+        from activator.app.handover.front_pipe import FrontPipe
+        from activator.app.handover.giving import Giving, UpgradeError
+
+        app = self._app
+        if self.is_under_way or self.has_moved or app.draining:
+            why = "the activator is draining" if app.draining else "another upgrade is under way"
+            return {"problems": [why]}
+        self.is_under_way = True
+        if self.front is None and not self._manager.is_there():
+            self.front = FrontPipe()
+        front = -1 if self.front is None else self.front.descriptor
+        giving = Giving(
+            *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
+            *(self._moved, app.close_state),
+        )
+        try:
+            successor = await giving.run(app.listening_beside(), front)
+        except UpgradeError as error:
+            if app.config.state:
+                app.open_state()
+            log.error("upgrade: %s; this process continues", error)
+            return {"problems": [str(error)]}
+        finally:
+            self.is_under_way = False
+        log.info(
+            "upgrade: process %d (version %s) serves now; this one finishes its requests",
+            *(successor.process.pid, successor.version),
+        )
+        app.finish()
+        return {
+            "problems": [],
+            "process": successor.process.pid,
+            "version": successor.version,
+            "former_process": os.getpid(),
+            "former_version": activator.__version__,
+        }
+
+    def forward(self, number: int) -> bool:
+        """Send a signal to the process that has replaced this one; False if there is none."""
+        if not self.has_moved:
+            return False
+        process = self._process if self.front is None else self.front.process
+        try:
+            os.kill(process, number)
+        except ProcessLookupError:
+            log.warning("the process %d, which had replaced this one, has ended", process)
+        return True
+
+    async def requests_ended(self) -> None:
+        """Return when the requests of this process have ended."""
+        workers = self._app.workers
+        if isinstance(workers, OneWorker) and workers.worker is not None:
+            await workers.worker.ended
+
+    def _moved(self, process: int) -> None:
+        self.has_moved, self._process = True, process
+        self._app.disconnect()
+        if self.front is not None:
+            self.front.serves(process)
