@@ -120,7 +120,7 @@ class Worker:
         self._may_outlive = tasks is not None  # the parent is a later process of the activator
         self._is_orphan = False
         self._outgoing: list[FromWorker] = []
-        self._wire = Wire(sock, self._received, self._orphaned, self._failed)
+        self._wire = self._connect(sock)
         self._profiler = Profiler(time.monotonic)
         self._serving: Serving | None = None  # from `Begin` on
 
@@ -157,7 +157,15 @@ class Worker:
         self._flush()
         self._wire.close()
         self._may_outlive = True
-        self._wire = Wire(sock, self._received, self._orphaned, self._failed)
+        self._wire = self._connect(sock)
+
+    def _connect(self, sock: socket.socket) -> Wire:
+        def closed() -> None:
+            if wire is self._wire:  # else the former parent has closed its end
+                self._orphaned()
+
+        wire = Wire(sock, self._received, closed, self._failed)
+        return wire
 
     def _received(self, data: memoryview, descriptors: list[int]) -> None:
         given = deque(descriptors)

@@ -108,7 +108,8 @@ def test_liveness_and_readiness_are_apart() -> None:
     async def scenario() -> list[tuple[int, str]]:
         inside = Inside()
         server = AdminServer(inside, lambda: 0.0)
-        address = await server.start("127.0.0.1:0")
+        server.bind("127.0.0.1:0")
+        address = await server.start()
         answers = []
         async with aiohttp.ClientSession() as session:
             for inside.alive, inside.reasons in ((True, []), (True, ["draining", "a list"]), (False, [])):

@@ -40,7 +40,8 @@ WRITES = [
 def run(scenario: Callable[[Ask], Awaitable[None]], token: str) -> None:
     async def main() -> None:
         server = AdminServer(Inside(), lambda: 0.0, AdminToken(token))
-        address = await server.start("127.0.0.1:0")
+        server.bind("127.0.0.1:0")
+        address = await server.start()
         async with aiohttp.ClientSession() as session:
 
             async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:

@@ -61,7 +61,8 @@ def test_what_is_no_id(text: str) -> None:
 def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
     async def scenario() -> tuple[int, Any]:
         server = AdminServer(Inside(), lambda: 0.0)
-        address = await server.start("127.0.0.1:0")
+        server.bind("127.0.0.1:0")
+        address = await server.start()
         async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
             found = answer.status, await answer.json()
         await server.close()

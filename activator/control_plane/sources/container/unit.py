@@ -36,10 +36,9 @@ from activator.control_plane.sources.container.output import OutputReader
 from activator.control_plane.sources.container.removal import AWAY_STEP_S, RETRY_AWAY_S
 from activator.control_plane.sources.container.state import ContainerState, health_test, memory_limit, state_of
 from activator.control_plane.sources.process.causes import cause_of
-from activator.control_plane.sources.process.handed import HandedProgram
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
-from activator.control_plane.sources.process.unit import NotStartedError, Unit, UnitState
+from activator.control_plane.sources.process.unit import NotStartedError, Unit
 from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
@@ -403,18 +402,6 @@ class ContainerUnit(Unit):
         except EngineError as error:
             return "" if error.status in fine else error.message
         return ""
-
-    def unsettled(self) -> str:
-        return f"{self.identity} runs in a container: an upgrade takes over processes only"
-
-    def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
-        raise AssertionError("it is not settled")
-
-    def resume(self) -> None:
-        pass
-
-    def detach(self) -> None:
-        pass
 
     async def end_rest(self) -> None:
         pass  # the kernel ends all of a container with its first process

@@ -13,7 +13,6 @@ from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.made import MadeContainer
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.unit import EngineContext
-from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import Unit, Units
@@ -83,21 +82,6 @@ class ContainerUnits(Units):
         return MadeContainer(
             *(context, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
-
-    def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
-        raise AssertionError("no container is settled (`ContainerUnit.unsettled`)")
-
-    def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        return programs
-
-    def use(self, programs: HandedPrograms) -> None:
-        pass
-
-    def own(self) -> None:
-        pass
-
-    def detach(self) -> None:
-        pass
 
     def claim_of(self, revision: Revision) -> str:
         settings = revision.container

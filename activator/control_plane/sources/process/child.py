@@ -186,13 +186,16 @@ class ChildProcess(Unit):
             raise NotStartedError(f"{place.path}: {error}") from None
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
+        self._set_child(child)
         reaping.born(child.pid)
         log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
-        self._watch(child)
+        self._read(child)
 
-    def _watch(self, child: RunningProcess) -> None:
+    def _set_child(self, child: RunningProcess) -> None:
         self._child = child
         self._tree = ProcessTree(child.pid, mark_of(self._owner.reaping.mark, self.identity))
+
+    def _read(self, child: RunningProcess) -> None:
         self._readers = [
             self._owner.tasks.start("output", self._read_output(pipe.name, pipe.reader)) for pipe in child.pipes
         ]
@@ -202,6 +205,7 @@ class ChildProcess(Unit):
         pidfd, *readings = descriptors
         pipes = [OutputPipe(name, reading) for name, reading in zip(_STREAMS, readings, strict=True)]
         child = TakenOver(program.pid, pidfd, pipes)
+        self._set_child(child)
         self._owner.reaping.handed_over(program.pid)
         self.output.restore(program.lines, program.unfinished)
         self.address, self._was_ready = program.address, program.is_ready
@@ -214,7 +218,7 @@ class ChildProcess(Unit):
             log.warning("%s runs, but could not be started again: %s", self.identity, error.problems[0])
         for pipe in pipes:
             await pipe.connect(None)
-        self._watch(child)
+        self._read(child)
 
     async def _check_place(self) -> None:
         """Raise NotStartedError if the program cannot listen on its address."""
@@ -434,7 +438,7 @@ class ChildProcess(Unit):
     # --- the hand-over to another process of the activator ---
 
     def unsettled(self) -> str:
-        return "" if self._child is not None else f"{self.identity} is about to start"
+        return "" if self._child is not None else "it is about to start"
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         child, place = self._child, self._place

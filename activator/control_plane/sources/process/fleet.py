@@ -39,6 +39,7 @@ class LocalProcess:
         self.is_once = False  # it ends by itself after one request
         self.taken = asyncio.Event()  # `is_once`: its one request has been sent to it
         self.failed_for = ""  # `is_once`: the reason for which its one request has failed
+        self.is_handed = False  # a former process of the activator started it
         self.was_ready = False  # it was handed over in this state
         self.is_shown = False  # it has been reported as a pod
         self.ready = False
@@ -62,7 +63,8 @@ class LocalProcess:
             return f"{self.identity} is being put to sleep or woken"
         if self.taken.is_set():
             return f"{self.identity} is at work on its only request"
-        return self.unit.unsettled()
+        why = self.unit.unsettled()
+        return f"{self.identity}: {why}" if why else ""
 
     def state(self) -> UnitState:
         """Return its state for the hand-over."""

@@ -83,7 +83,7 @@ class Lifetime:
             if error.for_good:
                 self._keeper.failed_for_good(self._fleet)
             return error.cause
-        if not self._process.started_s:  # else it was handed over
+        if not self._process.is_handed:
             self._process.started_s = self._now()
         self._keeper.has_started(self._fleet, self._process)
         return await self._watch()
@@ -130,7 +130,9 @@ class Lifetime:
         if self._process.rest is Rest.ASLEEP:
             return ""
         timeout_s = float(self._fleet.revision.timeouts.startup)
-        return await self._unit.ready(max(timeout_s - (self._now() - self._process.started_s), 0.0))
+        if self._process.is_handed:
+            timeout_s = max(timeout_s - (self._now() - self._process.started_s), 0.0)
+        return await self._unit.ready(timeout_s)
 
     async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
         """Wait from ready until it has had its request and has exited, or is to be stopped."""

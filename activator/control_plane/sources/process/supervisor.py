@@ -93,6 +93,7 @@ class ProcessSupervisor(Keeper):
         self._born = 0
         self._closed = False
         self.is_held = False  # no program is started or stopped, because they are being handed over
+        self._handed: list[Unit] = []  # while they are handed over
         self._received: Received | None = None  # programs that a former process of the activator has handed over
         self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started, and when it was ready
@@ -282,9 +283,10 @@ class ProcessSupervisor(Keeper):
     def release(self) -> None:
         """Continue after `hold`."""
         self.is_held = False
+        handed, self._handed = self._handed, []
+        for unit in handed:
+            unit.resume()
         for fleet in list(self._fleets.values()):
-            for process in fleet.processes.values():
-                process.unit.resume()
             self._reconcile(fleet)
 
     def unsettled(self) -> str:
@@ -307,6 +309,7 @@ class ProcessSupervisor(Keeper):
                 programs = []
                 for one in fleet.processes.values():
                     program, found = one.unit.hand_over(one.state())
+                    self._handed.append(one.unit)
                     programs.append(program)
                     descriptors.extend(found)
                 fleets.append(fleet.handed(tuple(programs)))
@@ -319,9 +322,8 @@ class ProcessSupervisor(Keeper):
     def detach(self) -> None:
         """Leave all programs to the process that has taken them."""
         self._closed = True
-        for fleet in self._fleets.values():
-            for process in fleet.processes.values():
-                process.unit.detach()
+        for unit in self._handed:
+            unit.detach()
         self._units.detach()
 
     def take_over(self, received: Received) -> None:
@@ -344,7 +346,8 @@ class ProcessSupervisor(Keeper):
             )
             self.gpus.taken(program.gpus, identity)
             process = self._new_process(fleet, identity, unit, settings.sleep, program.gpus)
-            process.started_s, process.was_ready = program.started_s, program.is_ready
+            process.is_handed, process.was_ready = True, program.is_ready
+            process.started_s = program.started_s
             if program.is_asleep:
                 process.rest = Rest.ASLEEP
             else:

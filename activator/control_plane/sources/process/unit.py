@@ -109,22 +109,22 @@ class Unit(ABC):
 
     def unsettled(self) -> str:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""
-        return ""
+        return "an upgrade takes over processes only"
 
-    @abstractmethod
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         """Return it for another process of the activator, with descriptors (`handed.py`). Raises OSError.
 
         Its output is not read until `resume`.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def resume(self) -> None:
         """Continue after `hand_over`: the other process did not take it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def detach(self) -> None:
         """Leave it to the process that has taken it: nothing is done to it any more, whatever is called."""
+        raise NotImplementedError
 
     def was_stopped(self) -> bool:
         """Return True if another program has stopped it properly, so that its end is not a failure."""
@@ -142,25 +142,25 @@ class Units(ABC):
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         """Create a unit for one more run of the program, not started yet; None if another has to end first."""
 
-    @abstractmethod
     def take_over(self, revision: Revision, program: HandedProgram, descriptors: list[int], on_line: OnLine) -> Unit:
         """Create the unit of a program that a former process of the activator hands over; `start` continues it."""
+        raise NotImplementedError
 
-    @abstractmethod
     def describe(self, programs: HandedPrograms) -> HandedPrograms:
         """Add what all programs share to what is handed over."""
+        raise NotImplementedError
 
-    @abstractmethod
     def use(self, programs: HandedPrograms) -> None:
         """Continue with what all programs share, before any is created."""
+        raise NotImplementedError
 
-    @abstractmethod
     def own(self) -> None:
         """Own the programs that were handed over: until then nothing here ends them."""
+        raise NotImplementedError
 
-    @abstractmethod
     def detach(self) -> None:
         """Leave what all programs share to the process that has taken them."""
+        raise NotImplementedError
 
     @abstractmethod
     def claim_of(self, revision: Revision) -> str:
