@@ -30,7 +30,7 @@ from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
-    from activator.app.handover.front_pipe import FrontPipe
+    from activator.app.handover.front_link import FrontLink
     from activator.config.manifest import Checked
 
 NOT_STARTED = 3
@@ -243,12 +243,12 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         reaping.born(zygote.process)
         zygote.ended = reaping.exited
 
-    async def serve() -> tuple[int, FrontPipe | None]:
+    async def serve() -> tuple[int, FrontLink | None]:
         settings = Settings(*loaded, reload=reload)
         app = App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote, inheritance=inherited)
         return await app.run(), app.upgrades.front if app.upgrades.has_moved else None
 
-    front: FrontPipe | None = None
+    front: FrontLink | None = None
     try:
         code, front = uvloop.run(serve())
     finally:

@@ -160,7 +160,7 @@ class Wire:
             self._incoming += _view[position:size]
 
     def _read_with_descriptors(self) -> int:
-        size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES)
+        size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._descriptors.extend(struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4]))

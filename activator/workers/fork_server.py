@@ -155,7 +155,7 @@ class ForkServer:
             return 0
 
     def _serve(self, selector: selectors.BaseSelector) -> bool:
-        data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1)
+        data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1, socket.MSG_CMSG_CLOEXEC)
         if not data:
             return False
         (number,) = REQUEST.unpack(data)

@@ -102,7 +102,7 @@ class Forking:
     def _readable(self) -> None:
         assert self._socket is not None
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._socket, REPLY.size, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._socket, REPLY.size, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:

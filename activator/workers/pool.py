@@ -357,7 +357,8 @@ class WorkerPool(Workers, WorkerListener):
         return worker
 
     def describe(self) -> list[dict[str, Any]]:
-        return [self._described(place) for place in self._lifecycle.places]
+        former = [one for one in self._lifecycle.taking_part() if one.is_former]
+        return [*map(self._described, self._lifecycle.places), *map(self._described_former, former)]
 
     def _described(self, place: Place) -> dict[str, Any]:
         worker = place.worker
@@ -369,6 +370,10 @@ class WorkerPool(Workers, WorkerListener):
             "age_s": 0.0 if worker is None else round(self._now() - worker.started_s, 3),
             "restarts": place.restarts_total,
         }
+
+    def _described_former(self, worker: WorkerProcess) -> dict[str, Any]:
+        age_s = round(self._now() - worker.started_s, 3)
+        return {"worker": worker.place, "state": "finishing", "pid": worker.process, "age_s": age_s, "restarts": 0}
 
     def _collect(self) -> None:
         self._send_to_all(GetStatistics(0, everything=False))

@@ -1,9 +1,9 @@
 """The first process of a chain of upgrades, once its requests have ended: it stays for whoever has started it.
 
 A shell, a container or a supervisor other than systemd knows one process. It forwards signals to the process that
-serves, waits for orphans, and ends with the exit code of that process. It runs as a program of its own that imports
-only the standard library: `front.py DESCRIPTOR PROCESS`. From the descriptor it reads lines, each with the PID of the
-process that serves from then on.
+serves, waits for orphans, and ends with the exit code of that process. If it is killed, that process drains and ends.
+It runs as a program of its own that imports only the standard library: `front.py DESCRIPTOR PROCESS`. The descriptor is
+a socket, from which it reads lines, each with the PID of the process that serves from then on.
 """
 
 import os
@@ -24,6 +24,7 @@ def main() -> int:
     signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
     for one in (*FORWARDED, signal.SIGCHLD):
         signal.signal(one, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)  # the program that this one replaces has blocked them
     rest = b""
     while True:
         pidfd = opened(process)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -40,6 +40,7 @@ PREPARE_S: Final = 60.0  # for the new process to start, read its configuration 
 SETTLE_S: Final = 10.0  # for programs that are being stopped, put to sleep or woken
 ADOPT_S: Final = 30.0  # for the new process to build its model
 SERVE_S: Final = 30.0  # for the new process to accept connections
+EXIT_S: Final = 1.0  # for the exit code of a new process that has closed the connection
 SETTLE_STEP_S: Final = 0.02
 
 log = logging.getLogger("activator")
@@ -62,8 +63,9 @@ class Successor:
         try:
             message, _ = await self.link.receive(timeout_s)
         except GoneError as error:
-            await asyncio.sleep(0)
-            code = self.process.poll()
+            until_s = time.monotonic() + EXIT_S
+            while (code := self.process.poll()) is None and time.monotonic() < until_s:
+                await pause(SETTLE_STEP_S)
             how = str(error) if code is None else f"it ended with exit code {code}; see its log above"
             raise UpgradeError(f"the new process did not take over: {how}") from None
         if isinstance(message, Refused):

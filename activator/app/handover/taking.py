@@ -38,9 +38,9 @@ GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old 
 
 
 class Inheritance:
-    """What a new process gets from the environment. `front`: descriptor of the pipe to the front; -1 without one."""
+    """What a new process gets from the environment. `front`: the connection to the front; None without one."""
 
-    def __init__(self, link: socket.socket, reaping: Reaping, front: int) -> None:
+    def __init__(self, link: socket.socket, reaping: Reaping, front: socket.socket | None) -> None:
         self.link = link
         self.reaping = reaping
         self.front = front
@@ -55,7 +55,8 @@ def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
     for descriptor in (int(link), int(reaper), int(front)):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
-    return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), int(front))
+    front_link = socket.socket(fileno=int(front)) if int(front) >= 0 else None
+    return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), front_link)
 
 
 class Takeover:

@@ -18,7 +18,7 @@ from activator.workers.alone import OneWorker
 from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
-    from activator.app.handover.front_pipe import FrontPipe
+    from activator.app.handover.front_link import FrontLink
     from activator.app.handover.taking import Inheritance, Takeover
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.workers.pool import WorkerPool
@@ -49,6 +49,8 @@ class Upgradable(Protocol):
 
     def finish(self) -> None: ...
 
+    def stop(self) -> None: ...
+
 
 class Upgrades:
     """The upgrades of one process: it may replace another one, and be replaced later."""
@@ -69,7 +71,7 @@ class Upgrades:
         self._tasks = tasks
         self._inheritance = inheritance
         self._takeover: Takeover | None = None  # until it has replaced another process
-        self.front: FrontPipe | None = None  # set once there are several processes, unless systemd knows the main one
+        self.front: FrontLink | None = None  # set once there are several processes, unless systemd knows the main one
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
         self._process = 0  # the PID of that one
@@ -80,11 +82,11 @@ class Upgrades:
         """Take over the listening sockets, if this process replaces another one. Raises StartError."""
         if self._inheritance is None:
             return
-        from activator.app.handover.front_pipe import FrontPipe
+        from activator.app.handover.front_link import FrontLink
         from activator.app.handover.taking import Takeover
 
-        if self._inheritance.front >= 0:
-            self.front = FrontPipe(self._inheritance.front)
+        if self._inheritance.front is not None:
+            self.front = FrontLink(self._inheritance.front)
         self._takeover = Takeover(self._inheritance)
         await self._takeover.begin(self._app.own_pool())
 
@@ -112,6 +114,8 @@ class Upgrades:
             from activator.app.handover.taking import GROUP_CHECK_S
 
             self._takeover.serving(self._app.own_pool())
+            if self.front is not None:
+                self.front.watch(self._app.stop)
             self._tasks.repeat("former workers", GROUP_CHECK_S, self._takeover.check_groups)
 
     def refuse(self, problem: str) -> None:
@@ -130,7 +134,7 @@ class Upgrades:
         return await asyncio.shield(self._tasks.start("upgrade", self._run()))
 
     async def _run(self) -> dict[str, Any]:
-        from activator.app.handover.front_pipe import FrontPipe
+        from activator.app.handover.front_link import FrontLink
         from activator.app.handover.giving import Giving, UpgradeError
 
         app = self._app
@@ -139,7 +143,7 @@ class Upgrades:
             return {"problems": [why]}
         self.is_under_way = True
         if self.front is None and not self._manager.is_there():
-            self.front = FrontPipe()
+            self.front = FrontLink()
         front = -1 if self.front is None else self.front.descriptor
         giving = Giving(
             *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
@@ -183,6 +187,8 @@ class Upgrades:
         workers = self._app.workers
         if isinstance(workers, OneWorker) and workers.worker is not None:
             await workers.worker.ended
+        if self.front is not None and self.front.is_first:
+            self.front.hold_signals()
 
     def _moved(self, process: int) -> None:
         self.has_moved, self._process = True, process

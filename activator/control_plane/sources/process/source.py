@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from activator.config.model.file import Config
 from activator.config.model.revision import Revision
@@ -24,6 +25,8 @@ from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Load, PodTaken, ShowOutput
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
+
+UPGRADING: Final = "an upgrade is under way; try again"
 
 log = logging.getLogger("activator.process")
 
@@ -115,6 +118,8 @@ class ProcessSource(Source):
 
     def load(self, key: str, seconds: float | None) -> str:
         """Load it, for `seconds` from when it is ready; None: until its idle time is over. Return a problem, if any."""
+        if self.supervisor.is_held:
+            return UPGRADING
         if not self.autoscaler.hold(key, seconds):
             return "it has no `process` or `container`"
         self.supervisor.forgive(key)
@@ -123,6 +128,8 @@ class ProcessSource(Source):
 
     def unload(self, key: str) -> str:
         """Stop its programs after their requests, including those that sleep. Return a problem, if any."""
+        if self.supervisor.is_held:
+            return UPGRADING
         least = self.autoscaler.minimum(key)
         if least is None:
             return "it has no `process` or `container`"
@@ -137,6 +144,8 @@ class ProcessSource(Source):
 
     def restart(self, key: str) -> str:
         """Replace its programs by new ones; the old ones finish their requests. Return a problem, if any."""
+        if self.supervisor.is_held:
+            return UPGRADING
         if self.autoscaler.minimum(key) is None:
             return "it has no `process` or `container`"
         group = self.groups.of(key)

@@ -1,0 +1,85 @@
+"""The connection to the first process of a chain of upgrades, which learns by it which process serves (front.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from activator.app.handover.front import FORWARDED, READ_BYTES
+
+_SCRIPT: Final = str(Path(__file__).with_name("front.py"))
+
+
+class FrontLink:
+    """The end of a later process, and in the first process both.
+
+    `process` is the PID of the process that serves, as the first process knows it.
+    """
+
+    def __init__(self, sock: socket.socket | None = None) -> None:
+        self.process = 0
+        self._own: socket.socket | None = None
+        if sock is None:
+            self._own, sock = socket.socketpair()
+        self._socket = sock
+        self._rest = b""
+
+    @property
+    def is_first(self) -> bool:
+        """True in the first process."""
+        return self._own is not None
+
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the end that later processes have."""
+        return self._socket.fileno()
+
+    def watch(self, ended: Callable[[], None]) -> None:
+        """Call `ended` if the first process ends before this one."""
+        loop = asyncio.get_running_loop()
+
+        def readable() -> None:
+            loop.remove_reader(self._socket.fileno())
+            ended()
+
+        loop.add_reader(self._socket.fileno(), readable)
+
+    def serves(self, process: int) -> None:
+        """Report that another process serves from now on."""
+        self.process = process
+        loop = asyncio.get_running_loop()
+        if self._own is None:
+            loop.remove_reader(self._socket.fileno())
+            self._socket.sendall(b"%d\n" % process)
+            return
+        self._socket.close()
+        self._own.setblocking(False)
+        loop.add_reader(self._own.fileno(), self._readable, self._own)
+
+    def become_front(self) -> None:
+        """Replace this program by the front (front.py); to be called after the event loop."""
+        assert self._own is not None, "it is the first process"
+        self._own.setblocking(True)
+        self._own.set_inheritable(True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        words = [sys.executable, "-I", "-S", _SCRIPT, str(self._own.fileno()), str(self.process)]
+        os.execv(words[0], words)
+
+    def hold_signals(self) -> None:
+        """Block the signals that the front forwards, until it runs."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
+
+    def _readable(self, own: socket.socket) -> None:
+        data = own.recv(READ_BYTES)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if lines:
+            self.process = int(lines[-1])
+        if not data:
+            asyncio.get_running_loop().remove_reader(own.fileno())
