@@ -31,7 +31,7 @@ from activator.runtime.clock import Now
 from activator.runtime.durations import parse_seconds
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import Profiler, ProfilerBusyError
-from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
+from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind, inherited
 from activator.runtime.tasks import describe_tasks
 from activator.runtime.unix_sockets import SocketAccess, remove_file
 from activator.telemetry.history import HISTORY_INTERVAL_S
@@ -184,6 +184,9 @@ class Inside(Protocol):
         ...
 
 
+ADMIN: Final = "admin"  # the name of its socket among those of a former process (runtime/sockets.py)
+
+
 class AdminServer:
     """The HTTP server of the admin port, by aiohttp."""
 
@@ -199,8 +202,9 @@ class AdminServer:
 
     def bind(self, address: str, access: SocketAccess | None = None) -> None:
         """Bind; connections wait until `start`. Raises StartError."""
+        found = inherited(ADMIN)
         try:
-            self._socket = bind(address, access=access)
+            self._socket = found[0] if found else bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
 

@@ -533,9 +533,13 @@ class App:
         """Begin to finish the requests of this process; `run` returns when that is complete."""
         self._stop.set()
 
-    def listening_beside(self) -> dict[str, list[socket.socket]]:
-        """Return the listening socket of the admin port, by configured address."""
-        return {} if self._admin is None else {self.config.admin_address: [self._admin.socket]}
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
+        """Return the name and the sockets of each listener, including the admin port."""
+        if self._admin is None:
+            return self.workers.listening()
+        from activator.admin.server import ADMIN
+
+        return [*self.workers.listening(), (ADMIN, [self._admin.socket])]
 
     def _reload_asked(self) -> None:
         if not self.upgrades.forward(signal.SIGHUP):
@@ -543,8 +547,12 @@ class App:
 
     def _signalled(self) -> None:
         if self.upgrades.forward(signal.SIGTERM):
+            if self.draining:
+                os._exit(EXIT_NOW)
+            self.draining = True
             return
         if self.draining:
+            self.upgrades.end_former()
             os._exit(EXIT_NOW)  # the reaper ends the remaining processes
         self.stop()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections import deque
+from collections.abc import Iterable
 from typing import Final
 
 from activator.runtime.errors import StartError
@@ -15,7 +17,7 @@ PRIVILEGED_BELOW: Final = 1024  # the default of net.ipv4.ip_unprivileged_port_s
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # connections of the admin port; above it, the oldest is closed
 
-_inherited: dict[str, list[socket.socket]] = {}
+_inherited: dict[str, deque[list[socket.socket]]] = {}
 _passed: dict[socket.socket, bool] = {}  # sockets passed by systemd → whether `bind` has used them
 
 
@@ -32,23 +34,25 @@ def unused() -> list[str]:
     return [address_of(sock) for sock, used in _passed.items() if not used]
 
 
-def inherit(sockets: dict[str, list[socket.socket]]) -> None:
-    """Make `bind` return these listening sockets of a former process of the activator, by configured address."""
-    _inherited.update(sockets)
+def inherit(groups: Iterable[tuple[str, list[socket.socket]]]) -> None:
+    """Keep listening sockets of a former process of the activator for `inherited`: groups, each with its name."""
+    for name, group in groups:
+        _inherited.setdefault(name, deque()).append(group)
 
 
-def inherited(address: str) -> list[socket.socket]:
-    """Return the sockets that were inherited for a configured address; they belong to the caller."""
-    return _inherited.pop(address, [])
+def inherited(name: str) -> list[socket.socket]:
+    """Return the first group of this name; empty if there is none left. The sockets belong to the caller."""
+    groups = _inherited.get(name)
+    return groups.popleft() if groups else []
 
 
-def close_inherited() -> list[str]:
-    """Close the inherited sockets that nothing has used; return their addresses."""
-    unused = list(_inherited)
-    for address in unused:
-        for sock in inherited(address):
-            sock.close()
-    return unused
+def close_inherited() -> None:
+    """Close the groups that nothing has used."""
+    for groups in _inherited.values():
+        for group in groups:
+            for sock in group:
+                sock.close()
+    _inherited.clear()
 
 
 def bind(address: str, shared: bool = False, access: SocketAccess | None = None) -> socket.socket:
@@ -57,11 +61,6 @@ def bind(address: str, shared: bool = False, access: SocketAccess | None = None)
     `shared`: other processes of the program listen on the same port, and the kernel distributes the connections
     (SO_REUSEPORT). `access` are the permissions of a Unix socket.
     """
-    if address in _inherited and not shared:
-        first, *others = inherited(address)
-        for other in others:
-            other.close()
-        return first
     if is_unix(address):
         return _passed_at(path_of(address)) or bind_unix(address, access or SocketAccess(), LISTEN_BACKLOG)
     host, _, port = address.rpartition(":")

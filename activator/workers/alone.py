@@ -95,7 +95,7 @@ class OneWorker(Workers):
 
     # --- the hand-over ---
 
-    def listening(self) -> dict[str, list[socket.socket]]:
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
         return self._listeners.listening()
 
     @property

@@ -157,7 +157,7 @@ class WorkerPool(Workers, WorkerListener):
 
     # --- the hand-over between processes of the activator ---
 
-    def listening(self) -> dict[str, list[socket.socket]]:
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
         return self._sockets.listening()
 
     async def release(self) -> Released:
@@ -205,6 +205,12 @@ class WorkerPool(Workers, WorkerListener):
         for worker in self._lifecycle.taking_part():
             if worker.is_former:
                 worker.send(Retire())
+
+    def kill_former(self) -> None:
+        """Kill the workers of a former process."""
+        for worker in self._lifecycle.taking_part():
+            if worker.is_former:
+                worker.kill()
 
     # --- messages of the control plane ---
 

@@ -162,12 +162,12 @@ class SharedSockets:
             raise StartError(f"`workers` has changed from {len(given)} to {self._places}: restart the activator")
         return given
 
-    def listening(self) -> dict[str, list[socket.socket]]:
-        """Return the sockets by configured address."""
-        return {
-            address_of_listener(listener.wanted): [one.socket for one in listener.sockets]
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
+        """Return the configured address and the sockets of each listener."""
+        return [
+            (address_of_listener(listener.wanted), [one.socket for one in listener.sockets])
             for listener in self._listeners
-        }
+        ]
 
     def _placed(self, wanted: str | Listener, sockets: list[socket.socket]) -> list[PlacedSocket]:
         return [PlacedSocket(next(self._numbers), wanted, sock) for sock in sockets]

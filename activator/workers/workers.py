@@ -71,8 +71,8 @@ class Workers(GroupDataPlanes):
     # --- the hand-over to a later process of the activator ---
 
     @abstractmethod
-    def listening(self) -> dict[str, list[socket.socket]]:
-        """Return the listening sockets by configured address."""
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
+        """Return the configured address and the sockets of each listener."""
 
     @property
     @abstractmethod

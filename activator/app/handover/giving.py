@@ -32,7 +32,7 @@ from activator.control_plane.sources.process.reaping import Reaping
 from activator.runtime.clock import Now
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.tasks import pause
-from activator.runtime.unix_sockets import leave_files, made_paths
+from activator.runtime.unix_sockets import leave_files, made_paths, take_files
 from activator.runtime.wire import pair
 from activator.workers.workers import Released, Workers
 
@@ -101,25 +101,31 @@ class Giving:
         self._moved = moved
         self._close_state = close_state
 
-    async def run(self, more: dict[str, list[socket.socket]], front: int) -> Successor:
+    async def run(self, listening: list[tuple[str, list[socket.socket]]], front: int) -> Successor:
         """Hand everything over, and return the new process, which serves. Raises UpgradeError: this one continues.
 
-        `more`: sockets beside those of the data planes, by configured address. `front`: the pipe to the front, or -1.
+        `listening`: the name and the sockets of each listener. `front`: the connection to the front, or -1.
         """
         problem = self._unsupported()
         if problem:
             raise UpgradeError(problem)
         successor = self._start(front)
         try:
-            await self._offer(successor, more)
+            await self._offer(successor, listening)
             await self._state(successor)
-            released = await self._workers.release()
+            files = made_paths()
+            leave_files()  # before the workers' release, which closes the sockets
+            try:
+                released = await self._workers.release()
+            except OSError as error:
+                take_files(files)
+                raise UpgradeError(f"the workers cannot be handed over: {error.strerror}") from None
         except BaseException:
             successor.process.kill()
             successor.link.close()
             self._supervisor.release()
             raise
-        await self._commit(successor, released)
+        await self._commit(successor, released, tuple(files))
         successor.link.close()
         return successor
 
@@ -149,10 +155,9 @@ class Giving:
         log.info("upgrade: started the new process %d", process.pid)
         return Successor(process, Link(own))
 
-    async def _offer(self, successor: Successor, more: dict[str, list[socket.socket]]) -> None:
-        given = {**self._workers.listening(), **more}
-        descriptors = [os.dup(sock.fileno()) for found in given.values() for sock in found]
-        counts = tuple([(address, len(found)) for address, found in given.items()])
+    async def _offer(self, successor: Successor, listening: list[tuple[str, list[socket.socket]]]) -> None:
+        descriptors = [os.dup(sock.fileno()) for _, found in listening for sock in found]
+        counts = tuple([(name, len(found)) for name, found in listening])
         successor.link.send(Offer(PROTOCOL, activator.__version__, counts, self._workers.last_number), descriptors)
         prepared = await successor.receive(PREPARE_S)
         if not isinstance(prepared, Prepared):
@@ -184,14 +189,12 @@ class Giving:
         if not isinstance(adopted, Adopted):
             raise UpgradeError(f"the new process sent {type(adopted).__name__} out of order")
 
-    async def _commit(self, successor: Successor, released: Released) -> None:
+    async def _commit(self, successor: Successor, released: Released, files: tuple[str, ...]) -> None:
         """Make the new process the activator. Its failure from now on is not one of the upgrade."""
         process = successor.process.pid
         self._moved(process)
         self._supervisor.detach()
         self._reaping.is_shared = True
-        files = tuple(made_paths())
-        leave_files()
         self._manager.main_is(process)
         names = tuple([ReleasedName(one.number, one.process, one.group) for one in released.workers])
         wires = [one.socket.detach() for one in released.workers]

@@ -26,7 +26,7 @@ PROTOCOL: Final = 1
 class Offer(Message, frozen=True, tag=True):
     """The first message, from the old process.
 
-    `sockets`: configured addresses, and how many listening sockets each has; all are sent along in this order.
+    `sockets`: names of listeners, and how many sockets each has; all are sent along in this order.
     `number`: the new process gives its workers higher numbers.
     """
 

@@ -78,9 +78,9 @@ class Takeover:
                 f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
             )
         given = iter(descriptors)
-        sockets.inherit({
-            address: [socket.socket(fileno=next(given)) for _ in range(count)] for address, count in offer.sockets
-        })  # fmt: skip
+        sockets.inherit([
+            (name, [socket.socket(fileno=next(given)) for _ in range(count)]) for name, count in offer.sockets
+        ])  # fmt: skip
         pool.await_former(offer.number + NUMBERS_LEFT)
 
     async def take_over(self, keys: list[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:

@@ -43,7 +43,7 @@ class Upgradable(Protocol):
 
     async def close_state(self) -> None: ...
 
-    def listening_beside(self) -> dict[str, list[socket.socket]]: ...
+    def listening(self) -> list[tuple[str, list[socket.socket]]]: ...
 
     def disconnect(self) -> None: ...
 
@@ -123,6 +123,11 @@ class Upgrades:
         if self._takeover is not None:
             self._takeover.refuse(problem)
 
+    def end_former(self) -> None:
+        """Kill the processes that this one has replaced, with the requests that they have."""
+        if self._takeover is not None:
+            self._app.own_pool().kill_former()
+
     # --- being replaced ---
 
     def ask(self) -> None:
@@ -150,7 +155,7 @@ class Upgrades:
             *(self._moved, app.close_state),
         )
         try:
-            successor = await giving.run(app.listening_beside(), front)
+            successor = await giving.run(app.listening(), front)
         except UpgradeError as error:
             if app.config.state:
                 app.open_state()

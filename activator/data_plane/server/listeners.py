@@ -55,9 +55,9 @@ class Listeners:
         """The bound addresses, with the actual number for port 0."""
         return [listener.address for listener in self._wanted]
 
-    def listening(self) -> dict[str, list[socket.socket]]:
-        """Return the sockets by configured address."""
-        return {address_of_listener(one.wanted): [one.socket] for one in self._wanted}
+    def listening(self) -> list[tuple[str, list[socket.socket]]]:
+        """Return the configured address and the sockets of each listener."""
+        return [(address_of_listener(one.wanted), [one.socket]) for one in self._wanted]
 
     def plan(self, wanted: list[str | Listener]) -> ListenerChange:
         """Open new sockets; call `change` or `discard` before the loop turns. Raises StartError."""
