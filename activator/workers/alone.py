@@ -105,7 +105,7 @@ class OneWorker(Workers):
     def lives(self) -> RevisionLives:
         return RevisionLives({}, {})
 
-    async def release(self) -> Released:
+    async def release(self, reaper: int) -> Released:
         pidfd = os.pidfd_open(os.getpid())
         own, others = pair()
         server = self._data.server

@@ -132,15 +132,19 @@ class WorkerLifecycle(ForkListener):
         worker.is_over = True
         worker.send(End())
 
-    async def release(self) -> Released:
-        """Make all workers continue with a later process; no worker is started or replaced any more. Raises OSError."""
+    async def release(self, reaper: int) -> Released:
+        """Make all workers continue with a later process; no worker is started or replaced any more. Raises OSError.
+
+        `reaper`: the pipe to the reaper, or -1.
+        """
         workers = self.taking_part()
         pairs = [pair() for _ in workers]
         pidfds = [os.dup(worker.pidfd) for worker in workers]
+        reapers = [[os.dup(reaper)] if reaper >= 0 and not worker.is_former else [] for worker in workers]
         self.is_ending = True
         released = []
-        for worker, (own, others), pidfd in zip(workers, pairs, pidfds, strict=True):
-            worker.send(Rewire(), [others.detach()])
+        for worker, (own, others), pidfd, pipe in zip(workers, pairs, pidfds, reapers, strict=True):
+            worker.send(Rewire(), [others.detach(), *pipe])
             group = os.getpgid(worker.process)
             released.append(ReleasedWorker(worker.number, worker.process, group, own, pidfd))
         until_s = self._now() + RELEASE_S

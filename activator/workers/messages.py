@@ -78,7 +78,8 @@ class Listen(Message, frozen=True, tag=True):
 class Rewire(Message, frozen=True, tag=True):
     """Continue with the parent at the other end of the socket that is sent along: a new process of the activator.
 
-    The present connection ends.
+    The present connection ends. A second descriptor is the pipe to the reaper, which ends nothing while the worker has
+    it.
     """
 
 

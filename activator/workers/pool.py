@@ -160,8 +160,8 @@ class WorkerPool(Workers, WorkerListener):
     def listening(self) -> list[tuple[str, list[socket.socket]]]:
         return self._sockets.listening()
 
-    async def release(self) -> Released:
-        found = await self._lifecycle.release()
+    async def release(self, reaper: int) -> Released:
+        found = await self._lifecycle.release(reaper)
         self._sockets.close()
         await self._lifecycle.close()
         return found._replace(epoch=self._members.epoch)

@@ -119,6 +119,7 @@ class Worker:
         self._tasks = tasks or TaskGroupOwner(self._task_failed)
         self._may_outlive = tasks is not None  # the parent is a later process of the activator
         self._is_orphan = False
+        self._reaper: list[int] = []  # descriptors of the pipe to the reaper, which end with this process
         self._outgoing: list[FromWorker] = []
         self._wire = self._connect(sock)
         self._profiler = Profiler(time.monotonic)
@@ -227,6 +228,8 @@ class Worker:
             self._tasks.start("end", self._end(serving))
         elif isinstance(message, Rewire):
             self._rewire(socket.socket(fileno=given.popleft()))
+            self._reaper.extend(given)
+            given.clear()
         elif isinstance(message, Retire):
             serving.data.retire()
         else:

@@ -84,8 +84,11 @@ class Workers(GroupDataPlanes):
         """Return the incarnation numbers of the revisions."""
 
     @abstractmethod
-    async def release(self) -> Released:
-        """Make every data plane a worker of a later process, which gets the returned sockets. Raises OSError."""
+    async def release(self, reaper: int) -> Released:
+        """Make every data plane a worker of a later process, which gets the returned sockets. Raises OSError.
+
+        `reaper`: the pipe to the reaper, which ends nothing while one of them has it; -1 without a reaper.
+        """
 
     # --- configuration ---
 

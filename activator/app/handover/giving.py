@@ -116,7 +116,7 @@ class Giving:
             files = made_paths()
             leave_files()  # before the workers' release, which closes the sockets
             try:
-                released = await self._workers.release()
+                released = await self._workers.release(self._reaping.descriptor)
             except OSError as error:
                 take_files(files)
                 raise UpgradeError(f"the workers cannot be handed over: {error.strerror}") from None
