@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
+import activator
 from activator.command_line import REFUSED, Parser
 from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec, key_of
@@ -37,7 +38,10 @@ def add_admin_commands(
     upgrade = commands.add_parser(
         "upgrade",
         help="replace a running activator by the installed version; programs and requests continue",
-        examples=("activator upgrade",),
+        examples=("activator upgrade", "activator upgrade --or-reload"),
+    )
+    upgrade.add_argument(
+        "--or-reload", action="store_true", help="if it is the installed version already, only read its file again"
     )
     _add_admin(upgrade)
     upgrade.set_defaults(handler=_upgrade)
@@ -323,10 +327,14 @@ def _upgrade(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.admin.client import RefusedError
 
     try:
-        done = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", "/upgrade"))
+        unless = f"?unless={activator.__version__}" if options.or_reload else ""
+        done = json.loads(_admin_of(options, UPGRADE_TIMEOUT_S)("POST", f"/upgrade{unless}"))
     except RefusedError as error:
         print(f"activator: {error}", file=sys.stderr)
         return REFUSED
+    if "process" not in done:
+        print("reloaded" + "".join(f"; restart the activator to apply {key}" for key in done["needs_restart"]))
+        return 0
     former = f"version {done['former_version']}, process {done['former_process']}"
     print(f"version {done['version']} serves in process {done['process']}; {former} finishes its requests")
     return 0

@@ -36,7 +36,7 @@ After=network-online.target{sockets}
 Type=notify
 NotifyAccess=main
 ExecStart={command}
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload={reload}
 WorkingDirectory={directory}
 User={user}
 Restart=always
@@ -84,14 +84,20 @@ def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str
     sockets = _sockets(config, user)
     names = " ".join(sockets)
     command = [*program, "run", "-c", str(file)]
+    upgrade = [*program, "upgrade", "--or-reload", "-c", str(file)]
     service = _SERVICE.format(
+        reload=_command(upgrade) if config.admin_address else "/bin/kill -HUP $MAINPID",
         sockets=f"\nRequires={names}\nAfter={names}" if sockets else "",
-        command=" ".join(_escaped(shlex.quote(word)) for word in command),
+        command=_command(command),
         directory=_escaped(str(file.parent)),
         user=user,
     )
     found = {f"{NAME}.service": service, **sockets}
     return {name: f"{MARK}\n{text}" for name, text in found.items()}
+
+
+def _command(words: list[str]) -> str:
+    return " ".join(_escaped(shlex.quote(word)) for word in words)
 
 
 def _sockets(config: Config, user: str) -> dict[str, str]:

@@ -22,6 +22,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+import activator
 from activator.admin.last_requests import place_of
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
@@ -419,6 +420,8 @@ class AdminServer:
         return _json({"problems": [], "needs_restart": self._inside.needs_restart})
 
     async def _upgrade(self, request: web.Request) -> web.Response:
+        if request.query.get("unless") == activator.__version__:
+            return await self._reload(request)
         outcome = await self._inside.upgrade()
         return _json(outcome, status=409 if outcome["problems"] else 200)
 
