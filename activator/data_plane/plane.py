@@ -88,6 +88,9 @@ HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is kn
 ANSWER_NAME_BYTES: Final = 16  # random bytes in the name of a stored response
 ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is complete
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
+# How long idle connections of HTTP/1.1 stay open when others accept new ones: a client may send a request at any time,
+# whose response then asks it to close.
+RETIRE_IDLE_S: Final = 5.0
 MEMBER_TICK_S: Final = 0.2  # interval of the checks of slots and quotas that are shared with other data planes
 
 log = logging.getLogger("activator.data")
@@ -201,6 +204,7 @@ class DataPlane:
 
     def retire(self) -> None:
         """Leave the listening sockets to others, and drain without a time limit."""
+        self.registry.idle_until_s = self._now() + RETIRE_IDLE_S
         if self.server is not None:
             self.server.leave()
         self._tasks.start("drain", self._drain(Drain(NEVER, NEVER)))
@@ -275,6 +279,7 @@ class DataPlane:
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:
+            self.registry.idle_until_s = 0.0
             self._tasks.start("drain", self._drain(command))
 
     def statistics(self) -> DataPlaneStatistics:

@@ -206,10 +206,10 @@ class WorkerPool(Workers, WorkerListener):
             if worker.is_former:
                 worker.send(Retire())
 
-    def kill_former(self) -> None:
-        """Kill the workers of a former process."""
+    def kill_former(self, but: int) -> None:
+        """Kill the workers of former processes, except for the process `but`."""
         for worker in self._lifecycle.taking_part():
-            if worker.is_former:
+            if worker.is_former and worker.process != but:
                 worker.kill()
 
     # --- messages of the control plane ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -13,17 +14,20 @@ from typing import Final
 
 from activator.app.handover.front import FORWARDED, READ_BYTES
 
+log = logging.getLogger("activator")
+
 _SCRIPT: Final = str(Path(__file__).with_name("front.py"))
 
 
 class FrontLink:
     """The end of a later process, and in the first process both.
 
-    `process` is the PID of the process that serves, as the first process knows it.
+    `first` is the PID of the first process, and `process` of the one that serves, as the first process knows it.
     """
 
-    def __init__(self, sock: socket.socket | None = None) -> None:
+    def __init__(self, sock: socket.socket | None = None, first: int = 0) -> None:
         self.process = 0
+        self.first = first or os.getpid()
         self._own: socket.socket | None = None
         if sock is None:
             self._own, sock = socket.socketpair()
@@ -56,7 +60,10 @@ class FrontLink:
         loop = asyncio.get_running_loop()
         if self._own is None:
             loop.remove_reader(self._socket.fileno())
-            self._socket.sendall(b"%d\n" % process)
+            try:
+                self._socket.sendall(b"%d\n" % process)
+            except OSError as error:
+                log.error("the first process %d cannot be notified: %s", self.first, error.strerror)
             return
         self._socket.close()
         self._own.setblocking(False)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import activator
+from activator.app.handover.front_link import FrontLink
 from activator.app.handover.messages import (
     PROTOCOL,
     Adopted,
@@ -101,10 +102,10 @@ class Giving:
         self._moved = moved
         self._close_state = close_state
 
-    async def run(self, listening: list[tuple[str, list[socket.socket]]], front: int) -> Successor:
+    async def run(self, listening: list[tuple[str, list[socket.socket]]], front: FrontLink | None) -> Successor:
         """Hand everything over, and return the new process, which serves. Raises UpgradeError: this one continues.
 
-        `listening`: the name and the sockets of each listener. `front`: the connection to the front, or -1.
+        `listening`: the name and the sockets of each listener. `front`: the connection to the front, if there is one.
         """
         problem = self._unsupported()
         if problem:
@@ -139,11 +140,12 @@ class Giving:
             return "`push` is set: restart the activator"
         return ""
 
-    def _start(self, front: int) -> Successor:
+    def _start(self, front: FrontLink | None) -> Successor:
         own, others = pair()
         reaper = self._reaping.descriptor
-        passed = [one for one in (others.fileno(), reaper, front) if one >= 0]
-        variable = f"{others.fileno()}:{reaper}:{front}:{self._reaping.mark}"
+        connection, first = (-1, 0) if front is None else (front.descriptor, front.first)
+        passed = [one for one in (others.fileno(), reaper, connection) if one >= 0]
+        variable = f"{others.fileno()}:{reaper}:{connection}:{first}:{self._reaping.mark}"
         process = subprocess.Popen(
             [sys.executable, *sys.orig_argv[1:]],
             env={**os.environ, **self._manager.environment(), VARIABLE: variable},

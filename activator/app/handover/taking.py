@@ -31,19 +31,25 @@ from activator.runtime.unix_sockets import take_files
 from activator.workers.pool import WorkerPool
 from activator.workers.workers import Released, ReleasedWorker
 
-VARIABLE: Final = "ACTIVATOR_HANDOVER"  # the descriptors of the connection, the reaper and the front, and the mark
+# The descriptors of the connection, of the reaper and of the connection to the front (-1: none), the PID of the front,
+# and the mark of programs.
+VARIABLE: Final = "ACTIVATOR_HANDOVER"
 ANSWER_S: Final = 60.0  # for each answer of the old process
 NUMBERS_LEFT: Final = 1_000  # numbers for workers that the old process starts in the meantime
 GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old process have ended
 
 
 class Inheritance:
-    """What a new process gets from the environment. `front`: the connection to the front; None without one."""
+    """What a new process gets from the environment.
 
-    def __init__(self, link: socket.socket, reaping: Reaping, front: socket.socket | None) -> None:
+    `front`: the connection to the first process, whose PID is `first`; None without one.
+    """
+
+    def __init__(self, link: socket.socket, reaping: Reaping, front: socket.socket | None, first: int) -> None:
         self.link = link
         self.reaping = reaping
         self.front = front
+        self.first = first
 
 
 def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
@@ -51,12 +57,12 @@ def inheritance(environ: MutableMapping[str, str]) -> Inheritance | None:
     found = environ.pop(VARIABLE, "")
     if not found:
         return None
-    link, reaper, front, mark = found.split(":")
+    link, reaper, front, first, mark = found.split(":")
     for descriptor in (int(link), int(reaper), int(front)):
         if descriptor >= 0:
             os.set_inheritable(descriptor, False)
     front_link = socket.socket(fileno=int(front)) if int(front) >= 0 else None
-    return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), front_link)
+    return Inheritance(socket.socket(fileno=int(link)), Reaping.continued(int(reaper), mark), front_link, int(first))
 
 
 class Takeover:

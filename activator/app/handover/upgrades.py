@@ -86,7 +86,7 @@ class Upgrades:
         from activator.app.handover.taking import Takeover
 
         if self._inheritance.front is not None:
-            self.front = FrontLink(self._inheritance.front)
+            self.front = FrontLink(self._inheritance.front, self._inheritance.first)
         self._takeover = Takeover(self._inheritance)
         await self._takeover.begin(self._app.own_pool())
 
@@ -124,9 +124,12 @@ class Upgrades:
             self._takeover.refuse(problem)
 
     def end_former(self) -> None:
-        """Kill the processes that this one has replaced, with the requests that they have."""
+        """Kill the processes that this one has replaced, with the requests that they have.
+
+        The first process ends by itself: it has forwarded the signal.
+        """
         if self._takeover is not None:
-            self._app.own_pool().kill_former()
+            self._app.own_pool().kill_former(0 if self.front is None else self.front.first)
 
     # --- being replaced ---
 
@@ -149,13 +152,12 @@ class Upgrades:
         self.is_under_way = True
         if self.front is None and not self._manager.is_there():
             self.front = FrontLink()
-        front = -1 if self.front is None else self.front.descriptor
         giving = Giving(
             *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
             *(self._moved, app.close_state),
         )
         try:
-            successor = await giving.run(app.listening(), front)
+            successor = await giving.run(app.listening(), self.front)
         except UpgradeError as error:
             if app.config.state:
                 app.open_state()

@@ -343,7 +343,7 @@ class Http1Connection(StreamOwner):
     def drain(self) -> None:
         if self._phase != OPEN:
             self._drain_closing()
-        elif not self._parser.in_message and self._is_idle() and not self._is_fresh():
+        elif not self._parser.in_message and self._is_idle() and not self._is_fresh() and self._registry.closes_idle():
             self._close_in_order(False, False, True)
 
     def _is_fresh(self) -> bool:

@@ -111,6 +111,7 @@ class ConnectionRegistry:
         self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has disconnected
         self.streams_max = streams_max  # limit of one HTTP/2 connection
         self.draining: bool = False
+        self.idle_until_s: float = 0.0  # until then a drain leaves idle connections of HTTP/1.1 open
         # Steps against an overload (data_plane/overload.py):
         self.closes_kept: bool = False  # connections of HTTP/1.1 close after their current response
         self.refuses_new: bool = False  # new connections are shed
@@ -143,6 +144,10 @@ class ConnectionRegistry:
         self.streams_failed_total: int = 0  # by this side, because of malformed data
         self.streams_refused_total: int = 0  # above `streams_max`
         self.http2_errors: dict[str, int] = {}  # connections that ended because of a client's error, by error code
+
+    def closes_idle(self) -> bool:
+        """Return True if a drain closes idle connections of HTTP/1.1 now."""
+        return self.now() >= self.idle_until_s
 
     def limit_connections(self, connections_max: int) -> None:
         """Set the limit. Connections above a lower limit stay; new ones are shed until their number is below it."""
