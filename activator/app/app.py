@@ -299,6 +299,7 @@ class App:
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is complete."""
         self.draining = True
+        self.upgrades.abort()
         self._report_health()
         self._stop.set()
 

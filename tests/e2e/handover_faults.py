@@ -116,6 +116,8 @@ def check_kill(start: Start, background: Background, chance: Random, victim: str
     assert [one for one in load.failed if "TimeoutError" in one] == [], "no request hangs"
     assert machine.record.repeated() == []
     assert machine.record.most() <= LIMIT
+    # Workers accept for a moment after their main process was killed.
+    eventually(lambda: machine.serves() or not machine.activator.processes(), "it serves, or all has ended")
     if machine.activator.processes():
         check_service(machine)
     machine.activator.wait_nothing_left()

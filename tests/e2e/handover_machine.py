@@ -250,7 +250,9 @@ class Machine:
         connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)  # closes its socket if refused
         try:
             connection.request("GET", "/plain/0", headers={"X-Id": next_id("single")})
-            return connection.getresponse().status == 200
+            answer = connection.getresponse()
+            answer.read()  # closes the socket
+            return answer.status == 200
         except (OSError, http.client.HTTPException):
             return False
         finally:

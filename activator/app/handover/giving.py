@@ -101,6 +101,9 @@ class Giving:
         self._now = now
         self._moved = moved
         self._close_state = close_state
+        self._successor: Successor | None = None
+        self._is_aborted = False
+        self.is_committed = False  # the new process becomes the activator, whatever happens
 
     async def run(self, listening: list[tuple[str, list[socket.socket]]], front: FrontLink | None) -> Successor:
         """Hand everything over, and return the new process, which serves. Raises UpgradeError: this one continues.
@@ -110,16 +113,20 @@ class Giving:
         problem = self._unsupported()
         if problem:
             raise UpgradeError(problem)
-        successor = self._start(front)
+        successor = self._successor = self._start(front)
         try:
             await self._offer(successor, listening)
             await self._state(successor)
+            if self._is_aborted:
+                raise UpgradeError("the activator is draining")
+            self.is_committed = True
             files = made_paths()
             leave_files()  # before the workers' release, which closes the sockets
             try:
                 released = await self._workers.release(self._reaping.descriptor)
             except OSError as error:
                 take_files(files)
+                self.is_committed = False
                 raise UpgradeError(f"the workers cannot be handed over: {error.strerror}") from None
         except BaseException:
             successor.process.kill()
@@ -129,6 +136,12 @@ class Giving:
         await self._commit(successor, released, tuple(files))
         successor.link.close()
         return successor
+
+    def abort(self) -> None:
+        """Give the upgrade up, unless it is committed: the new process is killed, and `run` raises UpgradeError."""
+        self._is_aborted = True
+        if self._successor is not None:
+            self._successor.process.kill()
 
     def _unsupported(self) -> str:
         config = self._config
@@ -175,7 +188,7 @@ class Giving:
         self._supervisor.hold()
         until_s = self._now() + SETTLE_S
         while problem := self._supervisor.unsettled():
-            if self._now() >= until_s:
+            if self._is_aborted or self._now() >= until_s:
                 raise UpgradeError(f"{problem}; try again later")
             await pause(SETTLE_STEP_S)
         await self._close_state()

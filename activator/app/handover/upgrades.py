@@ -19,6 +19,7 @@ from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
     from activator.app.handover.front_link import FrontLink
+    from activator.app.handover.giving import Giving
     from activator.app.handover.taking import Inheritance, Takeover
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.workers.pool import WorkerPool
@@ -75,6 +76,8 @@ class Upgrades:
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
         self._process = 0  # the PID of that one
+        self._giving: Giving | None = None  # while an upgrade is under way
+        self._signals: list[int] = []  # to be forwarded once another process is the activator
 
     # --- replacing another process ---
 
@@ -152,7 +155,7 @@ class Upgrades:
         self.is_under_way = True
         if self.front is None and not self._manager.is_there():
             self.front = FrontLink()
-        giving = Giving(
+        giving = self._giving = Giving(
             *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
             *(self._moved, app.close_state),
         )
@@ -164,7 +167,7 @@ class Upgrades:
             log.error("upgrade: %s; this process continues", error)
             return {"problems": [str(error)]}
         finally:
-            self.is_under_way = False
+            self.is_under_way, self._giving = False, None
         log.info(
             "upgrade: process %d (version %s) serves now; this one finishes its requests",
             *(successor.process.pid, successor.version),
@@ -179,8 +182,14 @@ class Upgrades:
         }
 
     def forward(self, number: int) -> bool:
-        """Send a signal to the process that has replaced this one; False if there is none."""
+        """Send a signal to the process that has replaced this one; False if there is none, and none will be.
+
+        An upgrade that is not committed yet is given up.
+        """
         if not self.has_moved:
+            if self._giving is not None and self._giving.is_committed:
+                self._signals.append(number)
+                return True
             return False
         process = self._process if self.front is None else self.front.process
         try:
@@ -188,6 +197,11 @@ class Upgrades:
         except ProcessLookupError:
             log.warning("the process %d, which had replaced this one, has ended", process)
         return True
+
+    def abort(self) -> None:
+        """Give up an upgrade that is not committed, because this process drains."""
+        if self._giving is not None and not self._giving.is_committed:
+            self._giving.abort()
 
     async def requests_ended(self) -> None:
         """Return when the requests of this process have ended."""
@@ -202,3 +216,5 @@ class Upgrades:
         self._app.disconnect()
         if self.front is not None:
             self.front.serves(process)
+        for number in self._signals:
+            self.forward(number)
