@@ -424,6 +424,12 @@ class WorkerPool(Workers, WorkerListener):
     def vacant(self) -> None:
         self._assignment.assign()
 
+    def _former_drained(self, worker: WorkerProcess, message: Drained) -> None:
+        """End a worker of a former process. Its end cuts short other drains of it, whose reports do not count."""
+        if not worker.is_over:
+            self._lifecycle.end_former(worker)
+            self._fan_out.receive(worker.number, message)
+
     def _act(self, worker: WorkerProcess, message: FromWorker) -> None:
         if isinstance(message, Alive):
             return
@@ -452,7 +458,7 @@ class WorkerPool(Workers, WorkerListener):
             self._queries.answered(message.query, worker.number)
         elif isinstance(message, RevisionEnded):
             self._figures.revision_ended(worker.number, message)
+        elif isinstance(message, Drained) and worker.is_former:
+            self._former_drained(worker, message)
         else:
-            if isinstance(message, Drained) and worker.is_former:
-                self._lifecycle.end_former(worker)
             self._fan_out.receive(worker.number, message)
