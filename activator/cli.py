@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import logging
 import os
 import sys
 import time
@@ -30,7 +31,7 @@ from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
-    from activator.app.handover.front_link import FrontLink
+    from activator.app.handover.upgrades import Upgrades
     from activator.config.manifest import Checked
 
 NOT_STARTED = 3
@@ -243,20 +244,25 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         reaping.born(zygote.process)
         zygote.ended = reaping.exited
 
-    async def serve() -> tuple[int, FrontLink | None]:
+    async def serve() -> int:
         settings = Settings(*loaded, reload=reload)
         app = App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote, inheritance=inherited)
-        return await app.run(), app.upgrades.front if app.upgrades.has_moved else None
+        upgrades.append(app.upgrades)
+        return await app.run()
 
-    front: FrontLink | None = None
+    upgrades: list[Upgrades] = []
+    code = NOT_STARTED
     try:
-        code, front = uvloop.run(serve())
+        code = uvloop.run(serve())
+    except Exception:
+        if not any(one.is_front for one in upgrades):
+            raise
+        logging.getLogger("activator").exception("the former process of the activator has failed")
     finally:
         remove_all_files()
         reaping.close()
-    if front is not None and front.is_first:
-        front.become_front()
-    return code
+    front = next((one.front for one in upgrades if one.is_front), None)
+    return code if front is None else front.become_front()
 
 
 def _raise_descriptor_limit() -> None:

@@ -298,8 +298,9 @@ class App:
 
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is complete."""
+        if self.upgrades.stops():
+            return
         self.draining = True
-        self.upgrades.abort()
         self._report_health()
         self._stop.set()
 
@@ -337,7 +338,8 @@ class App:
         """Open the file of the use of quotas. Raises StartError."""
         from activator.app.quota_file import QuotaFile  # SQLite takes memory
 
-        self._quotas = QuotaFile(self.config.state, time.time)
+        if self._quotas is None:
+            self._quotas = QuotaFile(self.config.state, time.time)
 
     async def close_state(self) -> None:
         """Write the use of quotas, and close the file."""
@@ -547,12 +549,12 @@ class App:
             self.reload()
 
     def _signalled(self) -> None:
-        if self.upgrades.forward(signal.SIGTERM):
-            if self.draining:
-                os._exit(EXIT_NOW)
+        if self.upgrades.has_moved and self.draining:
+            self.upgrades.forward(signal.SIGTERM)
+            os._exit(EXIT_NOW)
+        if self.upgrades.has_moved:
             self.draining = True
-            return
-        if self.draining:
+        elif self.draining:
             self.upgrades.end_former()
             os._exit(EXIT_NOW)  # the reaper ends the remaining processes
         self.stop()

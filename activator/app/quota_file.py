@@ -46,12 +46,7 @@ class QuotaFile:
         self._is_closed = False
         try:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # it has the names of users
-            self._database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.execute(_CREATE)
-            self._database.execute("DELETE FROM quotas WHERE unix_s < ?", (unix_now() - KEPT_S,))
+            self._database = _opened(path, unix_now() - KEPT_S)
         except (sqlite3.Error, OSError) as error:
             used = " (another program uses it)" if "locked" in str(error) else ""
             reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else f"{error}{used}"
@@ -107,3 +102,18 @@ def _used(quota: QuotaSpec, requests: float, tokens: float, unix_s: float, now_s
         max(requests - gone_s * quota.requests / quota.requests_period_s, 0.0),
         max(tokens - gone_s * quota.tokens / quota.tokens_period_s, 0.0),
     )
+
+
+def _opened(path: str, oldest_unix_s: float) -> sqlite3.Connection:
+    """Return the database, without usage from before `oldest_unix_s`. Raises sqlite3.Error."""
+    database = sqlite3.connect(path, timeout=0.0, isolation_level=None, check_same_thread=False)
+    try:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        database.execute(_CREATE)
+        database.execute("DELETE FROM quotas WHERE unix_s < ?", (oldest_unix_s,))
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database

@@ -80,6 +80,13 @@ class Forking:
         if self._process is not None:
             self._process.kill()
 
+    def abandon(self) -> None:
+        """Kill the fork server, whose workers continue with a later process of the activator."""
+        self._disconnect()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
     async def close(self) -> None:
         """End the fork server."""
         self._disconnect()

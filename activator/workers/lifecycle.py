@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import socket
+from contextlib import ExitStack
 from typing import Final, Protocol
 
 from activator.config.model.file import Config
@@ -137,16 +138,25 @@ class WorkerLifecycle(ForkListener):
 
         `reaper`: the pipe to the reaper, or -1.
         """
-        workers = self.taking_part()
-        pairs = [pair() for _ in workers]
-        pidfds = [os.dup(worker.pidfd) for worker in workers]
-        reapers = [[os.dup(reaper)] if reaper >= 0 and not worker.is_former else [] for worker in workers]
+        prepared = []
+        with ExitStack() as undo:
+            for worker in self.taking_part():
+                own, others = pair()
+                undo.callback(own.close)
+                undo.callback(others.close)
+                pipe = [os.dup(reaper)] if reaper >= 0 and not worker.is_former else []
+                pidfd = os.dup(worker.pidfd)
+                for descriptor in (*pipe, pidfd):
+                    undo.callback(os.close, descriptor)
+                group = os.getpgid(worker.process)
+                prepared.append(
+                    (worker, others, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
+                )
+            undo.pop_all()
         self.is_ending = True
-        released = []
-        for worker, (own, others), pidfd, pipe in zip(workers, pairs, pidfds, reapers, strict=True):
+        for worker, others, pipe, _ in prepared:
             worker.send(Rewire(), [others.detach(), *pipe])
-            group = os.getpgid(worker.process)
-            released.append(ReleasedWorker(worker.number, worker.process, group, own, pidfd))
+        workers = [worker for worker, *_ in prepared]
         until_s = self._now() + RELEASE_S
         for worker in list(self.by_number.values()):
             if worker not in workers:
@@ -154,7 +164,8 @@ class WorkerLifecycle(ForkListener):
             while worker.has_unsent() and self._now() < until_s:
                 await pause(0.0)
             self._forget(worker)
-        return Released(released, 0)
+        self._forking.abandon()
+        return Released([released for *_, released in prepared], 0)
 
     def _forget(self, worker: WorkerProcess) -> None:
         """Stop watching a worker."""

@@ -163,7 +163,6 @@ class WorkerPool(Workers, WorkerListener):
     async def release(self, reaper: int) -> Released:
         found = await self._lifecycle.release(reaper)
         self._sockets.close()
-        await self._lifecycle.close()
         return found._replace(epoch=self._members.epoch)
 
     @property

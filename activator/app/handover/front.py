@@ -17,8 +17,7 @@ UNKNOWN = 1  # the exit code if only another process knows that of the serving o
 READ_BYTES = 4_096
 
 
-def main() -> int:
-    descriptor, process = int(sys.argv[1]), int(sys.argv[2])
+def main(descriptor: int, process: int) -> int:
     waking, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
@@ -30,7 +29,10 @@ def main() -> int:
         pidfd = opened(process)
         if pidfd < 0:
             return ended(process)
-        readable = select.select([pidfd, descriptor, waking.fileno()], [], [])[0]
+        poll = select.poll()  # select(2) takes no descriptors above 1023
+        for watched in (pidfd, descriptor, waking.fileno()):
+            poll.register(watched, select.POLLIN)
+        readable = [found for found, _ in poll.poll()]
         os.close(pidfd)
         if descriptor in readable:
             *lines, rest = (rest + os.read(descriptor, READ_BYTES)).split(b"\n")
@@ -84,4 +86,4 @@ def reap_all_but(process: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(int, sys.argv[1:])))

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from activator.app.handover import front
 from activator.app.handover.front import FORWARDED, READ_BYTES
 
 log = logging.getLogger("activator")
 
-_SCRIPT: Final = str(Path(__file__).with_name("front.py"))
+_SCRIPT: Final = Path(front.__file__)
 
 
 class FrontLink:
@@ -32,6 +33,7 @@ class FrontLink:
         if sock is None:
             self._own, sock = socket.socketpair()
         self._socket = sock
+        self._program = _SCRIPT.read_text()  # now: an upgrade may replace the file
         self._rest = b""
 
     @property
@@ -69,15 +71,22 @@ class FrontLink:
         self._own.setblocking(False)
         loop.add_reader(self._own.fileno(), self._readable, self._own)
 
-    def become_front(self) -> None:
-        """Replace this program by the front (front.py); to be called after the event loop."""
+    def become_front(self) -> int:
+        """Replace this program by the front (front.py); to be called after the event loop.
+
+        If the interpreter has been removed, be the front in this program, and return the exit code.
+        """
         assert self._own is not None, "it is the first process"
         self._own.setblocking(True)
         self._own.set_inheritable(True)
         sys.stdout.flush()
         sys.stderr.flush()
-        words = [sys.executable, "-I", "-S", _SCRIPT, str(self._own.fileno()), str(self.process)]
-        os.execv(words[0], words)
+        arguments = (self._own.fileno(), self.process)
+        try:
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", self._program, *map(str, arguments)])
+        except OSError as error:
+            log.warning("the activator's memory is kept until its end: %s: %s", sys.executable, error.strerror)
+        return front.main(*arguments)
 
     def hold_signals(self) -> None:
         """Block the signals that the front forwards, until it runs."""

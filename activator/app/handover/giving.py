@@ -126,14 +126,17 @@ class Giving:
                 released = await self._workers.release(self._reaping.descriptor)
             except OSError as error:
                 take_files(files)
-                self.is_committed = False
                 raise UpgradeError(f"the workers cannot be handed over: {error.strerror}") from None
         except BaseException:
+            self.is_committed = False
             successor.process.kill()
             successor.link.close()
             self._supervisor.release()
             raise
-        await self._commit(successor, released, tuple(files))
+        try:
+            await self._commit(successor, released, tuple(files))
+        except Exception:  # there is no way back: this process ends after its requests
+            log.exception("upgrade: an internal error")
         successor.link.close()
         return successor
 

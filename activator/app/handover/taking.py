@@ -116,6 +116,7 @@ class Takeover:
             ReleasedWorker(one.number, one.process, one.group, socket.socket(fileno=wire), pidfd)
             for one, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
         ]
+        self._reaping.own()
         supervisor.own()
         take_files(commit.files)
         dropped = [key for key in self._state.keys if key not in keys]

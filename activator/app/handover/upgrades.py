@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -12,6 +13,7 @@ import activator
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.workers.alone import OneWorker
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 CONTINUE_S: Final = 1.0  # for the programs that were handed over to be pods again
 CONTINUE_STEP_S: Final = 0.002
+REOPEN_S: Final = 5.0  # for the state file to be free after a failed upgrade
+REOPEN_STEP_S: Final = 0.1
 
 log = logging.getLogger("activator")
 
@@ -78,6 +82,11 @@ class Upgrades:
         self._process = 0  # the PID of that one
         self._giving: Giving | None = None  # while an upgrade is under way
         self._signals: list[int] = []  # to be forwarded once another process is the activator
+
+    @property
+    def is_front(self) -> bool:
+        """True if another process is the activator, and this one stays for whoever has started it."""
+        return self.has_moved and self.front is not None and self.front.is_first
 
     # --- replacing another process ---
 
@@ -162,10 +171,11 @@ class Upgrades:
         try:
             successor = await giving.run(app.listening(), self.front)
         except UpgradeError as error:
-            if app.config.state:
-                app.open_state()
             log.error("upgrade: %s; this process continues", error)
-            return {"problems": [str(error)]}
+            return await self._given_up(str(error))
+        except Exception as error:
+            log.exception("upgrade: an internal error; this process continues")
+            return await self._given_up(f"an internal error: {error!r}")
         finally:
             self.is_under_way, self._giving = False, None
         log.info(
@@ -180,6 +190,22 @@ class Upgrades:
             "former_process": os.getpid(),
             "former_version": activator.__version__,
         }
+
+    async def _given_up(self, problem: str) -> dict[str, Any]:
+        """Continue after a failed upgrade. Return its outcome."""
+        until_s = self._now() + REOPEN_S
+        while self._app.config.state:
+            try:
+                self._app.open_state()
+                break
+            except StartError as error:  # the new process may not have ended yet
+                if self._now() >= until_s:
+                    log.error("%s: the use of quotas is not kept from now on", error)
+                    break
+            await pause(REOPEN_STEP_S)
+        for _ in self._signals[:1]:
+            self._app.stop()
+        return {"problems": [problem]}
 
     def forward(self, number: int) -> bool:
         """Send a signal to the process that has replaced this one; False if there is none, and none will be.
@@ -198,10 +224,16 @@ class Upgrades:
             log.warning("the process %d, which had replaced this one, has ended", process)
         return True
 
-    def abort(self) -> None:
-        """Give up an upgrade that is not committed, because this process drains."""
-        if self._giving is not None and not self._giving.is_committed:
+    def stops(self) -> bool:
+        """Return True if another process is to end in place of this one.
+
+        An upgrade that is not committed is given up, because this process drains.
+        """
+        if self.has_moved or (self._giving is not None and self._giving.is_committed):
+            return self.forward(signal.SIGTERM)
+        if self._giving is not None:
             self._giving.abort()
+        return False
 
     async def requests_ended(self) -> None:
         """Return when the requests of this process have ended."""

@@ -51,7 +51,7 @@ from activator.control_plane.sources.process.readiness import (
     until_set,
 )
 from activator.control_plane.sources.process.reaping import Reaping
-from activator.control_plane.sources.process.spawned import OutputPipe, RunningProcess, TakenOver
+from activator.control_plane.sources.process.spawned import OutputPipe, PipeReader, RunningProcess, TakenOver
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units, UnitState
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
@@ -164,6 +164,7 @@ class ChildProcess(Unit):
         self._child: RunningProcess | None = None
         self._tree: ProcessTree | None = None
         self._was_ready = False
+        self._has_ended = False
         self._elsewhere = ""  # the other port that the program listens on, for the cause
         self._readers: list[asyncio.Task[None]] = []
 
@@ -208,6 +209,8 @@ class ChildProcess(Unit):
         self._set_child(child)
         self._owner.reaping.handed_over(program.pid)
         self.output.restore(program.lines, program.unfinished)
+        if program.is_announced:
+            self.output.ready.set()
         self.address, self._was_ready = program.address, program.is_ready
         if program.cgroup:
             self._cgroup = self._owner.cgroups.adopted(program.cgroup)
@@ -241,7 +244,7 @@ class ChildProcess(Unit):
             await pause(PORT_STEP_S)
         return False
 
-    async def _read_output(self, name: str, stream: asyncio.StreamReader) -> None:
+    async def _read_output(self, name: str, stream: PipeReader) -> None:
         """Read until the end of the stream, at a bounded rate."""
         pace = Pace(self._owner.now)
         try:
@@ -333,6 +336,7 @@ class ChildProcess(Unit):
     async def exited(self) -> None:
         if self._child is not None:
             await self._child.wait()
+            self._has_ended = True
 
     async def cause(self) -> str:
         await self._rest_of_output()
@@ -410,7 +414,8 @@ class ChildProcess(Unit):
 
     async def end(self) -> None:
         if self.handed is not None and not self._owner.owns_handed:
-            self.detach()  # the former process of the activator keeps it
+            self._owner.places.give_back(self._place)
+            self.detach()  # the former process of the activator keeps it, or it has ended
             return
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()
@@ -438,15 +443,22 @@ class ChildProcess(Unit):
     # --- the hand-over to another process of the activator ---
 
     def unsettled(self) -> str:
-        return "" if self._child is not None else "it is about to start"
+        if self._child is None:
+            return "it is about to start"
+        return "it has just ended" if self._has_ended or self._child.returncode is not None else ""
 
     def hand_over(self, state: UnitState) -> tuple[HandedProgram, list[int]]:
         child, place = self._child, self._place
         assert child is not None, "it is settled"
         pipes = {pipe.name: pipe for pipe in child.pipes}
-        descriptors = [os.pidfd_open(child.pid), *(pipes[name].hold() for name in _STREAMS)]
+        descriptors = [os.pidfd_open(child.pid)]
+        for name in _STREAMS:
+            descriptor, rest = pipes[name].hold()
+            descriptors.append(descriptor)
+            self.output.feed(name, rest)
         program = HandedProgram(
             *(self.identity, child.pid, self.address, place.port, place.path, place.is_chosen, *state),
+            self.output.ready.is_set(),
             "" if self._cgroup is None else str(self._cgroup.path),
             self.output.finished_lines(),
             self.output.unfinished(),

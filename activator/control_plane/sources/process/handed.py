@@ -26,6 +26,7 @@ class HandedProgram(msgspec.Struct, frozen=True):
     started_s: float
     is_ready: bool
     is_asleep: bool
+    is_announced: bool  # it has written the line of `readiness.log`
     cgroup: str  # path of the cgroup that limits its memory; empty: none
     lines: tuple[str, ...]  # its last lines
     unfinished: dict[str, bytes]  # the begun line of each stream

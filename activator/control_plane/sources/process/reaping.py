@@ -19,6 +19,7 @@ class Reaping:
         self._reaper = reaper  # None: it was started by a former process of the activator, or there is none
         self._pipe = None if reaper is None else reaper.stdin
         self.mark = mark
+        self._held: list[str] | None = None  # lines that are not reported yet
         self.is_shared = False  # a later process of the activator has the pipe, too
         self.groups: set[int] = set()  # process groups, and sessions, that our programs lead
 
@@ -40,7 +41,14 @@ class Reaping:
         """Share the reaper of a former process of the activator by the writing end of its pipe."""
         reaping = cls(None, mark)
         reaping._pipe = os.fdopen(descriptor, "w")
+        reaping._held = []
         return reaping
+
+    def own(self) -> None:
+        """Report what has been held: before that, this process may be given up, and its groups end with it."""
+        held, self._held = self._held, None
+        for line in held or ():
+            self._report(line)
 
     @property
     def descriptor(self) -> int:
@@ -79,7 +87,9 @@ class Reaping:
                 self._reaper.wait()
 
     def _report(self, line: str) -> None:
-        if self._pipe is None:
+        if self._held is not None:
+            self._held.append(line)
+        if self._pipe is None or self._held is not None:
             return
         try:
             self._pipe.write(line)

@@ -13,8 +13,13 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from typing import Final
 
 import uvloop
+
+from activator.runtime.units import KIB
+
+BUFFER_BYTES_MAX: Final = 64 * KIB  # read from a pipe and not taken
 
 
 class RunningProcess:
@@ -96,6 +101,67 @@ class TakenOver(RunningProcess):
         self._note(None)
 
 
+class PipeReader(asyncio.Protocol):
+    """The data of one pipe, read by one task. Reading stops while BUFFER_BYTES_MAX are not taken."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._arrived = asyncio.Event()
+        self._has_ended = False
+        self._is_held = False
+        self._is_paused = False
+        self._transport: asyncio.ReadTransport | None = None
+
+    async def read(self, most: int = -1) -> bytes:
+        """Return the next data, `most` bytes at most; empty at the end. Without `most`: everything up to the end."""
+        while not self._has_ended and (most < 0 or not self._data):
+            self._arrived.clear()
+            await self._arrived.wait()
+        data = bytes(self._data if most < 0 else self._data[:most])
+        del self._data[: len(data)]
+        self._update()
+        return data
+
+    def hold(self) -> bytes:
+        """Stop reading until `resume`. Return the data that have not been taken."""
+        self._is_held = True
+        self._update()
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+    def resume(self) -> None:
+        """Continue after `hold`."""
+        self._is_held = False
+        self._update()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.ReadTransport) or hasattr(transport, "pause_reading"), "of a pipe"
+        self._transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._arrived.set()
+        self._update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended = True
+        self._transport = None
+        self._arrived.set()
+
+    def _update(self) -> None:
+        """Pause or resume reading."""
+        transport = self._transport
+        is_paused = self._is_held or len(self._data) > BUFFER_BYTES_MAX
+        if transport is None or transport.is_closing() or is_paused == self._is_paused:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+
 class OutputPipe:
     """The pipe of one stream of a process; the writing end is `end` until the process has it.
 
@@ -107,10 +173,9 @@ class OutputPipe:
 
     def __init__(self, name: str, reading: int | None = None) -> None:
         self.name = name
-        self.reader = asyncio.StreamReader()
+        self.reader = PipeReader()
         self._transport: asyncio.ReadTransport | None = None
         self.end = -1
-        self._is_held = False
         if reading is None:
             reading, self.end = os.pipe()
         self._reading = io.FileIO(reading, closefd=not isinstance(asyncio.get_running_loop(), uvloop.Loop))
@@ -122,29 +187,23 @@ class OutputPipe:
         if self.end >= 0:
             os.fchmod(self.end, 0o622)  # also for a user that the program becomes (`su`)
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(self.reader), self._reading
-        )
+        self._transport, _ = await loop.connect_read_pipe(lambda: self.reader, self._reading)
 
-    def hold(self) -> int:
-        """Stop reading, and return a new descriptor of the reading end. Raises OSError.
+    def hold(self) -> tuple[int, bytes]:
+        """Stop reading. Return a new descriptor of the reading end, and the data that have been read but not taken.
 
-        After the end of the stream, the descriptor is at its end, too.
+        After the end of the stream, the descriptor is at its end, too. Raises OSError.
         """
         if self._transport is None or self._transport.is_closing():
             reading, end = os.pipe()
             os.close(end)
-            return reading
-        found = os.dup(self._reading.fileno())
-        self._transport.pause_reading()
-        self._is_held = True
-        return found
+        else:
+            reading = os.dup(self._reading.fileno())
+        return reading, self.reader.hold()
 
     def resume(self) -> None:
         """Continue to read after `hold`."""
-        if self._is_held and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-        self._is_held = False
+        self.reader.resume()
 
     def close(self) -> None:
         """Close our end."""
