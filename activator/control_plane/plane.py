@@ -198,6 +198,11 @@ class ControlPlane:
             self.submit(PodSetAside(key, identity, is_aside))
         return ""
 
+    def aside(self) -> tuple[tuple[str, str], ...]:
+        """Return the revision and the identity of each pod that an operator has taken out of service."""
+        revisions = self.worker.model.revisions.items()
+        return tuple([(key, pod.identity) for key, one in revisions for pod in one.pods.values() if pod.is_aside])
+
     def scaling(self, key: str) -> Shown | None:
         """Return the last scaling decision of a revision; None if no source scales it."""
         found = (source.scaling(key) for source in self._sources)

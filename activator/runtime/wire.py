@@ -7,7 +7,8 @@ Rules
      without `takes_descriptors` does not read them, and the kernel drops them.
   3. A turn reads at most READ_BYTES, into a shared buffer: the data passed to `received` are valid until it returns.
      The backlog of sent frames is bounded: a peer that does not read loses the connection.
-  4. `closed` is called once, when the other end is closed or an error occurs; not after `close`.
+  4. `closed` is called once, when the other end is closed or an error occurs; not after `close`. Frames that the other
+     process had sent before it closed its end are received first, also if sending fails in the meantime.
   5. Between machines a frame is signed (`seal`), and has no descriptors. A wrong signature ends the connection. Such a
      connection has lower limits: SEALED_BYTES_MAX for a received frame and for the backlog.
 """
@@ -75,6 +76,7 @@ class Wire:
         self._is_writing = False  # waits until the socket is writable
         self._is_flushing = False  # a flush is scheduled for the end of this turn
         self.is_open = True
+        self._is_deaf = False  # the other end is closed, but what it has sent may not be read yet
         self.has_ended = False  # the other end was closed orderly, by its process or by the process's end
         self.backlog_bytes = 0
         sock.setblocking(False)
@@ -84,7 +86,7 @@ class Wire:
         """Send one frame at the end of this turn. The descriptors are closed after they were sent, or on failure."""
         given = descriptors or []
         assert len(given) <= DESCRIPTORS_AT_ONCE_MAX, "too many descriptors for one frame"
-        if not self.is_open:
+        if not self.is_open or self._is_deaf:
             _close_all(given)
             return
         frame = _HEADER.pack(len(data), len(given)) + data
@@ -124,13 +126,18 @@ class Wire:
         if self._is_writing:
             self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
-        for _, descriptors in self._outgoing:
-            _close_all(descriptors)
-        self._outgoing.clear()
+        self._drop_unsent()
         _close_all(self._descriptors)
         self._descriptors.clear()
 
     # --- internals ---
+
+    def _drop_unsent(self) -> None:
+        self._is_deaf = True
+        for _, descriptors in self._outgoing:
+            _close_all(descriptors)
+        self._outgoing.clear()
+        self.backlog_bytes = 0
 
     def _end(self) -> None:
         if self.is_open:
@@ -211,8 +218,8 @@ class Wire:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                self._end()
-                return
+                self._drop_unsent()  # the other end is closed: what it has sent is read up to its end
+                break
             _close_all(descriptors)
             self.backlog_bytes -= sent
             if sent < len(data):

@@ -81,6 +81,7 @@ class WorkerLifecycle(ForkListener):
         self.places = [Place(index) for index in range(count)]
         self.by_number: dict[int, WorkerProcess] = {}  # workers that have not ended
         self.is_ending = False  # no worker is replaced any more
+        self._is_released = False  # the workers continue with a later process
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._now = now
@@ -153,7 +154,7 @@ class WorkerLifecycle(ForkListener):
                     (worker, others, pipe, ReleasedWorker(worker.number, worker.process, group, own, pidfd))
                 )
             undo.pop_all()
-        self.is_ending = True
+        self.is_ending = self._is_released = True
         for worker, others, pipe, _ in prepared:
             worker.send(Rewire(), [others.detach(), *pipe])
         workers = [worker for worker, *_ in prepared]
@@ -161,8 +162,8 @@ class WorkerLifecycle(ForkListener):
         for worker in list(self.by_number.values()):
             if worker not in workers:
                 worker.kill()  # it has not begun
-            while worker.has_unsent() and self._now() < until_s:
-                await pause(0.0)
+            while not worker.ended.is_set() and self._now() < until_s:  # until it has closed its end
+                await pause(0.001)
             self._forget(worker)
         self._forking.abandon()
         return Released([released for *_, released in prepared], 0)
@@ -284,7 +285,9 @@ class WorkerLifecycle(ForkListener):
 
         A former one may live on as the parent of programs (app/handover/front.py).
         """
-        if worker.is_former and worker.is_over:
+        if self._is_released:
+            self._forget(worker)
+        elif worker.is_former and worker.is_over:
             self._ended(worker)
         else:
             worker.kill()

@@ -49,10 +49,6 @@ class WorkerProcess:
         self._outgoing.append(message)
         self._descriptors.extend(given)
 
-    def has_unsent(self) -> bool:
-        """Return True if not all messages have been sent."""
-        return bool(self._outgoing) or (self.wire is not None and self.wire.is_open and self.wire.backlog_bytes > 0)
-
     def kill(self) -> None:
         """Send SIGKILL, now or as soon as it is forked."""
         self.is_killed = True

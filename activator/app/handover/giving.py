@@ -202,7 +202,9 @@ class Giving:
         except OSError as error:
             raise UpgradeError(f"the programs cannot be handed over: {error.strerror}") from None
         keys = tuple(self._control.worker.model.revisions)
-        successor.link.send(State(programs, self._workers.lives(), keys), descriptors)
+        scales = self._control.processes.autoscaler.handed()
+        state = State(programs, self._workers.lives(), keys, scales, self._control.aside())
+        successor.link.send(state, descriptors)
         adopted = await successor.receive(ADOPT_S)
         if not isinstance(adopted, Adopted):
             raise UpgradeError(f"the new process sent {type(adopted).__name__} out of order")
@@ -211,13 +213,14 @@ class Giving:
         """Make the new process the activator. Its failure from now on is not one of the upgrade."""
         process = successor.process.pid
         self._moved(process)
+        taken = self._supervisor.handed_and_taken()
         self._supervisor.detach()
         self._reaping.is_shared = True
         self._manager.main_is(process)
         names = tuple([ReleasedName(one.number, one.process, one.group) for one in released.workers])
         wires = [one.socket.detach() for one in released.workers]
         pidfds = [one.pidfd for one in released.workers]
-        successor.link.send(Commit(names, released.epoch, files), [*wires, *pidfds])
+        successor.link.send(Commit(names, released.epoch, files, taken), [*wires, *pidfds])
         try:
             await successor.link.receive(SERVE_S)
         except GoneError as error:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from activator.control_plane.scaling.autoscaler import HandedScale
 from activator.control_plane.sources.process.handed import HandedPrograms
 from activator.members.messages import RevisionLives
 from activator.messages import Message
@@ -50,11 +51,17 @@ class Prepared(Message, frozen=True, tag=True):
 
 
 class State(Message, frozen=True, tag=True):
-    """The programs, with their descriptors, and the incarnation numbers of revisions. `keys`: all revisions."""
+    """The programs, with their descriptors, and the incarnation numbers of revisions.
+
+    `keys`: all revisions. `scales`: commands of operators to the autoscaler. `aside`: pods that operators have drained,
+    each with its revision.
+    """
 
     programs: HandedPrograms
     lives: RevisionLives
     keys: tuple[str, ...]
+    scales: tuple[HandedScale, ...]
+    aside: tuple[tuple[str, str], ...]
 
 
 class Adopted(Message, frozen=True, tag=True):
@@ -72,12 +79,14 @@ class ReleasedName(msgspec.Struct, frozen=True, array_like=True):
 class Commit(Message, frozen=True, tag=True):
     """The new process is the activator now. The socket and the pidfd of each worker are sent along, in this order.
 
-    `epoch`: that of the last view of the workers. `files`: paths of Unix sockets, to be removed at the end.
+    `epoch`: that of the last view of the workers. `files`: paths of Unix sockets, to be removed at the end. `taken`:
+    programs for one request that have had it since `State`.
     """
 
     workers: tuple[ReleasedName, ...]
     epoch: int
     files: tuple[str, ...]
+    taken: tuple[str, ...]
 
 
 class Serving(Message, frozen=True, tag=True):

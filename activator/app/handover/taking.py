@@ -24,6 +24,7 @@ from activator.app.handover.messages import (
 )
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.runtime import sockets
 from activator.runtime.errors import StartError
@@ -89,7 +90,7 @@ class Takeover:
         ])  # fmt: skip
         pool.await_former(offer.number + NUMBERS_LEFT)
 
-    async def take_over(self, keys: list[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:
+    async def take_over(self, keys: list[str], processes: ProcessSource, pool: WorkerPool) -> None:
         """Report that this process is prepared, and continue the programs when their revisions are set.
 
         `keys`: the revisions with processes.
@@ -101,8 +102,14 @@ class Takeover:
             raise unexpected(state)
         self._state = state
         pool.continue_lives(state.lives)
-        supervisor.hold()
-        supervisor.take_over(Received(state.programs, descriptors))
+        processes.autoscaler.restore(state.scales)
+        processes.supervisor.hold()
+        processes.supervisor.take_over(Received(state.programs, descriptors))
+
+    @property
+    def aside(self) -> tuple[tuple[str, str], ...]:
+        """The pods that operators have taken out of service, each with its revision."""
+        return () if self._state is None else self._state.aside
 
     async def commit(self, keys: set[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:
         """Become the activator. `keys`: all revisions, whose programs run."""
@@ -117,7 +124,8 @@ class Takeover:
             for one, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
         ]
         self._reaping.own()
-        supervisor.own()
+        supervisor.own(one.process for one in workers)
+        supervisor.have_been_taken(commit.taken)
         take_files(commit.files)
         dropped = [key for key in self._state.keys if key not in keys]
         self._groups = {one.group for one in workers if one.group}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import activator
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
+from activator.messages import PodSetAside
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
 from activator.runtime.service_manager import ServiceManager
@@ -106,8 +107,7 @@ class Upgrades:
         """Take over the programs. Raises StartError."""
         if self._takeover is not None:
             keys = [f"{one.namespace}/{one.name}" for one in self._app.config.revisions if one.process is not None]
-            supervisor = self._app.control.processes.supervisor
-            await self._takeover.take_over(keys, supervisor, self._app.own_pool())
+            await self._takeover.take_over(keys, self._app.control.processes, self._app.own_pool())
 
     async def commit(self) -> None:
         """Become the activator, in place of the other process. Raises StartError."""
@@ -115,6 +115,8 @@ class Upgrades:
         if takeover is None:
             return
         supervisor = control.processes.supervisor
+        for key, identity in takeover.aside:
+            control.submit(PodSetAside(key, identity, True))
         until_s = self._now() + CONTINUE_S
         while not (supervisor.continues() and control.worker.is_settled()) and self._now() < until_s:
             await pause(CONTINUE_STEP_S)

@@ -12,8 +12,10 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
+
+import msgspec
 
 from activator.config.model.scaling import METRIC_CONCURRENCY
 from activator.control_plane.scaling.decision import Decision, ScalingState, decide
@@ -39,6 +41,16 @@ class Shown(NamedTuple):
     decision: Decision
     changed: Decision | None  # the last one that changed the number
     is_awake: bool
+
+
+class HandedScale(msgspec.Struct, frozen=True, array_like=True):
+    """What another process of the activator continues for a revision: its hold, and that it was unloaded."""
+
+    key: str
+    held_for_s: float
+    held_until_s: float
+    is_released: bool
+    is_initialized: bool
 
 
 class _Revision:
@@ -96,6 +108,7 @@ class Autoscaler:
         self._kept_changed = kept_changed
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
+        self._restored: dict[str, HandedScale] = {}  # of a former process, until the revision is set
         self._schedule_changes: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
         self.decision_totals: dict[ScalingReason, int] = dict.fromkeys(ScalingReason, 0)
 
@@ -109,8 +122,13 @@ class Autoscaler:
         revision = self._revisions.get(key)
         if revision is None:
             state = ScalingState.begun(self._now(), ready)
-            state = state._replace(is_initialized=state.is_initialized or is_taken_over)
+            former = self._restored.pop(key, None)
+            is_known = is_taken_over or (former is not None and former.is_initialized)
+            state = state._replace(is_initialized=state.is_initialized or is_known)
             revision = self._revisions[key] = _Revision(rule, state, ready)
+            if former is not None:
+                revision.held_for_s, revision.held_until_s = former.held_for_s, former.held_until_s
+                revision.is_released = former.is_released
         elif revision.rule == rule:
             return
         else:
@@ -119,6 +137,17 @@ class Autoscaler:
                 revision.windows.resize(rule.stable_window_s, rule.panic_window_s)
         self._plan_schedule_change(key, revision)
         self._decide(key, revision)
+
+    def handed(self) -> tuple[HandedScale, ...]:
+        """Return what another process of the activator continues."""
+        return tuple([
+            HandedScale(key, one.held_for_s, one.held_until_s, one.is_released, one.state.is_initialized)
+            for key, one in self._revisions.items()
+        ])  # fmt: skip
+
+    def restore(self, scales: Iterable[HandedScale]) -> None:
+        """Continue what a former process of the activator had, once the revisions are set."""
+        self._restored = {one.key: one for one in scales}
 
     def drop_revision(self, key: str) -> None:
         """Forget the revision, which was removed; `scale` is not called for it any more."""

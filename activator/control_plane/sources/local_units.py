@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.process.child import ChildProcesses
@@ -35,8 +37,8 @@ class LocalUnits(Units):
     def use(self, programs: HandedPrograms) -> None:
         self._processes.use(programs)
 
-    def own(self) -> None:
-        self._processes.own()
+    def own(self, former: Iterable[int]) -> None:
+        self._processes.own(former)
 
     def detach(self) -> None:
         self._processes.detach()

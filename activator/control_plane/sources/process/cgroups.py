@@ -68,6 +68,7 @@ class Cgroups:
         self._proc = Path(proc)
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
+        self.former: set[int] = set()  # processes of the activator that this one has replaced
         self._own: Path | None = None
         self._is_known = False
 
@@ -153,7 +154,7 @@ class Cgroups:
 
     def _ours_in(self, own: Path) -> set[int]:
         """Return the processes in the cgroup. Raises UnusableError if one is not a descendant of the activator."""
-        ours = _descendants(os.getpid(), self._proc)
+        ours = _descendants([os.getpid(), *self.former], self._proc)
         found = {int(line) for line in (own / "cgroup.procs").read_text().split()}
         if found - ours:
             raise UnusableError(f"other processes run in {own}: a service with `Delegate=yes` has a cgroup of its own")
@@ -178,8 +179,8 @@ def _remove_empty(own: Path) -> None:
             continue
 
 
-def _descendants(first: int, proc: Path) -> set[int]:
-    """Return the process and all its descendants."""
+def _descendants(first: list[int], proc: Path) -> set[int]:
+    """Return the processes and all their descendants."""
     children: dict[int, list[int]] = {}
     for name in os.listdir(proc):
         if name.isdigit():
@@ -188,7 +189,7 @@ def _descendants(first: int, proc: Path) -> set[int]:
             except OSError:  # it has ended
                 continue
             children.setdefault(int(words[1]), []).append(int(name))
-    found, left = set(), [first]
+    found, left = set(), list(first)
     while left:
         one = left.pop()
         found.add(one)

@@ -18,7 +18,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -105,8 +105,9 @@ class ChildProcesses(Units):
         if programs.cgroup:
             self.cgroups.use(programs.cgroup)
 
-    def own(self) -> None:
+    def own(self, former: Iterable[int]) -> None:
         self.owns_handed = True
+        self.cgroups.former.update(former)
 
     def detach(self) -> None:
         self.places.hand_over()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
@@ -276,9 +276,9 @@ class ProcessSupervisor(Keeper):
         processes = [one for fleet in self._fleets.values() for one in fleet.processes.values()]
         return all(one.ready or not one.was_ready or one.rest is not Rest.AWAKE for one in processes)
 
-    def own(self) -> None:
-        """Own the programs that were handed over: until then nothing here ends them."""
-        self._units.own()
+    def own(self, former: Iterable[int]) -> None:
+        """Own the programs that were handed over by these processes: until then nothing here ends them."""
+        self._units.own(former)
 
     def release(self) -> None:
         """Continue after `hold`."""
@@ -318,6 +318,18 @@ class ProcessSupervisor(Keeper):
                 os.close(descriptor)
             raise
         return self._units.describe(HandedPrograms(tuple(fleets), self._born)), descriptors
+
+    def handed_and_taken(self) -> tuple[str, ...]:
+        """Return the programs for one request that have had it since they were handed over."""
+        processes = [one for fleet in self._fleets.values() for one in fleet.processes.values()]
+        return tuple([one.identity for one in processes if one.unit in self._handed and one.taken.is_set()])
+
+    def have_been_taken(self, identities: Iterable[str]) -> None:
+        """Note programs for one request that had it before this process became the activator."""
+        for identity in identities:
+            key = identity.rpartition("#")[0]
+            self.taken(PodTaken(key, identity, False, ""))
+            self._submit(PodGone(key, SOURCE, identity))
 
     def detach(self) -> None:
         """Leave all programs to the process that has taken them."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from activator.config.model.revision import Revision
@@ -154,8 +154,8 @@ class Units(ABC):
         """Continue with what all programs share, before any is created."""
         raise NotImplementedError
 
-    def own(self) -> None:
-        """Own the programs that were handed over: until then nothing here ends them."""
+    def own(self, former: Iterable[int]) -> None:
+        """Own the programs that were handed over by these processes: until then nothing here ends them."""
         raise NotImplementedError
 
     def detach(self) -> None:
