@@ -88,8 +88,8 @@ HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is kn
 ANSWER_NAME_BYTES: Final = 16  # random bytes in the name of a stored response
 ANSWERS_CHECK_S: Final = 0.02  # how often a drain checks if the last of them is complete
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # interval of load reports
-# How long idle connections of HTTP/1.1 stay open when others accept new ones: a client may send a request at any time,
-# whose response then asks it to close.
+# How long idle connections of HTTP/1.1 stay open when others accept new ones. A client may send a request at any time;
+# the response then asks it to close.
 RETIRE_IDLE_S: Final = 5.0
 MEMBER_TICK_S: Final = 0.2  # interval of the checks of slots and quotas that are shared with other data planes
 

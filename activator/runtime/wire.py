@@ -76,7 +76,7 @@ class Wire:
         self._is_writing = False  # waits until the socket is writable
         self._is_flushing = False  # a flush is scheduled for the end of this turn
         self.is_open = True
-        self._is_deaf = False  # the other end is closed, but what it has sent may not be read yet
+        self._is_deaf = False  # the other end is closed, but its last frames may not be read yet
         self.has_ended = False  # the other end was closed orderly, by its process or by the process's end
         self.backlog_bytes = 0
         sock.setblocking(False)
@@ -218,7 +218,7 @@ class Wire:
             except (BlockingIOError, InterruptedError):
                 break
             except OSError:
-                self._drop_unsent()  # the other end is closed: what it has sent is read up to its end
+                self._drop_unsent()  # the other end is closed: its last frames are still read
                 break
             _close_all(descriptors)
             self.backlog_bytes -= sent

@@ -87,7 +87,7 @@ class WorkerLifecycle(ForkListener):
         self._now = now
         self._rng = rng
         self._log_level = log_level
-        self.last_number = 0  # of the newest worker; the next one has a higher number
+        self.last_number = 0  # The newest worker has this number; the next one has a higher one.
         self._watched_s = now()
         self._ending: dict[int, int] = {}  # places of ended workers whose exit status is not known yet, by number
         self._forking = Forking(self, environment, zygote)

@@ -100,6 +100,9 @@ class Inside:
     def stop(self) -> None:
         pass
 
+    async def upgrade(self) -> dict[str, Any]:
+        return {"problems": []}
+
     def reload(self) -> list[str]:
         return []
 

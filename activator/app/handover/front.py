@@ -1,4 +1,4 @@
-"""The first process of a chain of upgrades, once its requests have ended: it stays for whoever has started it.
+"""The first process of a chain of upgrades, once its requests have ended: it stays for the program that has started it.
 
 A shell, a container or a supervisor other than systemd knows one process. It forwards signals to the process that
 serves, waits for orphans, and ends with the exit code of that process. If it is killed, that process drains and ends.

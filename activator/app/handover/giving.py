@@ -37,7 +37,7 @@ from activator.runtime.unix_sockets import leave_files, made_paths, take_files
 from activator.runtime.wire import pair
 from activator.workers.workers import Released, Workers
 
-PREPARE_S: Final = 60.0  # for the new process to start, read its configuration and load what it needs
+PREPARE_S: Final = 60.0  # for the new process to start and read its configuration
 SETTLE_S: Final = 10.0  # for programs that are being stopped, put to sleep or woken
 ADOPT_S: Final = 30.0  # for the new process to build its model
 SERVE_S: Final = 30.0  # for the new process to accept connections

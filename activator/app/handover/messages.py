@@ -1,8 +1,8 @@
 """The messages between the two processes of an upgrade, and their connection.
 
 The processes may have different versions of the program. PROTOCOL is the version of these messages, of those between a
-parent and its workers (workers/messages.py), and of those between workers: whoever changes one of them so that an
-earlier version cannot read it, increments it.
+parent and its workers (workers/messages.py), and of those between workers. A change of one of them that an earlier
+version cannot read increments it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ GROUP_CHECK_S: Final = 5.0  # between two checks whether the workers of the old 
 
 
 class Inheritance:
-    """What a new process gets from the environment.
+    """The inheritance of a new process, from its environment.
 
     `front`: the connection to the first process, whose PID is `first`; None without one.
     """

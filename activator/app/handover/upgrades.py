@@ -86,7 +86,7 @@ class Upgrades:
 
     @property
     def is_front(self) -> bool:
-        """True if another process is the activator, and this one stays for whoever has started it."""
+        """True if another process is the activator, and this one stays for the program that has started it."""
         return self.has_moved and self.front is not None and self.front.is_first
 
     # --- replacing another process ---

@@ -44,7 +44,7 @@ class Shown(NamedTuple):
 
 
 class HandedScale(msgspec.Struct, frozen=True, array_like=True):
-    """What another process of the activator continues for a revision: its hold, and that it was unloaded."""
+    """The commands of operators on one revision, for another process of the activator: its hold, and its release."""
 
     key: str
     held_for_s: float
@@ -108,7 +108,7 @@ class Autoscaler:
         self._kept_changed = kept_changed
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
-        self._restored: dict[str, HandedScale] = {}  # of a former process, until the revision is set
+        self._restored: dict[str, HandedScale] = {}  # from a former process, until the revision is set
         self._schedule_changes: Schedule[str] = Schedule()  # when a revision's schedule may change, by the wall clock
         self.decision_totals: dict[ScalingReason, int] = dict.fromkeys(ScalingReason, 0)
 

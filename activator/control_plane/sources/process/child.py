@@ -475,7 +475,7 @@ class ChildProcess(Unit):
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:
-            self._child.close()
+            self._child.leave()
         self._readers, self._child, self._tree, self._cgroup, self._launch = [], None, None, None, None
         self._place = Place()
 

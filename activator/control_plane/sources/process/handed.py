@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-DESCRIPTORS: Final = 3  # of each program: its pidfd, and the reading ends of its standard error and standard output
+DESCRIPTORS: Final = 3  # each program has a pidfd, and the reading ends of its standard error and standard output
 
 
 class HandedProgram(msgspec.Struct, frozen=True):
@@ -20,7 +20,7 @@ class HandedProgram(msgspec.Struct, frozen=True):
     pid: int
     address: str
     port: int  # 0: it has a Unix socket
-    path: str  # of its Unix socket
+    path: str  # empty without a Unix socket
     is_chosen: bool  # the address, or its range, is configured
     gpus: tuple[str, ...]
     started_s: float
@@ -43,7 +43,7 @@ class HandedLine(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HandedFleet(msgspec.Struct, frozen=True):
-    """The programs of one revision, and what is known about their starts (`fleet.py`)."""
+    """The programs of one revision, and the record of their starts (`fleet.py`)."""
 
     key: str
     programs: tuple[HandedProgram, ...]

@@ -45,7 +45,7 @@ class Reaping:
         return reaping
 
     def own(self) -> None:
-        """Report what has been held: before that, this process may be given up, and its groups end with it."""
+        """Report the held lines: before that, this process may be given up, and its groups end with it."""
         held, self._held = self._held, None
         for line in held or ():
             self._report(line)

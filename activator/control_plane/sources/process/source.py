@@ -84,7 +84,7 @@ class ProcessSource(Source):
                 self.drop_revision(key)
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
-            running = self.supervisor.running(key)  # of a new revision: they were handed over
+            running = self.supervisor.running(key)  # programs of a new revision were handed over
             if running and self.autoscaler.shown(key) is None:
                 self.groups.wanted(key, running)  # the autoscaler reports changes of this number only
             self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)

@@ -45,6 +45,10 @@ class RunningProcess:
         for pipe in self.pipes:
             pipe.close()
 
+    def leave(self) -> None:
+        """Leave the process to another process of the activator. One that was started here is still waited for."""
+        self.close()
+
     def _note(self, code: int | None) -> None:
         self.returncode = code
         self._ended.set()
@@ -93,12 +97,22 @@ class TakenOver(RunningProcess):
 
     def __init__(self, pid: int, pidfd: int, pipes: Sequence[OutputPipe]) -> None:
         super().__init__(pid, pipes)
-        self._loop.add_reader(pidfd, self._has_ended, pidfd)
+        self._pidfd = pidfd
+        self._loop.add_reader(pidfd, self._has_ended)
 
-    def _has_ended(self, pidfd: int) -> None:
-        self._loop.remove_reader(pidfd)
-        os.close(pidfd)
+    def leave(self) -> None:
+        super().leave()
+        self._close_pidfd()
+
+    def _has_ended(self) -> None:
+        self._close_pidfd()
         self._note(None)
+
+    def _close_pidfd(self) -> None:
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 class PipeReader(asyncio.Protocol):

@@ -22,7 +22,7 @@ from activator.control_plane.sources.process.output import OnLine, Output
 
 
 class UnitState(NamedTuple):
-    """What the supervisor knows of a program that is handed over."""
+    """The state of a program that is handed over, as its supervisor has it."""
 
     gpus: tuple[str, ...]
     started_s: float
@@ -147,7 +147,7 @@ class Units(ABC):
         raise NotImplementedError
 
     def describe(self, programs: HandedPrograms) -> HandedPrograms:
-        """Add what all programs share to what is handed over."""
+        """Add the state that all programs share."""
         raise NotImplementedError
 
     def use(self, programs: HandedPrograms) -> None:
