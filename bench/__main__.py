@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     stale.add_argument("--requests", type=_positive, default=100_000, help="requests of each row (default: 100,000)")
     stale.set_defaults(handler=_stale_loads)
     _add_cold(commands)
+    _add_upgrades(commands)
     trace = commands.add_parser("trace", help="a long random history of one throttler, checked after every step")
     trace.add_argument("--events", type=_positive, default=200_000, help="number of events (default: 200,000)")
     trace.add_argument("--seed", type=int, default=1, help="the same seed gives the same trace (default: 1)")
@@ -153,6 +154,15 @@ def _micro(options: argparse.Namespace) -> int:
     from bench import micro_run
 
     return micro_run.run(options.select, options.group or list(micro_run.GROUPS), options.world, options.json)
+
+
+def _add_upgrades(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    upgrades = commands.add_parser(
+        "upgrades", help="`activator upgrade` under traffic, compared with a reload of nginx"
+    )
+    upgrades.add_argument("--rounds", type=_positive, default=10, help="upgrades (default: 10)")
+    upgrades.add_argument("--workers", type=_positive, default=1, help="workers of the activator (default: 1)")
+    upgrades.set_defaults(handler=_upgrades)
 
 
 def _add_cold(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -333,6 +343,12 @@ def _membership(options: argparse.Namespace) -> int:
         options.round_timeout,
     )
     return membership.run(membership.options_of(*words), options.json)
+
+
+def _upgrades(options: argparse.Namespace) -> int:
+    from bench import upgrades
+
+    return upgrades.run(options.rounds, options.workers, options.json)
 
 
 def _cold(options: argparse.Namespace) -> int:

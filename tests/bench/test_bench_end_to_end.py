@@ -105,6 +105,16 @@ def test_idle(tmp_path: Path) -> None:
     assert values(path)["idle.first.p50"] > 0
 
 
+def test_upgrades(tmp_path: Path) -> None:
+    path = tmp_path / "upgrades.json"
+    done = bench("upgrades", "--rounds", "1", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    found = values(path)
+    assert found["upgrades.activator.upgrade"] > 0
+    assert found["upgrades.activator.gap"] > 0
+    assert found["upgrades.activator.pause"] >= 10
+
+
 def test_cold(tmp_path: Path) -> None:
     path = tmp_path / "cold.json"
     done = bench("cold", "--rounds", "1", "--json", str(path))
