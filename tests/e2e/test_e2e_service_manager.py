@@ -158,3 +158,31 @@ def test_the_units_are_printed_and_written(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["activator.service", "activator.socket", "activator.yaml"]
     refused = cli("install-service", "-c", str(tmp_path / "none.yaml"), "--print")
     assert (refused.returncode, refused.stdout) == (1, "")
+
+
+def test_an_upgrade_moves_the_main_process(tmp_path: Path, notified: Notified) -> None:
+    """The socket of systemd goes on being served, and the watchdog is fed by the new process."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(4096)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        path = tmp_path / "activator.yaml"
+        revision = process_revision([sys.executable, "-m", "http.server", "{port}"])
+        path.write_text(json.dumps(configured([revision], listen=address, admin=f"unix:{tmp_path}/admin")))
+        with started(path, listener, notified) as process:
+            assert notified.next().startswith("READY=1")
+            assert ask(address, request("/")).status == 200
+            done = cli("upgrade", "--admin", f"unix:{tmp_path}/admin")
+            assert done.returncode == 0, done
+            main = notified.next()
+            assert main.startswith("MAINPID=")
+            new = int(main.removeprefix("MAINPID="))
+            assert new != process.pid and f"process {new};" in done.stdout
+            assert notified.next().startswith("READY=1")
+            assert process.wait(20.0) == 0, "nothing waits for the former process"
+            assert notified.next(without="") == "WATCHDOG=1"
+            assert ask(address, request("/")).status == 200
+            os.kill(new, signal.SIGTERM)
+            assert notified.next().startswith("STOPPING=1")
+            eventually(lambda: not Path(f"/proc/{new}").exists())
