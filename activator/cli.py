@@ -248,6 +248,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         settings = Settings(*loaded, reload=reload)
         app = App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote, inheritance=inherited)
         upgrades.append(app.upgrades)
+        app.upgrades.is_possible = True
         return await app.run()
 
     upgrades: list[Upgrades] = []

@@ -78,6 +78,7 @@ class Upgrades:
         self._inheritance = inheritance
         self._takeover: Takeover | None = None  # until it has replaced another process
         self.front: FrontLink | None = None  # set once there are several processes, unless systemd knows the main one
+        self.is_possible = False  # this is `activator run`, whose command line can be repeated
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
         self._process = 0  # the PID of that one
@@ -160,6 +161,8 @@ class Upgrades:
         from activator.app.handover.giving import Giving, UpgradeError
 
         app = self._app
+        if not self.is_possible:
+            return {"problems": ["only `activator run` can be upgraded"]}
         if self.is_under_way or self.has_moved or app.draining:
             why = "the activator is draining" if app.draining else "another upgrade is under way"
             return {"problems": [why]}

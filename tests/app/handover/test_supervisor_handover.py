@@ -154,12 +154,17 @@ def test_a_program_continues_and_no_line_is_lost_or_repeated(
     run(scenario())
 
 
-def test_the_old_process_continues_if_the_new_one_gives_up(run: Callable[[Coroutine[None, None, None]], None]) -> None:
+@pytest.mark.parametrize("is_orderly", [True, False])
+def test_the_old_process_continues_if_the_new_one_gives_up(
+    run: Callable[[Coroutine[None, None, None]], None], is_orderly: bool
+) -> None:
     async def scenario() -> None:
         old = Side()
         await old.started(counting())
         process = next(iter(old.reaping.groups))
         new, received = await hand_over(old, counting())
+        if is_orderly:  # after an error at its start
+            await asyncio.wait_for(new.supervisor.close(), PATIENCE_S)
         await new.tasks.close()  # as at the end of a process: what it has taken over is not touched
         received.close()
         os.kill(process, 0)
@@ -263,8 +268,9 @@ def test_a_line_of_readiness_is_not_awaited_twice() -> None:
         old.supervisor.grant(KEY, 1)
         fleet = old.supervisor.fleet(KEY)
         assert fleet is not None
-        await old.until(lambda: any(one.unit.output.ready.is_set() for one in fleet.processes.values()))
-        assert old.ready() == [], "it is about to become ready"
+        while not any(one.unit.output.ready.is_set() for one in fleet.processes.values()):
+            await pause(0.0)
+        assert old.ready() == [], "some turns of the loop are missing"
         new, received = await hand_over(old, counting())
         await own(old, new)
         received.close()

@@ -381,13 +381,21 @@ class ChildProcess(Unit):
             self._owner.reaping.exited(child.pid)
 
     async def signal(self, name: str) -> str:
+        if self._is_foreign():
+            return "it belongs to another process of the activator"
         self._signal(signal.Signals[name])
         return ""
 
     # --- the end ---
 
+    def _is_foreign(self) -> bool:
+        """Return True if the former process of the activator may still keep it: then nothing is done to it here."""
+        return self.handed is not None and not self._owner.owns_handed
+
     async def stop(self) -> None:
         stop = self._settings.stop
+        if self._is_foreign():
+            return
         if self._tree is None:
             return
         if stop.command and self._launch is not None:
@@ -403,20 +411,22 @@ class ChildProcess(Unit):
             await self.emptied(self.grace_s)
 
     async def end_rest(self) -> None:
-        if self._tree is not None and await self._tree.living():
+        if self._tree is not None and not self._is_foreign() and await self._tree.living():
             await self._tree.signal(signal.Signals[self._settings.stop.signal])
             await self._tree.until_empty(self.grace_s, self._owner.now)
 
     async def emptied(self, timeout_s: float) -> None:
+        if self._is_foreign():
+            return
         until_s = self._owner.now() + timeout_s
         await super().emptied(timeout_s)
         if self._tree is not None:
             await self._tree.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
-        if self.handed is not None and not self._owner.owns_handed:
+        if self._is_foreign():
             self._owner.places.give_back(self._place)
-            self.detach()  # the former process of the activator keeps it, or it has ended
+            self.detach()
             return
         self._signal(signal.SIGKILL)  # includes what the program left behind in its group
         await self.exited()

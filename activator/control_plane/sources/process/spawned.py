@@ -46,8 +46,12 @@ class RunningProcess:
             pipe.close()
 
     def leave(self) -> None:
-        """Leave the process to another process of the activator. One that was started here is still waited for."""
+        """Leave the process to another process of the activator: `wait` returns, and its end is not reported.
+
+        A process that was started here is waited for when it has ended.
+        """
         self.close()
+        self._ended.set()
 
     def _note(self, code: int | None) -> None:
         self.returncode = code
