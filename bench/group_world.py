@@ -96,6 +96,8 @@ class Revision:
 class World:
     """The simulated machine: programs, which are reported to `Group`, and requests."""
 
+    is_held = False
+
     def __init__(self, rng: Random, report_s: float = 0.0) -> None:
         self.now_s = 1.0
         self.rng = rng

@@ -33,7 +33,7 @@ from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
 from activator.data_plane.proxy.status_exchange import StatusOpener
 from activator.data_plane.quotas.messages import QuotaMessage
-from activator.data_plane.quotas.quotas import Quotas
+from activator.data_plane.quotas.quotas import ALONE, Quotas
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
@@ -132,6 +132,7 @@ class DataPlane:
             config.limits.answers,
             partial(secrets.token_hex, ANSWER_NAME_BYTES),
         )
+        answers.number = ALONE
         self.answer_links = AnswerLinks(answers)
         self.proxy.answers = answers
         self.captures = CaptureRoom(self.wheel, now)

@@ -25,6 +25,7 @@ from activator.app.handover.messages import (
     Refused,
     ReleasedName,
     State,
+    UpgradeError,
 )
 from activator.app.handover.taking import VARIABLE
 from activator.config.model.file import Config
@@ -45,10 +46,6 @@ EXIT_S: Final = 1.0  # for the exit code of a new process that has closed the co
 SETTLE_STEP_S: Final = 0.02
 
 log = logging.getLogger("activator")
-
-
-class UpgradeError(Exception):
-    """The reason for which this process continues."""
 
 
 class Successor:
@@ -202,8 +199,9 @@ class Giving:
         except OSError as error:
             raise UpgradeError(f"the programs cannot be handed over: {error.strerror}") from None
         keys = tuple(self._control.worker.model.revisions)
-        scales = self._control.processes.autoscaler.handed()
-        state = State(programs, self._workers.lives(), keys, scales, self._control.aside())
+        processes = self._control.processes
+        scales, uses = processes.autoscaler.handed(), processes.groups.handed()
+        state = State(programs, self._workers.lives(), keys, scales, uses, self._control.aside())
         successor.link.send(state, descriptors)
         adopted = await successor.receive(ADOPT_S)
         if not isinstance(adopted, Adopted):

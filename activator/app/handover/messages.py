@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from activator.control_plane.groups.groups import HandedUse
 from activator.control_plane.scaling.autoscaler import HandedScale
 from activator.control_plane.sources.process.handed import HandedPrograms
 from activator.members.messages import RevisionLives
@@ -53,14 +54,15 @@ class Prepared(Message, frozen=True, tag=True):
 class State(Message, frozen=True, tag=True):
     """The programs, with their descriptors, and the incarnation numbers of revisions.
 
-    `keys`: all revisions. `scales`: commands of operators to the autoscaler. `aside`: pods that operators have drained,
-    each with its revision.
+    `keys`: all revisions. `scales`: commands of operators to the autoscaler. `uses`: the last use of members of groups.
+    `aside`: pods that operators have drained, each with its revision.
     """
 
     programs: HandedPrograms
     lives: RevisionLives
     keys: tuple[str, ...]
     scales: tuple[HandedScale, ...]
+    uses: tuple[HandedUse, ...]
     aside: tuple[tuple[str, str], ...]
 
 
@@ -101,6 +103,10 @@ HandoverMessage = Offer | Refused | Prepared | State | Adopted | Commit | Servin
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(HandoverMessage)
+
+
+class UpgradeError(Exception):
+    """The reason for which the old process continues."""
 
 
 class GoneError(Exception):

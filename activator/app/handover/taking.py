@@ -28,7 +28,8 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.runtime import sockets
 from activator.runtime.errors import StartError
-from activator.runtime.unix_sockets import take_files
+from activator.runtime.unix_address import UNIX
+from activator.runtime.unix_sockets import remove_file, take_files
 from activator.workers.pool import WorkerPool
 from activator.workers.workers import Released, ReleasedWorker
 
@@ -103,6 +104,7 @@ class Takeover:
         self._state = state
         pool.continue_lives(state.lives)
         processes.autoscaler.restore(state.scales)
+        processes.groups.restore(state.uses)
         processes.supervisor.hold()
         processes.supervisor.take_over(Received(state.programs, descriptors))
 
@@ -111,8 +113,10 @@ class Takeover:
         """The pods that operators have taken out of service, each with its revision."""
         return () if self._state is None else self._state.aside
 
-    async def commit(self, keys: set[str], supervisor: ProcessSupervisor, pool: WorkerPool) -> None:
-        """Become the activator. `keys`: all revisions, whose programs run."""
+    async def commit(
+        self, keys: set[str], listening: set[str], supervisor: ProcessSupervisor, pool: WorkerPool
+    ) -> None:
+        """Become the activator. `keys`: all revisions, whose programs run. `listening`: the addresses of listeners."""
         assert self._state is not None, "take_over comes first"
         self._link.send(Adopted())
         commit, descriptors = await self._receive()
@@ -127,6 +131,9 @@ class Takeover:
         supervisor.own(one.process for one in workers)
         supervisor.have_been_taken(commit.taken)
         take_files(commit.files)
+        for path in commit.files:
+            if f"{UNIX}{path}" not in listening:  # the new configuration does not have it
+                remove_file(f"{UNIX}{path}")
         dropped = [key for key in self._state.keys if key not in keys]
         self._groups = {one.group for one in workers if one.group}
         for group in self._groups:

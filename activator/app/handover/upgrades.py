@@ -10,6 +10,7 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import activator
+from activator.app.handover.messages import UpgradeError
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.messages import PodSetAside
@@ -22,7 +23,7 @@ from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
     from activator.app.handover.front_link import FrontLink
-    from activator.app.handover.giving import Giving
+    from activator.app.handover.giving import Giving, Successor
     from activator.app.handover.taking import Inheritance, Takeover
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.workers.pool import WorkerPool
@@ -121,7 +122,8 @@ class Upgrades:
         until_s = self._now() + CONTINUE_S
         while not (supervisor.continues() and control.worker.is_settled()) and self._now() < until_s:
             await pause(CONTINUE_STEP_S)
-        await takeover.commit(set(control.worker.model.revisions), supervisor, self._app.own_pool())
+        listening = {*self._app.workers.addresses, self._app.config.admin_address}
+        await takeover.commit(set(control.worker.model.revisions), listening, supervisor, self._app.own_pool())
 
     def serving(self) -> None:
         """Make the other process leave new clients to this one."""
@@ -157,9 +159,6 @@ class Upgrades:
         return await asyncio.shield(self._tasks.start("upgrade", self._run()))
 
     async def _run(self) -> dict[str, Any]:
-        from activator.app.handover.front_link import FrontLink
-        from activator.app.handover.giving import Giving, UpgradeError
-
         app = self._app
         if not self.is_possible:
             return {"problems": ["only `activator run` can be upgraded"]}
@@ -167,14 +166,8 @@ class Upgrades:
             why = "the activator is draining" if app.draining else "another upgrade is under way"
             return {"problems": [why]}
         self.is_under_way = True
-        if self.front is None and not self._manager.is_there():
-            self.front = FrontLink()
-        giving = self._giving = Giving(
-            *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
-            *(self._moved, app.close_state),
-        )
         try:
-            successor = await giving.run(app.listening(), self.front)
+            successor = await self._hand_over()
         except UpgradeError as error:
             log.error("upgrade: %s; this process continues", error)
             return await self._given_up(str(error))
@@ -195,6 +188,23 @@ class Upgrades:
             "former_process": os.getpid(),
             "former_version": activator.__version__,
         }
+
+    async def _hand_over(self) -> Successor:
+        """Hand over to a new process. Raises UpgradeError."""
+        from activator.app.handover.front_link import FrontLink
+        from activator.app.handover.giving import Giving
+
+        app = self._app
+        if self.front is None and not self._manager.is_there():
+            try:
+                self.front = FrontLink()
+            except OSError as error:
+                raise UpgradeError(f"the first process cannot stay: {error}") from None
+        giving = self._giving = Giving(
+            *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
+            *(self._moved, app.close_state),
+        )
+        return await giving.run(app.listening(), self.front)
 
     async def _given_up(self, problem: str) -> dict[str, Any]:
         """Continue after a failed upgrade. Return its outcome."""

@@ -34,7 +34,12 @@ class ProgramCounts(NamedTuple):
 
 
 class Programs(Protocol):
-    """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls."""
+    """The runner of programs; it reports changes to `Groups.programs_changed`, also within these calls.
+
+    `is_held`: it starts and stops none now, and reports changes of all afterwards.
+    """
+
+    is_held: bool
 
     def counts(self, key: str, group: str) -> ProgramCounts: ...
 
@@ -171,9 +176,9 @@ class Group:
     # --- planning ---
 
     def plan(self) -> None:
-        """Apply the policy's plans until one changes nothing."""
+        """Apply the policy's plans until one changes nothing. While programs are held, no plan could take effect."""
         self._is_changed = True
-        if self._planning:
+        if self._planning or self._programs.is_held:
             return
         self._planning = True
         try:

@@ -8,8 +8,10 @@ stays unloaded until a request arrives, as it would have in its group.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
+
+import msgspec
 
 from activator.control_plane.groups.group import Group, MemberState, Programs
 from activator.control_plane.groups.rule import GroupRule, MemberRule
@@ -17,6 +19,14 @@ from activator.messages import Load
 from activator.runtime.clock import Now
 
 NO_GROUP: Final = ""
+
+
+class HandedUse(msgspec.Struct, frozen=True, array_like=True):
+    """The last use of a revision in a group, and an operator's request for it, for another process of the activator."""
+
+    key: str
+    used_s: float
+    asked_s: float
 
 
 class Groups:
@@ -34,6 +44,7 @@ class Groups:
         self._of: dict[str, Group] = {}  # by key of the revision
         self._wanted: dict[str, int] = {}
         self._kept: dict[str, int] = {}
+        self._restored: dict[str, HandedUse] = {}  # from a former process, until the revision is in its group
         self._evicted: set[str] = set()  # revisions without a group that start nothing until a request arrives
         # Groups that are no longer configured, while programs are left that were started in them.
         self._dissolved: dict[str, Group] = {}
@@ -59,6 +70,9 @@ class Groups:
                 restart = was != rule.name and was in names
                 if state is None or restart:
                     state = _fresh_state(member, state)
+                    former = self._restored.pop(key, None)
+                    if former is not None:
+                        state.used_s, state.asked_s = former.used_s, former.asked_s
                     state.wanted = self._wanted.get(key, 0)
                     state.kept = self._kept.get(key, 0)
                 if was != rule.name:
@@ -86,6 +100,15 @@ class Groups:
         self._dissolved = {name: group for name, group in self._dissolved.items() if group.is_held()}
         for group in groups.values():
             group.plan()
+
+    def handed(self) -> tuple[HandedUse, ...]:
+        """Return what another process of the activator continues."""
+        members = [(key, group.members[key]) for key, group in self._of.items()]
+        return tuple([HandedUse(key, state.used_s, state.asked_s) for key, state in members])
+
+    def restore(self, uses: Iterable[HandedUse]) -> None:
+        """Continue what a former process of the activator had, once the groups are configured."""
+        self._restored = {one.key: one for one in uses}
 
     def drop_revision(self, key: str) -> None:
         """Forget a revision that was removed; its programs count until they have ended."""

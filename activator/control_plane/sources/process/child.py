@@ -463,10 +463,15 @@ class ChildProcess(Unit):
         assert child is not None, "it is settled"
         pipes = {pipe.name: pipe for pipe in child.pipes}
         descriptors = [os.pidfd_open(child.pid)]
-        for name in _STREAMS:
-            descriptor, rest = pipes[name].hold()
-            descriptors.append(descriptor)
-            self.output.feed(name, rest)
+        try:
+            for name in _STREAMS:
+                descriptor, rest = pipes[name].hold()
+                descriptors.append(descriptor)
+                self.output.feed(name, rest)
+        except OSError:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
         program = HandedProgram(
             *(self.identity, child.pid, self.address, place.port, place.path, place.is_chosen, *state),
             self.output.ready.is_set(),

@@ -287,6 +287,8 @@ class ProcessSupervisor(Keeper):
         for unit in handed:
             unit.resume()
         for fleet in list(self._fleets.values()):
+            self._listener.programs_changed(fleet.key, fleet.home)  # groups plan first: they decide what may start
+        for fleet in list(self._fleets.values()):
             self._reconcile(fleet)
 
     def unsettled(self) -> str:
@@ -308,8 +310,8 @@ class ProcessSupervisor(Keeper):
             for fleet in self._fleets.values():
                 programs = []
                 for one in fleet.processes.values():
+                    self._handed.append(one.unit)  # first: a part of it may be held when it fails
                     program, found = one.unit.hand_over(one.state())
-                    self._handed.append(one.unit)
                     programs.append(program)
                     descriptors.extend(found)
                 fleets.append(fleet.handed(tuple(programs)))
