@@ -1,0 +1,120 @@
+"""What is not a connection and not a program goes on after `activator upgrade`: groups, stored responses, users."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.handover_clients import next_id
+from tests.e2e.handover_machine import Start, running, started_machines
+from tests.e2e.http_client import Client, ask
+from tests.e2e.running import eventually
+
+HOLD = "GET /plain/{seconds} HTTP/1.1\r\nHost: {host}\r\nX-Id: {id}\r\n{more}\r\n"
+
+
+@pytest.fixture
+def start(run_activator: RunActivator, tmp_path: Path) -> Iterator[Start]:
+    yield from started_machines(run_activator, tmp_path)
+
+
+def held(host: str = "a", seconds: float = 0.0, more: str = "") -> bytes:
+    return HOLD.format(seconds=seconds, host=host, id=next_id("state"), more=more).encode()
+
+
+def boots(path: Path) -> list[int]:
+    """The processes of a program, from its record."""
+    if not path.exists():
+        return []
+    return [int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("boot ")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_group_keeps_its_budget_and_its_programs(start: Start, tmp_path: Path, workers: int) -> None:
+    """Two of three programs fit: one idles, one is at work, and a request for the third waits for the idle one only."""
+    members = [{**running(tmp_path / name, name, name), "needs": {"m": 1}} for name in "abc"]
+    groups = [{"name": "g", "budget": {"m": 2}, "members": ["a", "b", "c"]}]
+    machine = start(*members, groups=groups, workers=workers)
+    with Client(machine.address) as busy, Client(machine.address) as queued:
+        for host in "ab":
+            assert ask(machine.address, held(host)).status == 200
+        first = {name: boots(tmp_path / name) for name in "ab"}
+        machine.upgrade()
+        for host in "ab":
+            assert ask(machine.address, held(host)).status == 200
+        assert {name: boots(tmp_path / name) for name in "ab"} == first, "both have stayed"
+        for client, host in ((busy, "a"), (queued, "b")):
+            client.send(held(host, 2.0))
+            eventually(lambda host=host: machine.activator.revision(host)["in_flight"] == 1)  # type: ignore[misc]
+        with Client(machine.address) as third:
+            third.send(held("c"))
+            eventually(lambda: machine.activator.revision("c")["queued"] == 1)
+            machine.upgrade()
+            assert boots(tmp_path / "c") == [], "there is no room while both are at work"
+            assert busy.answer().status == queued.answer().status == 200
+            assert third.answer().status == 200
+        ended = [name for name in "ab" if not Path(f"/proc/{first[name][0]}").exists()]
+        assert len(ended) == 1, "one has made room"
+        assert len(boots(tmp_path / "c")) == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_stored_responses_are_served_by_the_new_process(start: Start, tmp_path: Path, workers: int) -> None:
+    revision = {**running(tmp_path / "a", "a", "a"), "respond_async": {"keep": "10m"}}
+    machine = start(revision, workers=workers)
+    later = "Prefer: respond-async\r\n"
+    done = ask(machine.address, held("a", 0.0, later))
+    under_way = ask(machine.address, held("a", 2.0, later))
+    assert (done.status, under_way.status) == (202, 202)
+    places = [one.header("location") for one in (done, under_way)]
+    eventually(lambda: _fetched(machine.address, places[0]) == 200)
+    machine.upgrade()
+    assert [_fetched(machine.address, place) for place in places] == [200, 202]
+    eventually(lambda: _fetched(machine.address, places[1]) == 200)
+
+
+def _fetched(address: str, place: str) -> int:
+    request = f"GET {place} HTTP/1.1\r\nHost: a\r\n\r\n".encode()
+    status: int = ask(address, request).status
+    return status
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_limits_of_users_hold_over_an_upgrade(start: Start, tmp_path: Path, workers: int) -> None:
+    key = "a-key-of-twenty-letters"
+    users = [{"name": "ann", "key": key, "limits": {"concurrency": 3, "requests": "8/h"}}]
+    machine = start(running(tmp_path / "a", "a", "a"), keys=users, workers=workers)
+    more = f"Authorization: Bearer {key}\r\n"
+    with Client(machine.address) as one, Client(machine.address) as two:
+        for client in (one, two):
+            client.send(held("a", 2.0, more))
+        eventually(lambda: machine.activator.revision("a")["in_flight"] == 2)
+        machine.upgrade()
+        with Client(machine.address) as third:
+            third.send(held("a", 1.0, more))
+            eventually(lambda: machine.activator.revision("a")["in_flight"] == 3)
+            refused = ask(machine.address, held("a", 0.0, more))
+            assert refused.status == 429, "two at the old process, and one here"
+            assert third.answer().status == 200
+        assert one.answer().status == two.answer().status == 200
+    statuses = [ask(machine.address, held("a", 0.0, more)).status for _ in range(8)]
+    assert statuses == [200] * 5 + [429] * 3, "eight in an hour, three of them before"
+
+
+def test_a_drained_pod_and_a_loaded_program_stay_so(start: Start, tmp_path: Path) -> None:
+    idle = running(tmp_path / "a", "a", "a")
+    idle["process"] |= {"idle": "0.3s"}
+    machine = start(idle)
+    status, _, body = machine.activator.ask("/load/a?for=1h", "POST", {"Activator-Admin": "1"})
+    assert status == 200, body
+    eventually(lambda: machine.activator.revision("a")["processes"]["processes"] == 1)
+    machine.upgrade()
+    time.sleep(3.0)  # longer than its idle time and the interval of decisions
+    shown = machine.activator.revision("a")
+    assert shown["processes"]["processes"] == 1, json.dumps(shown)
+    assert len(boots(tmp_path / "a")) == 1
