@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,3 +120,21 @@ def test_a_drained_pod_and_a_loaded_program_stay_so(start: Start, tmp_path: Path
     shown = machine.activator.revision("a")
     assert shown["processes"]["processes"] == 1, json.dumps(shown)
     assert len(boots(tmp_path / "a")) == 1
+
+
+@pytest.mark.parametrize("spare", [0, 2, 5])
+def test_without_descriptors_the_old_process_continues(start: Start, tmp_path: Path, spare: int) -> None:
+    machine = start(running(tmp_path / "a", "a", "a"))
+    machine.activator.may_log_errors = True
+    assert ask(machine.address, held("a")).status == 200
+    first = boots(tmp_path / "a")
+    before = resource.prlimit(machine.first, resource.RLIMIT_NOFILE)
+    open_count = max(int(name) for name in os.listdir(f"/proc/{machine.first}/fd")) + 1
+    resource.prlimit(machine.first, resource.RLIMIT_NOFILE, (open_count + spare, before[1]))
+    done = machine.try_upgrade()
+    assert done.code != 0, done
+    resource.prlimit(machine.first, resource.RLIMIT_NOFILE, before)
+    assert ask(machine.address, held("a")).status == 200
+    machine.upgrade()
+    assert ask(machine.address, held("a")).status == 200
+    assert boots(tmp_path / "a") == first

@@ -159,14 +159,19 @@ class Giving:
         connection, first = (-1, 0) if front is None else (front.descriptor, front.first)
         passed = [one for one in (others.fileno(), reaper, connection) if one >= 0]
         variable = f"{others.fileno()}:{reaper}:{connection}:{first}:{self._reaping.mark}"
-        process = subprocess.Popen(
-            [sys.executable, *sys.orig_argv[1:]],
-            env={**os.environ, **self._manager.environment(), VARIABLE: variable},
-            pass_fds=passed,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # signals of a terminal are forwarded by the front
-        )
-        others.close()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, *sys.orig_argv[1:]],
+                env={**os.environ, **self._manager.environment(), VARIABLE: variable},
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # signals of a terminal are forwarded by the front
+            )
+        except OSError:
+            own.close()
+            raise
+        finally:
+            others.close()
         log.info("upgrade: started the new process %d", process.pid)
         return Successor(process, Link(own))
 

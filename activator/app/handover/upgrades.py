@@ -152,7 +152,11 @@ class Upgrades:
 
     def ask(self) -> None:
         """Begin an upgrade, for a signal; its outcome is logged."""
-        self._tasks.start("upgrade", self.run())
+        why = self._why_not()
+        if why:
+            log.error("upgrade: %s", why)
+        else:
+            self._tasks.start("upgrade", self.run())
 
     async def run(self) -> dict[str, Any]:
         """Hand over to a new process. Return the `problems`; without any, also what serves now."""
@@ -160,15 +164,16 @@ class Upgrades:
 
     async def _run(self) -> dict[str, Any]:
         app = self._app
-        if not self.is_possible:
-            return {"problems": ["only `activator run` can be upgraded"]}
-        if self.is_under_way or self.has_moved or app.draining:
-            why = "the activator is draining" if app.draining else "another upgrade is under way"
+        why = self._why_not()
+        if why:
             return {"problems": [why]}
         self.is_under_way = True
         try:
             successor = await self._hand_over()
         except UpgradeError as error:
+            log.error("upgrade: %s; this process continues", error)
+            return await self._given_up(str(error))
+        except OSError as error:  # no descriptor or no memory is left
             log.error("upgrade: %s; this process continues", error)
             return await self._given_up(str(error))
         except Exception as error:
@@ -188,6 +193,14 @@ class Upgrades:
             "former_process": os.getpid(),
             "former_version": activator.__version__,
         }
+
+    def _why_not(self) -> str:
+        """Return why no upgrade can begin now; empty if one can."""
+        if not self.is_possible:
+            return "only `activator run` can be upgraded"
+        if self._app.draining:
+            return "the activator is draining"
+        return "another upgrade is under way" if self.is_under_way or self.has_moved else ""
 
     async def _hand_over(self) -> Successor:
         """Hand over to a new process. Raises UpgradeError."""

@@ -302,3 +302,30 @@ def test_each_program_has_its_descriptors() -> None:
         await old.tasks.close()
 
     uvloop.run(scenario())
+
+
+def test_a_reaper_is_shared_and_hears_of_groups_only_from_the_commit_on() -> None:
+    """A new process that gives up leaves no group behind that the reaper would kill later."""
+    reading, writing = os.pipe()
+    reaping = Reaping.continued(writing, MARK)
+    reaping.born(41)
+    reaping.exited(41)
+    reaping.born(42)
+    reaping.handed_over(40)
+    os.set_blocking(reading, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reading, 100)
+    reaping.own()
+    assert os.read(reading, 100) == b"+41\n-41\n+42\n"
+    assert reaping.groups == {40, 42}
+    reaping.close()
+    assert os.read(reading, 100) == b""
+    os.close(reading)
+
+
+def test_a_reaper_that_has_ended_is_no_obstacle(caplog: pytest.LogCaptureFixture) -> None:
+    reaping = Reaping.continued(-1, MARK)
+    reaping.born(41)
+    reaping.own()
+    reaping.close()
+    assert "there is no reaper" in caplog.text

@@ -38,8 +38,11 @@ class Reaping:
 
     @classmethod
     def continued(cls, descriptor: int, mark: str) -> Reaping:
-        """Share the reaper of a former process of the activator by the writing end of its pipe."""
+        """Share the reaper of a former process of the activator by the writing end of its pipe; -1: it has exited."""
         reaping = cls(None, mark)
+        if descriptor < 0:
+            log.error("there is no reaper: local programs may survive if the activator is killed")
+            return reaping
         reaping._pipe = os.fdopen(descriptor, "w")
         reaping._held = []
         return reaping
