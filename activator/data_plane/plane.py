@@ -55,6 +55,7 @@ from activator.messages import (
     Drain,
     Drained,
     Effect,
+    FailRevision,
     FromData,
     PodDrained,
     PodRefused,
@@ -202,6 +203,12 @@ class DataPlane:
         """Drain without a command, within the times of the configuration."""
         shutdown = self._config.shutdown
         self.execute(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
+
+    def reject_queued(self, cause: str) -> None:
+        """Answer queued and new requests with the cause, where nothing grants slots or starts pods any more."""
+        for key, throttler in list(self.tables.throttlers.items()):
+            if throttler.spec.container_concurrency > 0 or throttler.table.capacity == 0:
+                self.tables.apply([FailRevision(key, cause)])
 
     def retire(self) -> None:
         """Leave the listening sockets to others, and drain without a time limit."""

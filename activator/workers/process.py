@@ -151,6 +151,7 @@ class Worker:
             os._exit(EXIT_ORPHANED)
         self._is_orphan = True
         log.error("the process that had taken over has ended: requests in flight are finished, then this one ends too")
+        self._serving.data.reject_queued("the process that had taken over has ended")
         self._serving.data.drain_as_configured()
 
     def _rewire(self, sock: socket.socket) -> None:

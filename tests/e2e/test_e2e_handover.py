@@ -528,6 +528,7 @@ def test_the_old_process_finishes_if_the_new_one_is_killed(start: Start, backgro
     machine.activator.wait_nothing_left()
 
 
+@pytest.mark.deep  # at a random moment
 @pytest.mark.parametrize("victim", ["new", "old"])
 def test_a_process_is_killed_during_the_upgrade(start: Start, background: Background, victim: str) -> None:
     check_kill(start, background, Random(victim), victim, 1)

@@ -15,7 +15,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import next_id
 from tests.e2e.handover_machine import Start, running, started_machines
 from tests.e2e.http_client import Client, ask
-from tests.e2e.running import eventually
+from tests.e2e.running import eventually, is_dead
 
 HOLD = "GET /plain/{seconds} HTTP/1.1\r\nHost: {host}\r\nX-Id: {id}\r\n{more}\r\n"
 
@@ -27,6 +27,11 @@ def start(run_activator: RunActivator, tmp_path: Path) -> Iterator[Start]:
 
 def held(host: str = "a", seconds: float = 0.0, more: str = "") -> bytes:
     return HOLD.format(seconds=seconds, host=host, id=next_id("state"), more=more).encode()
+
+
+def stream(host: str) -> bytes:
+    """A request for events until there is a file PROGRAM.stream."""
+    return f"GET /events/stream/0.05 HTTP/1.1\r\nHost: {host}\r\nX-Id: {next_id('stream')}\r\n\r\n".encode()
 
 
 def boots(path: Path) -> list[int]:
@@ -42,27 +47,28 @@ def test_a_group_keeps_its_budget_and_its_programs(start: Start, tmp_path: Path,
     members = [{**running(tmp_path / name, name, name), "needs": {"m": 1}} for name in "abc"]
     groups = [{"name": "g", "budget": {"m": 2}, "members": ["a", "b", "c"]}]
     machine = start(*members, groups=groups, workers=workers)
-    with Client(machine.address) as busy, Client(machine.address) as queued:
-        for host in "ab":
-            assert ask(machine.address, held(host)).status == 200
-        first = {name: boots(tmp_path / name) for name in "ab"}
+    for host in "ab":
+        assert ask(machine.address, held(host)).status == 200
+    first = {name: boots(tmp_path / name) for name in "ab"}
+    machine.upgrade()
+    for host in "ab":
+        assert ask(machine.address, held(host)).status == 200
+    assert {name: boots(tmp_path / name) for name in "ab"} == first, "both have stayed"
+    with Client(machine.address) as one, Client(machine.address) as other, Client(machine.address) as third:
+        for client, host in ((one, "a"), (other, "b")):
+            client.send(stream(host))
+            assert client.head().status == 200
         machine.upgrade()
-        for host in "ab":
-            assert ask(machine.address, held(host)).status == 200
-        assert {name: boots(tmp_path / name) for name in "ab"} == first, "both have stayed"
-        for client, host in ((busy, "a"), (queued, "b")):
-            client.send(held(host, 2.0))
-            eventually(lambda host=host: machine.activator.revision(host)["in_flight"] == 1)  # type: ignore[misc]
-        with Client(machine.address) as third:
-            third.send(held("c"))
-            eventually(lambda: machine.activator.revision("c")["queued"] == 1)
-            machine.upgrade()
-            assert boots(tmp_path / "c") == [], "there is no room while both are at work"
-            assert busy.answer().status == queued.answer().status == 200
-            assert third.answer().status == 200
-        ended = [name for name in "ab" if not Path(f"/proc/{first[name][0]}").exists()]
-        assert len(ended) == 1, "one has made room"
+        third.send(held("c"))
+        eventually(lambda: machine.activator.revision("c")["queued"] == 1)
+        time.sleep(0.5)
+        assert boots(tmp_path / "c") == [], "there is no room while both are at work"
+        (tmp_path / "a.stream").touch()  # ends the stream of a
+        assert third.answer().status == 200
+        eventually(lambda: is_dead(first["a"][0]))
+        assert not is_dead(first["b"][0])
         assert len(boots(tmp_path / "c")) == 1
+        (tmp_path / "b.stream").touch()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.http_client import CutShortError, ask, request
-from tests.e2e.running import CLI, SERVING, cli, configured, environment, eventually, process_revision
+from tests.e2e.running import CLI, SERVING, cli, configured, environment, eventually, is_dead, process_revision
 
 # Does what systemd does before it executes: the socket becomes descriptor 3, and LISTEN_PID is the new process.
 PASS = """
@@ -186,4 +186,4 @@ def test_an_upgrade_moves_the_main_process(tmp_path: Path, notified: Notified) -
             assert ask(address, request("/")).status == 200
             os.kill(new, signal.SIGTERM)
             assert notified.next().startswith("STOPPING=1")
-            eventually(lambda: not Path(f"/proc/{new}").exists())
+            eventually(lambda: is_dead(new))
