@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -38,6 +39,16 @@ print("READY", flush=True)
 for number in itertools.count():
     print(f"line {number}", file=sys.stderr if number % 2 else sys.stdout, flush=True)
     time.sleep(0.001)
+"""
+
+# It says READY, then half a line, and the other half once there is a file.
+HESITATING = """
+import os, sys, time
+print("READY\\nbegun", end="", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+print(" and ended", flush=True)
+time.sleep(60)
 """
 
 
@@ -154,6 +165,32 @@ def test_a_program_continues_and_no_line_is_lost_or_repeated(
     run(scenario())
 
 
+def test_a_begun_line_is_completed_by_the_new_process_alone(
+    run: Callable[[Coroutine[None, None, None]], None], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    process = Process(["python3", "-uc", HESITATING, str(gate)], readiness=Readiness(log="READY"))
+
+    async def scenario() -> None:
+        old = Side()
+        await old.started(Revision("app", process=process))
+        fleet = old.supervisor.fleet(KEY)
+        assert fleet is not None
+        (program,) = fleet.processes.values()
+        await old.until(lambda: b"begun" in program.unit.output.unfinished().values())
+        new, received = await hand_over(old, Revision("app", process=process))
+        await own(old, new)
+        received.close()
+        gate.touch()
+        await new.until(lambda: "begun and ended" in new.lines())
+        assert (old.lines(), new.lines()) == (["READY"], ["READY", "begun and ended"])
+        await new.supervisor.close()
+        await new.tasks.close()
+        assert (old.errors, new.errors) == ([], [])
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("is_orderly", [True, False])
 def test_the_old_process_continues_if_the_new_one_gives_up(
     run: Callable[[Coroutine[None, None, None]], None], is_orderly: bool
@@ -209,10 +246,11 @@ def test_a_program_that_ends_during_the_hand_over_is_replaced_afterwards() -> No
         new, received = await hand_over(old, counting())
         os.kill(process, signal.SIGKILL)
         await new.until(lambda: not new.ready() and any(isinstance(one, PodGone) for one in new.changes))
-        assert new.reaping.groups == {process} or not new.reaping.groups
         await own(old, new)
         received.close()
         await new.until(lambda: new.ready() == [f"{KEY}#2"])
+        assert len(new.reaping.groups) == 1
+        assert process not in new.reaping.groups
         await new.supervisor.close()
         await new.tasks.close()
         assert (old.errors, new.errors) == ([], [])

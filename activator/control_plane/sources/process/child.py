@@ -389,8 +389,8 @@ class ChildProcess(Unit):
     # --- the end ---
 
     def _is_foreign(self) -> bool:
-        """Return True if the former process of the activator may still keep it: then nothing is done to it here."""
-        return self.handed is not None and not self._owner.owns_handed
+        """Return True if it runs, and the former process of the activator may keep it: nothing is done to it here."""
+        return self.handed is not None and not self._owner.owns_handed and not self._has_ended
 
     async def stop(self) -> None:
         stop = self._settings.stop
@@ -487,6 +487,7 @@ class ChildProcess(Unit):
                 pipe.resume()
 
     def detach(self) -> None:
+        self.output.leave()
         for reader in self._readers:
             reader.cancel()
         if self._child is not None:

@@ -60,6 +60,10 @@ class Output:
         """Return the begun line of each stream."""
         return dict(self._open)
 
+    def leave(self) -> None:
+        """Leave the begun lines to another process of the activator, which completes them."""
+        self._open.clear()
+
     def restore(self, lines: Iterable[str], unfinished: Mapping[str, bytes]) -> None:
         """Take over the last lines, and the begun ones, of a program that was handed over."""
         self._kept.extend(lines)

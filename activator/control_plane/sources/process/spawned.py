@@ -13,7 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, cast
 
 import uvloop
 
@@ -154,8 +154,7 @@ class PipeReader(asyncio.Protocol):
         self._update()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.ReadTransport) or hasattr(transport, "pause_reading"), "of a pipe"
-        self._transport = transport  # type: ignore[assignment]
+        self._transport = cast(asyncio.ReadTransport, transport)  # uvloop's are no subclass
 
     def data_received(self, data: bytes) -> None:
         self._data += data

@@ -283,6 +283,9 @@ class ProcessSupervisor(Keeper):
     def release(self) -> None:
         """Continue after `hold`."""
         self.is_held = False
+        if self._received is not None:
+            self._received.close()  # a revision that is set from now on is another one
+            self._received = None
         handed, self._handed = self._handed, []
         for unit in handed:
             unit.resume()
