@@ -26,6 +26,7 @@ from activator.app.handover.messages import (
     ReleasedName,
     State,
     UpgradeError,
+    out_of_order,
 )
 from activator.app.handover.taking import VARIABLE
 from activator.config.model.file import Config
@@ -181,7 +182,7 @@ class Giving:
         successor.link.send(Offer(PROTOCOL, activator.__version__, counts, self._workers.last_number), descriptors)
         prepared = await successor.receive(PREPARE_S)
         if not isinstance(prepared, Prepared):
-            raise UpgradeError(f"the new process sent {type(prepared).__name__} out of order")
+            raise UpgradeError(out_of_order(prepared))
         successor.version = prepared.version
         missing = [key for key in self._supervisor.keys_with_programs() if key not in prepared.keys]
         if missing:
@@ -210,7 +211,7 @@ class Giving:
         successor.link.send(state, descriptors)
         adopted = await successor.receive(ADOPT_S)
         if not isinstance(adopted, Adopted):
-            raise UpgradeError(f"the new process sent {type(adopted).__name__} out of order")
+            raise UpgradeError(out_of_order(adopted))
 
     async def _commit(self, successor: Successor, released: Released, files: tuple[str, ...]) -> None:
         """Make the new process the activator. Its failure from now on is not one of the upgrade."""

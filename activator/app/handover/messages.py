@@ -19,7 +19,6 @@ from activator.control_plane.scaling.autoscaler import HandedScale
 from activator.control_plane.sources.process.handed import HandedPrograms
 from activator.members.messages import RevisionLives
 from activator.messages import Message
-from activator.runtime.errors import StartError
 from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire
 
 PROTOCOL: Final = 1
@@ -169,6 +168,6 @@ class Link:
         self._closed()
 
 
-def unexpected(message: HandoverMessage) -> StartError:
-    """Return the error for a message that does not fit this step."""
-    return StartError(f"the other process sent {type(message).__name__} out of order")
+def out_of_order(message: HandoverMessage) -> str:
+    """Return the problem with a message that does not fit this step."""
+    return f"the other process sent {type(message).__name__} out of order"

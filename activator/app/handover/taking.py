@@ -20,12 +20,11 @@ from activator.app.handover.messages import (
     Refused,
     Serving,
     State,
-    unexpected,
+    out_of_order,
 )
 from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
-from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.runtime import sockets
 from activator.runtime.errors import StartError
 from activator.runtime.unix_address import UNIX
@@ -80,7 +79,7 @@ class Takeover:
         """Inherit the listening sockets."""
         offer, descriptors = await self._receive()
         if not isinstance(offer, Offer):
-            raise unexpected(offer)
+            raise StartError(out_of_order(offer))
         if offer.protocol != PROTOCOL:
             raise StartError(
                 f"version {activator.__version__} cannot take over from version {offer.version}: restart the activator"
@@ -100,7 +99,7 @@ class Takeover:
         self._link.send(Prepared(activator.__version__, tuple(keys)))
         state, descriptors = await self._receive()
         if not isinstance(state, State):
-            raise unexpected(state)
+            raise StartError(out_of_order(state))
         self._state = state
         pool.continue_lives(state.lives)
         processes.autoscaler.restore(state.scales)
@@ -113,20 +112,19 @@ class Takeover:
         """The pods that operators have taken out of service, each with its revision."""
         return () if self._state is None else self._state.aside
 
-    async def commit(
-        self, keys: set[str], listening: set[str], supervisor: ProcessSupervisor, pool: WorkerPool
-    ) -> None:
+    async def commit(self, keys: set[str], listening: set[str], processes: ProcessSource, pool: WorkerPool) -> None:
         """Become the activator. `keys`: all revisions, whose programs run. `listening`: the addresses of listeners."""
         assert self._state is not None, "take_over comes first"
         self._link.send(Adopted())
         commit, descriptors = await self._receive()
         if not isinstance(commit, Commit):
-            raise unexpected(commit)
+            raise StartError(out_of_order(commit))
         count = len(commit.workers)
         workers = [
             ReleasedWorker(one.number, one.process, one.group, socket.socket(fileno=wire), pidfd)
             for one, wire, pidfd in zip(commit.workers, descriptors[:count], descriptors[count:], strict=True)
         ]
+        supervisor = processes.supervisor
         self._reaping.own()
         supervisor.own(one.process for one in workers)
         supervisor.have_been_taken(commit.taken)
@@ -139,6 +137,8 @@ class Takeover:
         for group in self._groups:
             self._reaping.handed_over(group)
         await pool.take_in(Released(workers, commit.epoch), dropped)
+        processes.autoscaler.restore(())  # a revision that a reload adds later is another one
+        processes.groups.restore(())
         supervisor.release()
 
     def serving(self, pool: WorkerPool) -> None:
@@ -149,9 +149,6 @@ class Takeover:
     def refuse(self, problem: str) -> None:
         """Report why this process gives up, before `commit`."""
         self._link.send(Refused(problem))
-
-    def close(self) -> None:
-        self._link.close()
 
     def check_groups(self) -> None:
         """Report to the reaper which groups of former workers have ended; called periodically."""

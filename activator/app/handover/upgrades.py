@@ -77,9 +77,10 @@ class Upgrades:
         self._now = now
         self._tasks = tasks
         self._inheritance = inheritance
-        self._takeover: Takeover | None = None  # until it has replaced another process
+        self._takeover: Takeover | None = None  # set if it replaces another process
         self.front: FrontLink | None = None  # set once there are several processes, unless systemd knows the main one
         self.is_possible = False  # this is `activator run`, whose command line can be repeated
+        self._is_serving = False
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
         self._process = 0  # the PID of that one
@@ -123,10 +124,11 @@ class Upgrades:
         while not (supervisor.continues() and control.worker.is_settled()) and self._now() < until_s:
             await pause(CONTINUE_STEP_S)
         listening = {*self._app.workers.addresses, self._app.config.admin_address}
-        await takeover.commit(set(control.worker.model.revisions), listening, supervisor, self._app.own_pool())
+        await takeover.commit(set(control.worker.model.revisions), listening, control.processes, self._app.own_pool())
 
     def serving(self) -> None:
-        """Make the other process leave new clients to this one."""
+        """Register that this process serves; a process that it replaces leaves new clients to it."""
+        self._is_serving = True
         if self._takeover is not None:
             from activator.app.handover.taking import GROUP_CHECK_S
 
@@ -151,9 +153,10 @@ class Upgrades:
     # --- being replaced ---
 
     def ask(self) -> None:
-        """Begin an upgrade, for a signal; its outcome is logged."""
-        why = self._why_not()
-        if why:
+        """Begin an upgrade of the process that serves, for a signal; its outcome is logged."""
+        if self.has_moved:
+            self.forward(signal.SIGUSR2)
+        elif why := self._why_not():
             log.error("upgrade: %s", why)
         else:
             self._tasks.start("upgrade", self.run())
@@ -198,6 +201,8 @@ class Upgrades:
         """Return why no upgrade can begin now; empty if one can."""
         if not self.is_possible:
             return "only `activator run` can be upgraded"
+        if not self._is_serving:
+            return "the activator does not serve yet"
         if self._app.draining:
             return "the activator is draining"
         return "another upgrade is under way" if self.is_under_way or self.has_moved else ""
@@ -231,15 +236,13 @@ class Upgrades:
                     log.error("%s: the use of quotas is not kept from now on", error)
                     break
             await pause(REOPEN_STEP_S)
-        for _ in self._signals[:1]:
+        signals, self._signals = self._signals, []
+        if signal.SIGTERM in signals:
             self._app.stop()
         return {"problems": [problem]}
 
     def forward(self, number: int) -> bool:
-        """Send a signal to the process that has replaced this one; False if there is none, and none will be.
-
-        An upgrade that is not committed yet is given up.
-        """
+        """Send a signal to the process that replaces this one, as soon as it does; False if there is none."""
         if not self.has_moved:
             if self._giving is not None and self._giving.is_committed:
                 self._signals.append(number)
@@ -257,8 +260,8 @@ class Upgrades:
 
         An upgrade that is not committed is given up, because this process drains.
         """
-        if self.has_moved or (self._giving is not None and self._giving.is_committed):
-            return self.forward(signal.SIGTERM)
+        if self.forward(signal.SIGTERM):
+            return True
         if self._giving is not None:
             self._giving.abort()
         return False
