@@ -85,7 +85,6 @@ class Forking:
         self._disconnect()
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
 
     async def close(self) -> None:
         """End the fork server."""

@@ -2,7 +2,8 @@
 
 Rules
   1. A frame is a list of messages: all those of one turn of the sender's loop, in order.
-  2. Both ends have one version of one program: a parent never meets a worker of another version.
+  2. A parent and the workers that it has started have one version of the program. A worker of a former process may have
+     another one, with the same PROTOCOL (app/handover/messages.py): it is sent no configuration.
 """
 
 from __future__ import annotations
