@@ -201,7 +201,7 @@ def test_generations_drain_side_by_side(start: Start, background: Background) ->
     with Client(machine.address) as fourth:
         fourth.send(head("/plain/0", next_id("fourth")))
         eventually(lambda: machine.queued() == 1, "it waits for one of the three")
-        time.sleep(0.3)
+        cohorts[0].wait_progress(6)
         assert machine.record.begun()[-1].startswith("events")
         cohorts[1].finish(PAUSE_MAX_S)
         assert fourth.answer().status == 200
@@ -480,7 +480,7 @@ def test_an_older_process_does_not_drain_longer_than_a_shutdown_may_take(start: 
     exchanges.events(machine.address)
     exchanges.wait_progress()
     machine.upgrade()
-    time.sleep(1.3)
+    exchanges.wait_progress(30)  # an event takes 50 ms: for longer than the timeout
     assert exchanges.unfinished() == 1, "an upgrade alone aborts nothing"
     began_s = time.monotonic()
     machine.activator.signal(signal.SIGTERM)

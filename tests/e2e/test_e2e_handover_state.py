@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,17 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import next_id
 from tests.e2e.handover_machine import Start, running, started_machines
 from tests.e2e.http_client import Client, ask
+from tests.e2e.pods import ScriptedPod, serve
 from tests.e2e.running import eventually, is_dead
 
 HOLD = "GET /plain/{seconds} HTTP/1.1\r\nHost: {host}\r\nX-Id: {id}\r\n{more}\r\n"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Pods that are entered into it are closed after the activator."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -62,7 +69,7 @@ def test_a_group_keeps_its_budget_and_its_programs(start: Start, tmp_path: Path,
         machine.upgrade()
         third.send(held("c"))
         eventually(lambda: machine.activator.revision("c")["queued"] == 1)
-        time.sleep(0.5)
+        eventually(lambda: "waits" in machine.activator.revision("c")["group"])
         assert boots(tmp_path / "c") == [], "there is no room while both are at work"
         (tmp_path / "a.stream").touch()  # ends the stream of a
         assert third.answer().status == 200
@@ -116,7 +123,7 @@ def test_limits_of_users_hold_over_an_upgrade(start: Start, tmp_path: Path, work
     assert statuses == [200] * 5 + [429] * 3, "eight in an hour, three of them before"
 
 
-def test_a_drained_pod_and_a_loaded_program_stay_so(start: Start, tmp_path: Path) -> None:
+def test_a_program_that_an_operator_has_loaded_stays(start: Start, tmp_path: Path) -> None:
     idle = running(tmp_path / "a", "a", "a")
     idle["process"] |= {"idle": "0.3s"}
     machine = start(idle)
@@ -124,10 +131,28 @@ def test_a_drained_pod_and_a_loaded_program_stay_so(start: Start, tmp_path: Path
     assert status == 200, body
     eventually(lambda: machine.activator.revision("a")["processes"]["processes"] == 1)
     machine.upgrade()
-    time.sleep(3.0)  # longer than its idle time and the interval of decisions
-    shown = machine.activator.revision("a")
-    assert shown["processes"]["processes"] == 1, json.dumps(shown)
+    eventually(lambda: machine.activator.revision("a")["scaling"]["reason"] == "held")
+    assert machine.activator.revision("a")["processes"]["processes"] == 1
     assert len(boots(tmp_path / "a")) == 1
+
+
+def test_a_pod_that_an_operator_has_drained_gets_no_request(stack: ExitStack, start: Start) -> None:
+    one, two = (stack.enter_context(ScriptedPod(serve)) for _ in range(2))
+    machine = start({"name": "a", "hosts": ["a"], "pods": [one.address, two.address]})
+    machine.activator.wait_ready_pods("a", 2)
+
+    def served_by(count: int) -> set[str]:
+        return {ask(machine.address, held()).body.decode() for _ in range(count)}
+
+    eventually(lambda: served_by(4) == {one.address, two.address})
+    path = f"/drain-pod/a?pod={one.address}"
+    status, _, body = machine.activator.ask(path, "POST", {"Activator-Admin": "1"})
+    assert status == 200, body
+    eventually(lambda: served_by(4) == {two.address})
+    before = len(one.requests)
+    machine.upgrade()
+    assert served_by(20) == {two.address}
+    assert len(one.requests) == before
 
 
 @pytest.mark.parametrize("spare", [0, 2, 5])
