@@ -205,7 +205,7 @@ class App:
         self._exit_code = 0  # overrides the exit code of a normal end
         self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
-        self._serving = False
+        self.is_serving = False
         self._health = SetHealth()
         self._is_pending = False  # a source has yet to list its revisions
         self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
@@ -248,7 +248,7 @@ class App:
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
         self._report_health()  # the first worker that listens answers health checks from its start
         await workers.serve()
-        self._serving = True
+        self.is_serving = True
         self.upgrades.serving()
         self._report_health()
         self._control_tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
@@ -413,7 +413,7 @@ class App:
         reasons = []
         if self.draining:
             reasons.append("draining")
-        if not self._serving:
+        if not self.is_serving:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")

@@ -455,6 +455,21 @@ def test_a_signal_upgrades_as_well(start: Start) -> None:
     assert machine.pid() == program
 
 
+def test_a_signal_upgrades_while_the_first_process_drains(start: Start, background: Background) -> None:
+    machine = start()
+    exchanges = machine.exchanges(background)
+    exchanges.events(machine.address)
+    exchanges.wait_progress()
+    draining = machine.newest()
+    serving = machine.upgrade()
+    machine.activator.signal(signal.SIGUSR2)
+    machine.wait_drained(serving)
+    assert not machine.has_drained(draining)
+    assert machine.newest() not in (draining, serving)
+    exchanges.finish(PAUSE_MAX_S)
+    machine.wait_drained(draining)
+
+
 def test_the_first_process_ends_everything(start: Start, background: Background) -> None:
     """It gets the signal, waits for the streams of all generations, and has the exit code of the one that serves."""
     machine = start()

@@ -42,6 +42,7 @@ class Upgradable(Protocol):
     config: Config
     control: ControlPlane
     workers: Workers
+    is_serving: bool
     draining: bool
 
     def own_pool(self) -> WorkerPool: ...
@@ -80,7 +81,6 @@ class Upgrades:
         self._takeover: Takeover | None = None  # set if it replaces another process
         self.front: FrontLink | None = None  # set once there are several processes, unless systemd knows the main one
         self.is_possible = False  # this is `activator run`, whose command line can be repeated
-        self._is_serving = False
         self.is_under_way = False
         self.has_moved = False  # another process is the activator
         self._process = 0  # the PID of that one
@@ -127,8 +127,7 @@ class Upgrades:
         await takeover.commit(set(control.worker.model.revisions), listening, control.processes, self._app.own_pool())
 
     def serving(self) -> None:
-        """Register that this process serves; a process that it replaces leaves new clients to it."""
-        self._is_serving = True
+        """Make the other process, if there is one, leave new clients to this one."""
         if self._takeover is not None:
             from activator.app.handover.taking import GROUP_CHECK_S
 
@@ -201,7 +200,7 @@ class Upgrades:
         """Return why no upgrade can begin now; empty if one can."""
         if not self.is_possible:
             return "only `activator run` can be upgraded"
-        if not self._is_serving:
+        if not self._app.is_serving:
             return "the activator does not serve yet"
         if self._app.draining:
             return "the activator is draining"
