@@ -181,6 +181,8 @@ def test_a_stopped_authoriser_costs_requests_of_its_revision_only(
     activator = run_activator(configured([slow, {**limited([pod.address], 10, "fast"), "hosts": ["fast.test"]}]))
     assert ask(activator.address, request(host="slow.test", headers=ALICE)).status == 200
     authoriser.process.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{authoriser.process.pid}/stat")
+    eventually(lambda: stat.read_text("utf-8").rpartition(")")[2].split()[0] == "T", "the authoriser is stopped")
     with Http2Client(activator.address, authority="slow.test") as client:
         numbers = [client.start(headers=[("authorization", "Basic alice")]) for _ in range(100)]
         began_s = time.monotonic()
