@@ -31,7 +31,6 @@ from activator.starters import FILE, MANIFEST, SITUATIONS, file_for, starter
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
-    from activator.app.handover.upgrades import Upgrades
     from activator.config.manifest import Checked
 
 NOT_STARTED = 3
@@ -247,23 +246,25 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     async def serve() -> int:
         settings = Settings(*loaded, reload=reload)
         app = App(settings, reaping, app_log=app_log, manager=manager, zygote=zygote, inheritance=inherited)
-        upgrades.append(app.upgrades)
         app.upgrades.is_possible = True
-        return await app.run()
+        try:
+            code = await app.run()
+        except Exception:
+            if app.upgrades.own_front() is None:
+                raise
+            code = NOT_STARTED
+            logging.getLogger("activator").exception("the former process of the activator has failed")
+        if (front := app.upgrades.own_front()) is not None:
+            remove_all_files()
+            reaping.close()
+            return await front.become_front()
+        return code
 
-    upgrades: list[Upgrades] = []
-    code = NOT_STARTED
     try:
-        code = uvloop.run(serve())
-    except Exception:
-        if not any(one.is_front for one in upgrades):
-            raise
-        logging.getLogger("activator").exception("the former process of the activator has failed")
+        return uvloop.run(serve())
     finally:
         remove_all_files()
         reaping.close()
-    front = next((one.front for one in upgrades if one.is_front), None)
-    return code if front is None else front.become_front()
 
 
 def _raise_descriptor_limit() -> None:

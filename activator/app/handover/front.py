@@ -2,8 +2,9 @@
 
 A shell, a container or a supervisor other than systemd knows one process. It forwards signals to the process that
 serves, waits for orphans, and ends with the exit code of that process. If it is killed, that process drains and ends.
-It runs as a program of its own that imports only the standard library: `front.py DESCRIPTOR PROCESS`. The descriptor is
-a socket, from which it reads lines, each with the PID of the process that serves from then on.
+It runs as a program of its own that imports only the standard library: `front.py DESCRIPTOR PROCESS SIGNALS`. The
+descriptor is a socket, from which it reads lines, each with the PID of the process that serves from then on. SIGNALS is
+a pipe with the numbers of the signals that came while it began, one byte each.
 """
 
 import os
@@ -17,13 +18,14 @@ UNKNOWN = 1  # the exit code if only another process knows that of the serving o
 READ_BYTES = 4_096
 
 
-def main(descriptor: int, process: int) -> int:
+def main(descriptor: int, process: int, signals: int) -> int:
     waking, wakeup = socket.socketpair()
     wakeup.setblocking(False)
     signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
     for one in (*FORWARDED, signal.SIGCHLD):
         signal.signal(one, lambda number, frame: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)  # the program that this one replaces has blocked them
+    forward_all(process, earlier(signals))
     rest = b""
     while True:
         pidfd = opened(process)
@@ -40,9 +42,7 @@ def main(descriptor: int, process: int) -> int:
                 process = int(lines[-1])
                 continue
         if waking.fileno() in readable:
-            for number in waking.recv(READ_BYTES):
-                if number in FORWARDED:
-                    forward(process, number)
+            forward_all(process, waking.recv(READ_BYTES))
             reap_all_but(process)
         if pidfd in readable:
             return ended(process)
@@ -56,11 +56,25 @@ def opened(process: int) -> int:
         return -1
 
 
-def forward(process: int, number: int) -> None:
+def earlier(signals: int) -> bytes:
+    """Return what the pipe holds, and close it."""
+    os.set_blocking(signals, False)
     try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        pass  # it has just ended
+        return os.read(signals, READ_BYTES)
+    except BlockingIOError:
+        return b""
+    finally:
+        os.close(signals)
+
+
+def forward_all(process: int, numbers: bytes) -> None:
+    """Send those of the signals that are to be forwarded."""
+    for number in numbers:
+        if number in FORWARDED:
+            try:
+                os.kill(process, number)
+            except ProcessLookupError:
+                pass  # it has just ended
 
 
 def ended(process: int) -> int:

@@ -14,10 +14,13 @@ from typing import Final
 
 from activator.app.handover import front
 from activator.app.handover.front import FORWARDED, READ_BYTES
+from activator.runtime.tasks import pause
 
 log = logging.getLogger("activator")
 
-_SCRIPT: Final = Path(front.__file__)
+HANDLED_TURNS: Final = 3  # of the event loop: it reads a signal in one and calls its handler in the next
+
+_PROGRAM: Final = Path(front.__file__).read_text()  # at the start: an upgrade of the package replaces the file
 
 
 class FrontLink:
@@ -33,7 +36,6 @@ class FrontLink:
         if sock is None:
             self._own, sock = socket.socketpair()
         self._socket = sock
-        self._program = _SCRIPT.read_text()  # now: an upgrade may replace the file
         self._rest = b""
 
     @property
@@ -71,26 +73,33 @@ class FrontLink:
         self._own.setblocking(False)
         loop.add_reader(self._own.fileno(), self._readable, self._own)
 
-    def become_front(self) -> int:
-        """Replace this program by the front (front.py); to be called after the event loop.
+    async def become_front(self) -> int:
+        """Replace this program by the front (front.py); no signal is lost. Call it last.
 
         If the interpreter has been removed, be the front in this program, and return the exit code.
         """
         assert self._own is not None, "it is the first process"
+        loop = asyncio.get_running_loop()
+        await loop.shutdown_default_executor()  # what its threads do would be cut
+        loop.remove_reader(self._own.fileno())
         self._own.setblocking(True)
         self._own.set_inheritable(True)
+        signals, wakeup = os.pipe()
+        os.set_inheritable(signals, True)
+        os.set_blocking(wakeup, False)
+        # Not blocking them alone: any thread may receive a signal, those of libuv included. It goes into the pipe.
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        for _ in range(HANDLED_TURNS):
+            await pause(0.0)  # the loop calls the handlers of those that came before
         sys.stdout.flush()
         sys.stderr.flush()
-        arguments = (self._own.fileno(), self.process)
+        arguments = (self._own.fileno(), self.process, signals)
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
-            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", self._program, *map(str, arguments)])
+            os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _PROGRAM, *map(str, arguments)])
         except OSError as error:
             log.warning("the activator's memory is kept until its end: %s: %s", sys.executable, error.strerror)
         return front.main(*arguments)
-
-    def hold_signals(self) -> None:
-        """Block the signals that the front forwards, until it runs."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
 
     def _readable(self, own: socket.socket) -> None:
         data = own.recv(READ_BYTES)

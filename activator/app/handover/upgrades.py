@@ -10,7 +10,10 @@ import socket
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import activator
+from activator.app.handover.front_link import FrontLink
+from activator.app.handover.giving import Giving, Successor
 from activator.app.handover.messages import UpgradeError
+from activator.app.handover.taking import GROUP_CHECK_S, Inheritance, Takeover
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.messages import PodSetAside
@@ -22,9 +25,6 @@ from activator.workers.alone import OneWorker
 from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
-    from activator.app.handover.front_link import FrontLink
-    from activator.app.handover.giving import Giving, Successor
-    from activator.app.handover.taking import Inheritance, Takeover
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.workers.pool import WorkerPool
 
@@ -87,10 +87,9 @@ class Upgrades:
         self._giving: Giving | None = None  # while an upgrade is under way
         self._signals: list[int] = []  # to be forwarded once another process is the activator
 
-    @property
-    def is_front(self) -> bool:
-        """True if another process is the activator, and this one stays for the program that has started it."""
-        return self.has_moved and self.front is not None and self.front.is_first
+    def own_front(self) -> FrontLink | None:
+        """Return the front that this process is to become: it stays for the program that has started it."""
+        return self.front if self.has_moved and self.front is not None and self.front.is_first else None
 
     # --- replacing another process ---
 
@@ -98,9 +97,6 @@ class Upgrades:
         """Take over the listening sockets, if this process replaces another one. Raises StartError."""
         if self._inheritance is None:
             return
-        from activator.app.handover.front_link import FrontLink
-        from activator.app.handover.taking import Takeover
-
         if self._inheritance.front is not None:
             self.front = FrontLink(self._inheritance.front, self._inheritance.first)
         self._takeover = Takeover(self._inheritance)
@@ -129,8 +125,6 @@ class Upgrades:
     def serving(self) -> None:
         """Make the other process, if there is one, leave new clients to this one."""
         if self._takeover is not None:
-            from activator.app.handover.taking import GROUP_CHECK_S
-
             self._takeover.serving(self._app.own_pool())
             if self.front is not None:
                 self.front.watch(self._app.stop)
@@ -208,9 +202,6 @@ class Upgrades:
 
     async def _hand_over(self) -> Successor:
         """Hand over to a new process. Raises UpgradeError."""
-        from activator.app.handover.front_link import FrontLink
-        from activator.app.handover.giving import Giving
-
         app = self._app
         if self.front is None and not self._manager.is_there():
             try:
@@ -270,8 +261,6 @@ class Upgrades:
         workers = self._app.workers
         if isinstance(workers, OneWorker) and workers.worker is not None:
             await workers.worker.ended
-        if self.front is not None and self.front.is_first:
-            self.front.hold_signals()
 
     def _moved(self, process: int) -> None:
         self.has_moved, self._process = True, process

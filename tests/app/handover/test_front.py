@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from activator.app.handover import front
+from tests.sources import ROOT
 
 # Starts a program as its child, and becomes the front for it.
 PARENT = """
@@ -22,13 +23,46 @@ import os, runpy, subprocess, sys
 descriptor, script = int(sys.argv[1]), sys.argv[2]
 serving = subprocess.Popen([sys.executable, "-c", sys.argv[3]])
 print(serving.pid, flush=True)
-os.execv(sys.executable, [sys.executable, "-I", "-S", script, str(descriptor), str(serving.pid)])
+signals, _ = os.pipe()
+os.set_inheritable(signals, True)
+arguments = map(str, (descriptor, serving.pid, signals))
+os.execv(sys.executable, [sys.executable, "-I", "-S", script, *arguments])
 """
 UNTIL_TERM = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
 print("ready", flush=True)
 time.sleep(60)
+"""
+# The first process, with threads that wait for work. It gets a signal before it becomes the front, or, as soon as
+# the main thread blocks it, by another thread.
+FIRST = """
+import asyncio, os, signal, subprocess, sys, time
+import uvloop
+from activator.app.handover.front_link import FrontLink
+serving = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+serving.stdout.readline()
+def signalled():
+    os.kill(serving.pid, signal.SIGTERM)
+def signal_itself(*_):
+    os.kill(os.getpid(), signal.SIGTERM)
+def block(how, numbers, block=signal.pthread_sigmask):
+    block(how, numbers)
+    signal_itself()
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, signalled)
+    await loop.getaddrinfo("localhost", 80)  # libuv has threads from now on
+    link = FrontLink()
+    link.serves(serving.pid)
+    if sys.argv[2] == "before":
+        signal_itself()
+    else:
+        signal.pthread_sigmask = block
+    if sys.argv[2] == "no interpreter":
+        sys.executable = "/nothing"
+    return await link.become_front()
+sys.exit(uvloop.run(main()))
 """
 
 
@@ -89,6 +123,17 @@ def test_a_signal_is_forwarded_and_the_exit_code_is_that_of_the_serving_process(
     assert one.process.wait(10.0) == 7
 
 
+@pytest.mark.parametrize("moment", ["before", "blocked", "no interpreter"])
+def test_a_signal_is_not_lost_while_the_front_begins(moment: str) -> None:
+    """Another thread receives it, and ends when the front replaces the program."""
+    command = [sys.executable, "-c", FIRST, UNTIL_TERM, moment]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}) as first:
+        try:
+            assert first.wait(10.0) == 7
+        finally:
+            first.kill()
+
+
 def test_a_serving_process_that_is_killed(fronts: list[Front]) -> None:
     one = start(fronts, UNTIL_TERM)
     assert one.line() == "ready"
@@ -124,13 +169,15 @@ def test_the_connection_may_have_any_descriptor(fronts: list[Front]) -> None:
     os.set_inheritable(3_000, True)
     serving = subprocess.Popen([sys.executable, "-c", UNTIL_TERM], stdout=subprocess.PIPE, text=True)
     assert serving.stdout is not None and serving.stdout.readline() == "ready\n"
-    command = [sys.executable, "-I", "-S", str(Path(front.__file__)), "3000", str(serving.pid)]
-    process = subprocess.Popen(command, pass_fds=[3_000])
+    signals, wakeup = os.pipe()
+    command = [sys.executable, "-I", "-S", str(Path(front.__file__)), "3000", str(serving.pid), str(signals)]
+    process = subprocess.Popen(command, pass_fds=[3_000, signals])
     wait_for_script(process.pid)
     process.send_signal(signal.SIGTERM)
     assert serving.wait(10.0) == 7
     assert process.wait(10.0) == front.UNKNOWN
     serving.stdout.close()
-    os.close(3_000)
+    for one in (3_000, signals, wakeup):
+        os.close(one)
     own.close()
     connection.close()

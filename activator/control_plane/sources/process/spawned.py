@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -88,6 +89,7 @@ class Spawned(RunningProcess):
             self._note(code)
 
     def _wait(self) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
         code = self._process.wait()
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._note, code)
