@@ -9,7 +9,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from activator.config.specs import QueueSpec, RevisionSpec, RuleSpec
-from activator.data_plane.ownership.borrowing import UNKNOWN_POD_RETRY_S
+from activator.data_plane.ownership.borrowing import EARLY_S
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.ownership.member import EARLY_MAX, UNKNOWN_KEPT_S, Member
 from activator.data_plane.ownership.messages import (
@@ -230,9 +230,47 @@ def a_pod_that_the_owner_knows_first_is_asked_for_again(seed: int) -> None:
     hand.world.ask(hand.node, KEY)
     (first,) = [one.waiting for one in hand.taken() if isinstance(one, Want)]
     hand.member.receive(2, Granted(1, NAME, first.request, 5, 73, "pod-77", "10.0.0.77:80", False, False))
-    hand.world.run(2.0 * UNKNOWN_POD_RETRY_S)
+    hand.world.run(2.0 * EARLY_S)
     (again,) = [one.waiting for one in hand.taken() if isinstance(one, Want)]
     expect((again.request, again.number, again.failed_at) == (first.request, 5, "pod-77"), f"it wants {again}")
+
+
+def requests_keep_their_order_at_a_pod_that_the_owner_knows_first(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    world.ask(owner, KEY, 1000.0)
+    world.run(0.1)
+    first = world.ask(borrower, KEY, 1000.0)
+    world.run(0.1)
+    second = world.ask(owner, KEY, 1000.0)
+    world.run(0.1)
+    pod = world.new_pod(KEY, 1)
+    owner.add_pod(KEY, pod)
+    world.run(0.4 * EARLY_S)
+    expect(first.pod is None and second.pod is None, "the slot was granted to the later request")
+    borrower.add_pod(KEY, pod)
+    world.run(0.1)
+    expect((first.pod, second.pod) == (pod, None), "the later request was first")
+
+
+def an_early_slot_is_given_back(seed: int) -> None:
+    """As soon as its request has left, the owner takes it back, or the limit goes; nothing comes afterwards."""
+    for way in ("left", "revoked", "unlimited"):
+        hand = borrowing(seed)
+        asked = hand.world.ask(hand.node, KEY)
+        (want,) = hand.taken()
+        assert isinstance(want, Want)
+        hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), NOT_READY)
+        hand.granted(want.waiting.request, 71)
+        if way == "left":
+            asked.leave()
+        elif way == "revoked":
+            hand.member.receive(2, Revoked(1, NAME, 71, Reason.DRAINING.value, ""))
+        else:
+            hand.member.limit_removed(NAME)
+        said = [type(one) for one in hand.taken()]
+        expect(said == [Want if way == "revoked" else Returned], f"{way}: {said}")
+        hand.world.run(0.1)
+        expect(not hand.taken(), f"{way}: more is said")
 
 
 def a_table_that_is_made_anew_gives_idle_slots_back(seed: int) -> None:
@@ -1467,6 +1505,8 @@ CORNERS: list[Callable[[int], None]] = [
     an_idle_slot_of_a_pod_that_takes_no_connections_is_not_used,
     a_slot_is_not_kept_where_its_pod_leaves_meanwhile,
     a_pod_that_the_owner_knows_first_is_asked_for_again,
+    requests_keep_their_order_at_a_pod_that_the_owner_knows_first,
+    an_early_slot_is_given_back,
     a_table_that_is_made_anew_gives_idle_slots_back,
     a_slot_for_a_client_that_has_gone_is_kept_where_much_is_free,
     a_slot_for_a_client_that_has_gone_is_given_on_where_others_wait,

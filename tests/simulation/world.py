@@ -38,14 +38,21 @@ from tests.simulation.rules import RuleError
 from tests.simulation.trace_events import Left, Used
 
 TICK_S: Final = 0.25
+DROP_LAG_S: Final = 0.11  # more than what was sent to a member before a revision was dropped may take
 CALM_S: Final = 14.0  # what is kept for UNKNOWN_KEPT_S is gone by then, also where a clock goes at half the rate
+
+
+def life_of(throttler: RevisionThrottler) -> int:
+    """How often its revision had been dropped when it was made."""
+    return int(throttler.common_name.rpartition("#")[2])
 
 
 class Pod:
     """Counts the requests that are at it."""
 
-    def __init__(self, key: str, identity: str, address: str, limit: int) -> None:
+    def __init__(self, key: str, identity: str, address: str, limit: int, life: int) -> None:
         self.key = key
+        self.life = life  # of its revision
         self.identity = identity
         self.address = address
         self.limit = limit
@@ -323,7 +330,7 @@ class Node:
     def drop_revision(self, key: str, life: int) -> None:
         """As `RevisionTables` does: the one before this life."""
         throttler = self.throttlers.get(key)
-        if throttler is None or int(throttler.common_name.rpartition("#")[2]) >= life:
+        if throttler is None or life_of(throttler) >= life:
             return
         del self.throttlers[key]
         self.member.revision_dropped(throttler.common_name)
@@ -387,6 +394,9 @@ class Node:
         throttler = self.throttlers.get(key)
         if throttler is None or pod not in self.world.here[key]:
             return  # it is told of all pods when it has its first view
+        if life_of(throttler) < pod.life:  # a control plane's messages are in order: the revision is dropped first
+            self.later(DROP_LAG_S, lambda: self.add_pod(key, pod))
+            return
         limit = throttler.spec.container_concurrency or UNLIMITED
         throttler.queue.pod_placed(throttler.table.add(pod.identity, pod.address, limit, READY))
         throttler.queue.pod_ready()
@@ -604,7 +614,7 @@ class World:
         """That no member knows yet."""
         number = len(self.pods)
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80"
-        pod = Pod(key, f"pod-{number}", address, limit)
+        pod = Pod(key, f"pod-{number}", address, limit, self.lives.get(key, 0))
         if key in self.unlimited:
             pod.limit = UNLIMITED
         self.pods[pod.identity] = pod
@@ -633,7 +643,7 @@ class World:
         pods = [self.new_pod(key, limit) for _ in range(count)]
         for node in self.live():
             # As one message after the other: each comes at a time of its own, and behind what was said before.
-            lag_s = 0.11 + self.lag_s()
+            lag_s = DROP_LAG_S + self.lag_s()
             node.later(lag_s, lambda node=node: node.drop_revision(key, life))  # type: ignore[misc]
             node.later(lag_s + 0.001, lambda node=node: self._made_anew(node, key, life, pods))  # type: ignore[misc]
 

@@ -4,7 +4,9 @@ Rules
   1. A slot is *in use* by a request, or *idle*. It is idle only while the owner lends, no request waits here, and its
      pod is ready; otherwise it is returned at once. A slot that is idle for LENT_IDLE_S is returned, too.
   2. Requests wait in the throttler's own queue, which applies their time limits; the owner decides which is next.
-  3. A slot granted to a request that no longer waits becomes idle or is returned.
+  3. A slot granted to a request that no longer waits becomes idle or is returned. One of a pod that is not known or not
+     ready here yet is *early*: its request keeps it for EARLY_S, so that no later request of the queue gets it, and is
+     served if the pod is ready then. Otherwise the slot is returned, and the request waits at its position again.
   4. Messages of the owner from an earlier epoch are dropped (member.py), and the whole state is registered again.
 """
 
@@ -40,7 +42,8 @@ from activator.runtime.reasons import Reason
 from lb.tracker import READY, RECOVERING, PodTracker
 
 LENT_IDLE_S: Final = 1.0  # an unused slot is returned after this time
-UNKNOWN_POD_RETRY_S: Final = 0.005  # delay of the next try if the owner knows a pod earlier than this member
+EARLY_S: Final = 0.02  # the owner may know for so long that a pod is ready before this member does
+EARLY_STEP_S: Final = 0.005
 
 _REASONS: Final = {reason.value: reason for reason in Reason}
 
@@ -83,6 +86,7 @@ class Borrowing(SlotSource):
         self.idle: deque[IdleSlot] = deque()  # the longest idle first
         self.in_use: dict[Lease, int] = {}
         self.wanted: dict[int, Waiter] = {}  # by `arrival`, which identifies them to the owner
+        self.early: dict[Waiter, Granted] = {}  # grants that wait for their pods
         self._slot: int = 0  # number for the lease that is about to be opened
         self._send = send
         self._now = now
@@ -111,6 +115,7 @@ class Borrowing(SlotSource):
         self.epoch = epoch
         self.lends = False
         self.idle.clear()
+        self.early.clear()
         slots = tuple([HeldSlot(slot, lease.identity, lease.address) for lease, slot in self.in_use.items()])
         waiting = tuple([self._described(waiter) for waiter in self.wanted.values()])
         if slots or waiting or even_nothing:
@@ -119,6 +124,7 @@ class Borrowing(SlotSource):
     def suspend(self) -> None:
         """Stop sending, because the owner is unreachable or has changed; the next registration has the new state."""
         self.epoch = 0
+        self.early.clear()
 
     def return_idle(self) -> None:
         """Return all idle slots now."""
@@ -129,10 +135,11 @@ class Borrowing(SlotSource):
 
     def retire(self) -> None:
         """End borrowing, because the limit was removed; requests in progress continue without a slot."""
-        slots = (*[one.slot for one in self.idle], *self.in_use.values())
+        slots = (*[one.slot for one in self.idle], *[one.slot for one in self.early.values()], *self.in_use.values())
         if slots and self.epoch:
             self._send(Returned(self.epoch, self.key, slots))
         self.idle.clear()
+        self.early.clear()
         self.epoch = 0
         self.wanted.clear()
         self.in_use.clear()
@@ -152,21 +159,19 @@ class Borrowing(SlotSource):
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)
         waiter = self.wanted.get(message.request)
-        tracker = self.throttler.table.find_identity(message.identity)
-        if tracker is None or tracker.address != message.address or tracker.state not in {READY, RECOVERING}:
-            self._give_back(message.slot)
-            if waiter is not None:
-                waiter.arrival_at_owner = message.number
-                again = waiter
-                self._later(UNKNOWN_POD_RETRY_S, lambda: self._want_again(message.request, again, message.identity))
-            return
+        tracker = self._ready(message)
         if waiter is None:
-            self._keep(message.slot, tracker)
+            if tracker is None:
+                self._give_back(message.slot)
+            else:
+                self._keep(message.slot, tracker)
             return
         waiter.arrival_at_owner = message.number
-        del self.wanted[message.request]
-        self._slot = message.slot
-        self.throttler.grant_lent(self, waiter, tracker)
+        if tracker is None:
+            self.early[waiter] = message
+            self._look_again(waiter, message, self._now() + EARLY_S)
+        else:
+            self._serve(waiter, message, tracker)
 
     def refused(self, message: Refused) -> None:
         waiter = self.wanted.pop(message.request, None)
@@ -181,6 +186,11 @@ class Borrowing(SlotSource):
             if slot == message.slot:
                 del self.in_use[lease]
                 self.throttler.revoke(lease, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
+                return
+        for waiter, granted in self.early.items():
+            if granted.slot == message.slot:
+                del self.early[waiter]
+                self._want_again(waiter, granted.identity)
                 return
         self.idle = deque([one for one in self.idle if one.slot != message.slot])
 
@@ -218,7 +228,10 @@ class Borrowing(SlotSource):
     def cancelled(self, waiter: Waiter) -> None:
         if self.wanted.get(waiter.arrival) is waiter:
             del self.wanted[waiter.arrival]
-            if self.epoch:
+            early = self.early.pop(waiter, None)
+            if early is not None:
+                self._give_back(early.slot)
+            elif self.epoch:
                 self._send(Cancel(self.epoch, self.key, waiter.arrival))
 
     def queue_cleared(self) -> None:
@@ -274,11 +287,41 @@ class Borrowing(SlotSource):
         if self.epoch:
             self._send(Returned(self.epoch, self.key, (slot,)))
 
-    def _want_again(self, request: int, waiter: Waiter, failed_at: str) -> None:
-        if self.wanted.get(request) is waiter and self.epoch:
-            described = self._described(waiter)
-            described.failed_at = failed_at
-            self._send(Want(self.epoch, self.key, described))
+    def _ready(self, message: Granted) -> PodTracker | None:
+        """Return the pod of a granted slot; None if it is not known or not ready here."""
+        tracker = self.throttler.table.find_identity(message.identity)
+        if tracker is None or tracker.address != message.address or tracker.state not in {READY, RECOVERING}:
+            return None
+        return tracker
+
+    def _serve(self, waiter: Waiter, message: Granted, tracker: PodTracker) -> None:
+        del self.wanted[waiter.arrival]
+        self._slot = message.slot
+        self.throttler.grant_lent(self, waiter, tracker)
+
+    def _look_again(self, waiter: Waiter, message: Granted, until_s: float) -> None:
+        """Serve the waiter when its pod is ready, or give the slot back at `until_s`."""
+
+        def look() -> None:
+            if self.early.get(waiter) is not message:
+                return
+            tracker = self._ready(message)
+            if tracker is None and self._now() < until_s:
+                self._look_again(waiter, message, until_s)
+                return
+            del self.early[waiter]
+            if tracker is None:
+                self._give_back(message.slot)
+                self._want_again(waiter, message.identity)
+            else:
+                self._serve(waiter, message, tracker)
+
+        self._later(EARLY_STEP_S, look)
+
+    def _want_again(self, waiter: Waiter, failed_at: str) -> None:
+        described = self._described(waiter)
+        described.failed_at = failed_at
+        self._send(Want(self.epoch, self.key, described))
 
     def _described(self, waiter: Waiter) -> WaitingRequest:
         avoided = waiter.avoided
