@@ -35,8 +35,14 @@ def unused() -> list[str]:
 
 
 def inherit(groups: Iterable[tuple[str, list[socket.socket]]]) -> None:
-    """Keep listening sockets of a former process of the activator for `inherited`: groups, each with its name."""
+    """Keep listening sockets of a former process of the activator for `inherited`: groups, each with its name.
+
+    They become non-blocking as objects, too: `dup` of one that is not would set the flag that both processes share, and
+    the other one would block in `accept` while this one takes the connection.
+    """
     for name, group in groups:
+        for sock in group:
+            sock.setblocking(False)
         _inherited.setdefault(name, deque()).append(group)
 
 
