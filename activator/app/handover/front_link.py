@@ -18,7 +18,7 @@ from activator.runtime.tasks import pause
 
 log = logging.getLogger("activator")
 
-HANDLED_TURNS: Final = 3  # of the event loop: it reads a signal in one and calls its handler in the next
+HANDLED_TURNS: Final = 3  # the event loop reads a signal in one and calls its handler in the next
 
 _PROGRAM: Final = Path(front.__file__).read_text()  # at the start: an upgrade of the package replaces the file
 
