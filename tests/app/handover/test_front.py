@@ -48,7 +48,8 @@ def signal_itself(*_):
     os.kill(os.getpid(), signal.SIGTERM)
 def block(how, numbers, block=signal.pthread_sigmask):
     block(how, numbers)
-    signal_itself()
+    if how == signal.SIG_BLOCK:
+        signal_itself()
 async def main():
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, signalled)
