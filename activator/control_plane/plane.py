@@ -157,7 +157,7 @@ class ControlPlane:
         known = worker.model.revisions
         if only:
             known = {only: known[only]} if only in known else {}
-        statistics = self.processes.supervisor.statistics()
+        statistics = self.processes.supervisor.fleets.statistics()
         made = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
         for key, revision in made.items():
             revision["problems"] = self.file.fixed_pods.problems(key)
@@ -177,7 +177,7 @@ class ControlPlane:
             return None
         until_s = self._now() - UNANSWERED_S
         failing = {identity: one for identity, one in self.prober.failing(key).items() if one.since_s <= until_s}
-        has_program = self.processes.supervisor.log_of(key) is not None
+        has_program = self.processes.supervisor.fleets.log_of(key) is not None
         return Known(record, self.file.fixed_pods.problems(key), failing, has_program)
 
     def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
@@ -185,7 +185,7 @@ class ControlPlane:
         record = self.worker.model.revisions.get(key)
         if record is None:
             return "there is no such revision"
-        if self.processes.supervisor.log_of(key) is not None:
+        if self.processes.supervisor.fleets.log_of(key) is not None:
             return "its pods are programs of this machine: use `restart` or `unload`"
         if not pod:
             return "name a pod by its address: `?pod=ADDRESS`"

@@ -184,7 +184,7 @@ class Giving:
         if not isinstance(prepared, Prepared):
             raise UpgradeError(out_of_order(prepared))
         successor.version = prepared.version
-        missing = [key for key in self._supervisor.keys_with_programs() if key not in prepared.keys]
+        missing = [key for key in self._supervisor.given.keys_with_programs() if key not in prepared.keys]
         if missing:
             raise UpgradeError(
                 f"{missing[0]} has running programs, and no `process` in the file any more: reload first"
@@ -193,15 +193,15 @@ class Giving:
     async def _state(self, successor: Successor) -> None:
         self._supervisor.hold()
         until_s = self._now() + SETTLE_S
-        while problem := self._supervisor.unsettled():
+        while problem := self._supervisor.given.unsettled():
             if self._is_aborted or self._now() >= until_s:
                 raise UpgradeError(f"{problem}; try again later")
             await pause(SETTLE_STEP_S)
         await self._close_state()
-        if problem := self._supervisor.unsettled():
+        if problem := self._supervisor.given.unsettled():
             raise UpgradeError(f"{problem}; try again later")
         try:
-            programs, descriptors = self._supervisor.hand_over()
+            programs, descriptors = self._supervisor.given.hand_over()
         except OSError as error:
             raise UpgradeError(f"the programs cannot be handed over: {error.strerror}") from None
         keys = tuple(self._control.worker.model.revisions)
@@ -217,7 +217,7 @@ class Giving:
         """Make the new process the activator. Its failure from now on is not one of the upgrade."""
         process = successor.process.pid
         self._moved(process)
-        taken = self._supervisor.handed_and_taken()
+        taken = self._supervisor.given.taken()
         self._supervisor.detach()
         self._reaping.is_shared = True
         self._manager.main_is(process)

@@ -83,7 +83,7 @@ class Side:
         return [identity for identity, is_ready in found.items() if is_ready]
 
     def lines(self) -> list[str]:
-        log = self.supervisor.log_of(KEY)
+        log = self.supervisor.fleets.log_of(KEY)
         assert log is not None
         return [line.text for line in log.history.kept()]
 
@@ -102,7 +102,7 @@ class Side:
 async def hand_over(old: Side, revision: Revision) -> tuple[Side, Received]:
     """Take the programs of `old` over, as far as the old process may still continue."""
     old.supervisor.hold()
-    programs, descriptors = old.supervisor.hand_over()
+    programs, descriptors = old.supervisor.given.hand_over()
     new = Side()
     received = Received(programs, descriptors)
     new.supervisor.hold()
@@ -174,7 +174,7 @@ def test_a_begun_line_is_completed_by_the_new_process_alone(
     async def scenario() -> None:
         old = Side()
         await old.started(Revision("app", process=process))
-        fleet = old.supervisor.fleet(KEY)
+        fleet = old.supervisor.fleets.get(KEY)
         assert fleet is not None
         (program,) = fleet.processes.values()
         await old.until(lambda: b"begun" in program.unit.output.unfinished().values())
@@ -286,11 +286,11 @@ def test_what_is_not_settled_is_named() -> None:
     async def scenario() -> None:
         side = Side()
         await side.started(counting(), 2)
-        assert side.supervisor.unsettled() == ""
+        assert side.supervisor.given.unsettled() == ""
         side.supervisor.grant(KEY, 1)
-        assert "is being stopped" in side.supervisor.unsettled()
+        assert "is being stopped" in side.supervisor.given.unsettled()
         side.supervisor.drop_revision(KEY)
-        assert "of a revision that was removed" in side.supervisor.unsettled()
+        assert "of a revision that was removed" in side.supervisor.given.unsettled()
         await side.supervisor.close()
         await side.tasks.close()
 
@@ -304,7 +304,7 @@ def test_a_line_of_readiness_is_not_awaited_twice() -> None:
         old = Side()
         old.supervisor.set_revision(KEY, counting())
         old.supervisor.grant(KEY, 1)
-        fleet = old.supervisor.fleet(KEY)
+        fleet = old.supervisor.fleets.get(KEY)
         assert fleet is not None
         while not any(one.unit.output.ready.is_set() for one in fleet.processes.values()):
             await pause(0.0)
@@ -324,7 +324,7 @@ def test_each_program_has_its_descriptors() -> None:
         old = Side()
         await old.started(counting(), 3)
         old.supervisor.hold()
-        programs, descriptors = old.supervisor.hand_over()
+        programs, descriptors = old.supervisor.given.hand_over()
         assert len(descriptors) == DESCRIPTORS * 3
         received = Received(programs, descriptors)
         taken = received.take(f"{KEY}#2")

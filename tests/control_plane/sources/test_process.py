@@ -27,7 +27,8 @@ from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
-from activator.control_plane.sources.process.child import OTHER_PORT_INITIAL_S, ChildProcesses
+from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.other_port import OTHER_PORT_INITIAL_S
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
@@ -98,7 +99,7 @@ def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[
         supervisor.set_revision(KEY, REVISION)
         supervisor.grant(KEY, 1)
         await asyncio.wait_for(ready.wait(), 20.0)
-        assert supervisor.statistics()[KEY]["processes"] == 1
+        assert supervisor.fleets.statistics()[KEY]["processes"] == 1
         await supervisor.close()
         await tasks.close()
 
@@ -139,7 +140,7 @@ class Watched:
         return [one.cause for one in self.changes if isinstance(one, RevisionFailed)]
 
     def is_ready(self) -> bool:
-        fleet = self.supervisor.fleet(KEY)
+        fleet = self.supervisor.fleets.get(KEY)
         return fleet is not None and fleet.ready() > 0
 
     async def until(self, check: Callable[[], object], limit_s: float = 10.0) -> None:
@@ -162,7 +163,7 @@ def test_a_corrected_program_is_started_at_once() -> None:
         fails = ("sh", "-c", "exit 3")
         watched.want(*fails)
         await watched.until(watched.failures)  # the next start would come in 1.6 s, and later ones in up to 30 s
-        fleet = watched.supervisor.fleet(KEY)
+        fleet = watched.supervisor.fleets.get(KEY)
         assert fleet is not None and fleet.crashes >= CRASHES_MAX
         began_s, not_before_s = time.monotonic(), fleet.not_before_s
         watched.want(*SERVE)
@@ -180,7 +181,7 @@ def test_an_unchanged_program_keeps_its_backoff() -> None:
         watched = Watched()
         watched.want("sh", "-c", "exit 3")
         await watched.until(watched.failures)
-        fleet = watched.supervisor.fleet(KEY)
+        fleet = watched.supervisor.fleets.get(KEY)
         assert fleet is not None
         not_before_s = fleet.not_before_s
         watched.want("sh", "-c", "exit 3")
@@ -194,7 +195,7 @@ def test_the_end_of_a_program_that_was_corrected_meanwhile_is_no_failure_of_its_
     async def scenario() -> None:
         watched = Watched()
         watched.want("sh", "-c", "sleep 0.3; exit 3")
-        await watched.until(lambda: watched.supervisor.statistics()[KEY]["processes"])
+        await watched.until(lambda: watched.supervisor.fleets.statistics()[KEY]["processes"])
         watched.want(*SERVE)
         await watched.until(watched.is_ready)
         assert watched.failures() == []
@@ -216,7 +217,7 @@ def test_load_and_restart_do_not_wait_for_the_backoff() -> None:
         async with asyncio.timeout(10.0):
             while not any(isinstance(one, RevisionFailed) for one in changes):
                 await pause(0.01)
-        fleet = source.supervisor.fleet(KEY)
+        fleet = source.supervisor.fleets.get(KEY)
         assert fleet is not None and fleet.not_before_s > time.monotonic()
         assert ask(source) == ""
         assert (fleet.not_before_s, fleet.crashes) == (0.0, 0)
@@ -238,9 +239,9 @@ def test_a_grace_of_zero_puts_an_idle_program_to_sleep_and_stops_a_busy_one_at_o
         if is_idle:
             await pause(0.05)  # as the data plane reports
             watched.supervisor.drained(KEY, identity)
-            await watched.until(lambda: watched.supervisor.statistics()[KEY].get("sleeping"))
+            await watched.until(lambda: watched.supervisor.fleets.statistics()[KEY].get("sleeping"))
         else:
-            await watched.until(lambda: not watched.supervisor.has(KEY), 5.0)
+            await watched.until(lambda: not watched.supervisor.fleets.of(KEY), 5.0)
         await watched.close()
 
     asyncio.run(scenario(True))
@@ -265,7 +266,7 @@ def test_where_another_has_to_end_first_nothing_is_started_and_its_gpu_is_free()
         supervisor.gpus.configure(["0"])
         supervisor.set_revision(KEY, Revision("app", process=Process(["x"], gpus=1)))
         supervisor.grant(KEY, 1)
-        assert supervisor.statistics()[KEY]["processes"] == 0
+        assert supervisor.fleets.statistics()[KEY]["processes"] == 0
         assert (supervisor.gpus.free(), changes) == (["0"], [])
         await supervisor.close()
         await tasks.close()
@@ -331,7 +332,7 @@ def test_a_program_that_listens_elsewhere_is_reported_while_it_starts(caplog: py
         )
         watched.supervisor.grant(KEY, 1)
         await watched.until(lambda: "listens on" in caplog.text)
-        fleet = watched.supervisor.fleet(KEY)
+        fleet = watched.supervisor.fleets.get(KEY)
         assert fleet is not None
         (process,) = fleet.processes.values()
         other = next(line.split()[1] for line in process.unit.output.lines() if line.startswith("other"))

@@ -183,7 +183,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
         RevisionRecovered("default/no-more"),
     ]
     processes.grant("default/run", 1)
-    fleet = processes._fleets["default/run"]
+    fleet = processes.fleets.by_key["default/run"]
     said.clear()
     processes.relist("default/run")
     assert isinstance(said[0], Listed) and [pod.identity for pod in said[0].pods] == ["default/run#1"]

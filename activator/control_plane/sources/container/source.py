@@ -148,7 +148,7 @@ class ContainerSource(Source):
     def _adopt(self, by_key: dict[str, str], running: set[str]) -> None:
         """Load the revisions of running containers that the activator has not started."""
         for key, name in by_key.items():
-            if name in running and not self._programs.supervisor.has(key):
+            if name in running and not self._programs.supervisor.fleets.of(key):
                 self._programs.load(key, None)  # until it has been idle for long enough
 
     def _apply(self, now: Discovered) -> None:

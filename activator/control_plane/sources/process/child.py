@@ -32,6 +32,7 @@ from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
 from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.launch import Launch
+from activator.control_plane.sources.process.other_port import OtherPort
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
 from activator.control_plane.sources.process.ports import (
@@ -40,7 +41,6 @@ from activator.control_plane.sources.process.ports import (
     foreign_holder,
     holder,
     listens,
-    ports_of,
 )
 from activator.control_plane.sources.process.process_tree import ProcessTree, mark_of, signal_group
 from activator.control_plane.sources.process.readiness import (
@@ -53,7 +53,6 @@ from activator.control_plane.sources.process.readiness import (
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.spawned import OutputPipe, PipeReader, RunningProcess, TakenOver
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units, UnitState
-from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.local_listeners import LOOPBACK_4
@@ -62,8 +61,6 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
-OTHER_PORT_INITIAL_S: Final = 1.0  # from a start to the first check for another port; doubles
-OTHER_PORT_MAX_S: Final = 60.0  # between two such checks
 _STREAMS: Final = ("stderr", "stdout")  # the order of their descriptors in a hand-over
 _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
 
@@ -166,7 +163,7 @@ class ChildProcess(Unit):
         self._tree: ProcessTree | None = None
         self._was_ready = False
         self._has_ended = False
-        self._elsewhere = ""  # the other port that the program listens on, for the cause
+        self._other_port: OtherPort | None = None  # set once it is expected to listen
         self._readers: list[asyncio.Task[None]] = []
 
     # --- start ---
@@ -272,43 +269,21 @@ class ChildProcess(Unit):
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
             self.address = self._place.address
         elif not await self._answered_in_time(interval_s, timeout_s):
-            is_elsewhere = self._elsewhere and not listens(join_address(LOOPBACK_4, self._place.port))
-            where = f"; {self._elsewhere}" if is_elsewhere else ""
+            elsewhere = "" if self._other_port is None else self._other_port.found
+            is_elsewhere = elsewhere and not listens(join_address(LOOPBACK_4, self._place.port))
+            where = f"; {elsewhere}" if is_elsewhere else ""
             return f"the program did not answer on {self._place.shown} within {timeout_s:g} s{where}"
         cause = await self._served_by_another()
         self._was_ready = not cause
         return cause
 
     async def _answered_in_time(self, interval_s: float, timeout_s: float) -> bool:
-        search = self._owner.tasks.start("other port", self._find_other_port())
+        other_port = self._other_port = OtherPort(self.identity, self._place.port, self._tree)
+        search = self._owner.tasks.start("other port", other_port.find())
         try:
             return await until_answered(self._answers, interval_s, timeout_s, self._owner.now, self._step_share())
         finally:
             search.cancel()
-
-    async def _find_other_port(self) -> None:
-        """Report once if the program, while it starts, listens on one other port and not on the one it was given.
-
-        A port counts if two checks in a row find it alone: a program may open others first, such as one for metrics.
-        """
-        port, before = self._place.port, 0
-        checks = Backoff(OTHER_PORT_INITIAL_S, OTHER_PORT_MAX_S)
-        while port and self._tree is not None:
-            await pause(checks.next_s())
-            if listens(join_address(LOOPBACK_4, port)):
-                return
-            found = await asyncio.to_thread(ports_of, await self._tree.living())
-            if port in found:  # on ::1, or where the kernel does not answer `listens`
-                return
-            other = next(iter(found)) if len(found) == 1 else 0
-            if other and other == before:
-                self._elsewhere = f"pid {found[other]} listens on {other}, not on {port}"
-                log.warning(
-                    "%s: %s: if that is its port, pass it `{port}` in the command or $PORT, or set `port: %d`",
-                    *(self.identity, self._elsewhere, other),
-                )
-                return
-            before = other
 
     def _step_share(self) -> float:
         readiness = self._settings.readiness

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from collections.abc import Iterable
 from enum import Enum
 
+from activator.config.model.containers import Container
+from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
+from activator.config.programs import log_file_of
 from activator.config.specs import is_once, resolve_program
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.handed import HandedFleet, HandedLine, HandedProgram
-from activator.control_plane.sources.process.program_log import HistoryLine, ProgramLog
+from activator.control_plane.sources.process.program_log import FileSettings, HistoryLine, ProgramLog
 from activator.control_plane.sources.process.unit import Unit, UnitState
 from activator.messages import ObservedPod, PodStatus
+from activator.runtime.errors import ConfigError
+
+log = logging.getLogger("activator.process")
 
 
 class Rest(Enum):
@@ -96,6 +104,17 @@ class Fleet:
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty if it can, or may be tried
         self.not_before_s = 0.0  # the end of the crash backoff
+
+    def configure_log(self, program: Process | Container) -> None:
+        """Show the output, and write it to a file, as configured; a file that cannot be named is logged."""
+        file = None
+        if program.logs.file:
+            try:
+                path = log_file_of(program, os.environ)
+                file = FileSettings(path, int(program.logs.max_size), program.logs.keep)
+            except ConfigError as error:
+                log.error("%s: the output is not written to a file: %s", self.key, error.problems[0])
+        self.log.configure(program.logs.show, file)
 
     def handed(self, programs: tuple[HandedProgram, ...]) -> HandedFleet:
         """Return the fleet with these programs for another process of the activator."""

@@ -56,14 +56,14 @@ class ProcessSource(Source):
         self._grace_s: dict[str, float] = {}
         self.busy = BusyWatch(
             tasks,
-            self.supervisor.fleet,
+            self.supervisor.fleets.get,
             self.autoscaler.has_requests,
             self._busy_changed,
             self.autoscaler.touched,
             now,
             wall_clock,
         )
-        self.output = ShownOutput(self.supervisor.fleet, now, show_output)
+        self.output = ShownOutput(self.supervisor.fleets.get, now, show_output)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -84,7 +84,7 @@ class ProcessSource(Source):
                 self.drop_revision(key)
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
-            running = self.supervisor.running(key)  # programs of a new revision were handed over
+            running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
             if running and self.autoscaler.shown(key) is None:
                 self.groups.wanted(key, running)  # the autoscaler reports changes of this number only
             self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)

@@ -15,29 +15,26 @@ Rules
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
-from activator.config.model.containers import Container
-from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
-from activator.config.programs import log_file_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.groups.group import ProgramCounts
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
+from activator.control_plane.sources.process.fleets import Fleets
+from activator.control_plane.sources.process.giving import GivenPrograms
 from activator.control_plane.sources.process.gpus import GpuPool
-from activator.control_plane.sources.process.handed import HandedPrograms, Received
+from activator.control_plane.sources.process.handed import Received
 from activator.control_plane.sources.process.lifetime import Keeper, Lifetime
-from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
+from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, ProgramLog, Terminal
 from activator.control_plane.sources.process.unit import Unit, Units
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.backoff import grown_s
 from activator.runtime.clock import Now
-from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner, pause
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
@@ -88,12 +85,10 @@ class ProcessSupervisor(Keeper):
         self._submit = submit
         self._now = now
         self._units = units
-        self._fleets: dict[str, Fleet] = {}
-        self._leaving: dict[str, LocalProcess] = {}  # processes of revisions that were dropped
-        self._born = 0
+        self.fleets = Fleets()
+        self.given = GivenPrograms(self.fleets, units)  # while they are handed over
         self._closed = False
         self.is_held = False  # no program is started or stopped, because they are being handed over
-        self._handed: list[Unit] = []  # while they are handed over
         self._received: Received | None = None  # programs that a former process of the activator has handed over
         self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started, and when it was ready
@@ -105,9 +100,9 @@ class ProcessSupervisor(Keeper):
         program = revision.program
         assert program is not None
         self._units.known(revision)
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         if fleet is None:
-            fleet = self._fleets[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
+            fleet = self.fleets.by_key[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
             if self._received is not None:
                 self._take_over(fleet, self._received)
         else:
@@ -115,14 +110,14 @@ class ProcessSupervisor(Keeper):
             fleet.revision = revision
             if is_other:
                 self.forgive(key)
-        fleet.log.configure(program.logs.show, _log_file(key, program))
+        fleet.configure_log(program)
 
     def drop_revision(self, key: str) -> None:
         """Drop a revision; its processes may finish their requests within their drain timeouts."""
-        fleet = self._fleets.pop(key, None)
+        fleet = self.fleets.by_key.pop(key, None)
         if fleet is not None:
             for process in list(fleet.processes.values()):
-                self._leaving[process.identity] = process
+                self.fleets.leaving[process.identity] = process
                 process.unit.disown()
                 self.stop(process)
             if not fleet.processes:
@@ -130,40 +125,39 @@ class ProcessSupervisor(Keeper):
 
     def grant(self, key: str, count: int, may_sleep: bool = True) -> None:
         """Set the number of processes; surplus ones are put to sleep if they can be and `may_sleep`."""
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         if fleet is not None:
             fleet.wanted, fleet.may_sleep = count, may_sleep
             self._reconcile(fleet)
 
     def forgive(self, key: str) -> None:
         """Forget the failed starts of a revision, which may have been corrected: it may be started at once."""
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
             fleet.crashes, fleet.not_before_s = 0, 0.0
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
         """Stop `count` of the sleeping processes."""
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         for process in [] if fleet is None else fleet.asleep()[:count]:
             self.stop(process)
 
     def stop_all(self, key: str) -> None:
         """Stop all present processes, including sleeping ones; the wanted number is then started again."""
-        fleet = self._fleets.get(key)
-        for process in [] if fleet is None else list(fleet.processes.values()):
+        for process in self.fleets.of(key):
             self.stop(process)
 
     def restart(self, key: str) -> None:
         """Start replacements of all processes at once; the old ones finish their requests."""
         self.stop_all(key)
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         if fleet is not None:
             self._reconcile(fleet)
 
     def move(self, key: str, home: str, restart: bool) -> None:
         """Move a revision into this group: its present processes too, or, if `restart`, they are stopped."""
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         if fleet is None:
             return
         fleet.home = home
@@ -176,37 +170,22 @@ class ProcessSupervisor(Keeper):
 
     def counts(self, key: str, group: str) -> ProgramCounts:
         """Count the processes of a revision that belong to this group, also of one that was dropped."""
-        fleet = self._fleets.get(key)
-        processes = [] if fleet is None else list(fleet.processes.values())
-        processes.extend(one for one in self._leaving.values() if one.key == key)
-        may_start = fleet is not None and self._now() >= fleet.not_before_s
-        return counts_of(processes, fleet, group, may_start)
-
-    def running(self, key: str) -> int:
-        """Return how many processes of the revision start or run."""
-        fleet = self._fleets.get(key)
-        return 0 if fleet is None else len(fleet.running())
-
-    def has(self, key: str) -> bool:
-        """Return True if the revision has a process, in any state."""
-        fleet = self._fleets.get(key)
-        return fleet is not None and bool(fleet.processes)
+        return self.fleets.counts(key, group, self._now())
 
     def drained(self, key: str, identity: str) -> None:
         """Note the data plane's report that this pod has no request any more."""
-        fleet = self._fleets.get(key)
-        process = self._leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
+        process = self.fleets.process(key, identity)
         if process is not None:
             process.drained.set()
 
     def taken(self, taken: PodTaken) -> None:
         """Note the data plane's report about the one request of this pod, which is then no longer a pod (`once.py`)."""
-        fleet = self._fleets.get(taken.key)
-        process = self._leaving.get(taken.identity) or (None if fleet is None else fleet.processes.get(taken.identity))
+        process = self.fleets.process(taken.key, taken.identity)
         if process is None:
             return
         process.taken.set()
         process.failed_for = taken.failure or process.failed_for
+        fleet = self.fleets.get(taken.key)
         if fleet is not None:
             fleet.crashes = 0
         if taken.is_over:
@@ -214,7 +193,7 @@ class ProcessSupervisor(Keeper):
 
     def relist(self, key: str) -> None:
         """Submit the present pods of a revision again, even if there are none."""
-        fleet = self._fleets.get(key)
+        fleet = self.fleets.get(key)
         running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
         self._submit(Listed(key, SOURCE, tuple(pods)))
@@ -226,55 +205,22 @@ class ProcessSupervisor(Keeper):
     async def close(self) -> None:
         """Stop everything; return when every process has ended."""
         self._closed = True
-        everything = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
-        everything.extend(self._leaving.values())
-        for process in everything:
+        for process in [*self.fleets.processes(), *self.fleets.leaving.values()]:
             process.drained.set()
             process.unit.disown()
             self.stop(process)
-        while any(fleet.processes for fleet in self._fleets.values()) or self._leaving:
+        while self.fleets.processes() or self.fleets.leaving:
             await pause(0.01)
-        for fleet in self._fleets.values():
+        for fleet in self.fleets.all():
             fleet.log.close(LOG_CLOSE_S)
         await self._units.close()
         self._terminal.close()
-
-    def log_of(self, key: str) -> ProgramLog | None:
-        """Return the output of the programs of a revision; None if it has no program."""
-        fleet = self._fleets.get(key)
-        return None if fleet is None else fleet.log
-
-    def fleet(self, key: str) -> Fleet | None:
-        """Return the processes of a revision; None if it has no program."""
-        return self._fleets.get(key)
-
-    def statistics(self) -> dict[str, dict[str, int]]:
-        """Return the counts for /debug."""
-        return {
-            key: {
-                "wanted": fleet.wanted,
-                "processes": len(fleet.processes),
-                "starting": fleet.starting(),
-                **({"sleeping": len(fleet.asleep())} if fleet.asleep() else {}),
-                "crashes": fleet.crashes,
-            }
-            for key, fleet in self._fleets.items()
-        }
 
     # --- the hand-over to another process of the activator ---
 
     def hold(self) -> None:
         """Start and stop nothing until `release`."""
         self.is_held = True
-
-    def keys_with_programs(self) -> list[str]:
-        """Return the revisions that have processes."""
-        return [key for key, fleet in self._fleets.items() if fleet.processes]
-
-    def continues(self) -> bool:
-        """Return True if all programs that were handed over as ready are pods again."""
-        processes = [one for fleet in self._fleets.values() for one in fleet.processes.values()]
-        return all(one.ready or not one.was_ready or one.rest is not Rest.AWAKE for one in processes)
 
     def own(self, former: Iterable[int]) -> None:
         """Own the programs that were handed over by these processes: until then nothing here ends them."""
@@ -286,48 +232,11 @@ class ProcessSupervisor(Keeper):
         if self._received is not None:
             self._received.close()  # a revision that is set from now on is another one
             self._received = None
-        handed, self._handed = self._handed, []
-        for unit in handed:
-            unit.resume()
-        for fleet in list(self._fleets.values()):
+        self.given.take_back()
+        for fleet in self.fleets.all():
             self._listener.programs_changed(fleet.key, fleet.home)  # groups plan first: they decide what may start
-        for fleet in list(self._fleets.values()):
+        for fleet in self.fleets.all():
             self._reconcile(fleet)
-
-    def unsettled(self) -> str:
-        """Return why the programs cannot be handed over now; empty if they can."""
-        for process in self._leaving.values():
-            return f"{process.identity}, of a revision that was removed, has not ended yet"
-        return next(
-            (why for fleet in self._fleets.values() for one in fleet.processes.values() if (why := one.unsettled())), ""
-        )
-
-    def hand_over(self) -> tuple[HandedPrograms, list[int]]:
-        """Return all programs, with their descriptors, for another process of the activator. Raises OSError.
-
-        They must be settled, and starts held.
-        """
-        descriptors: list[int] = []
-        fleets = []
-        try:
-            for fleet in self._fleets.values():
-                programs = []
-                for one in fleet.processes.values():
-                    self._handed.append(one.unit)  # first: a part of it may be held when it fails
-                    program, found = one.unit.hand_over(one.state())
-                    programs.append(program)
-                    descriptors.extend(found)
-                fleets.append(fleet.handed(tuple(programs)))
-        except OSError:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise
-        return self._units.describe(HandedPrograms(tuple(fleets), self._born)), descriptors
-
-    def handed_and_taken(self) -> tuple[str, ...]:
-        """Return the programs for one request that have had it since they were handed over."""
-        processes = [one for fleet in self._fleets.values() for one in fleet.processes.values()]
-        return tuple([one.identity for one in processes if one.unit in self._handed and one.taken.is_set()])
 
     def have_been_taken(self, identities: Iterable[str]) -> None:
         """Note programs for one request that had it before this process became the activator."""
@@ -339,14 +248,12 @@ class ProcessSupervisor(Keeper):
     def detach(self) -> None:
         """Leave all programs to the process that has taken them."""
         self._closed = True
-        for unit in self._handed:
-            unit.detach()
-        self._units.detach()
+        self.given.detach()
 
     def take_over(self, received: Received) -> None:
         """Continue the programs of a former process of the activator when their revisions are set."""
         self._received = received
-        self._born = received.programs.born
+        self.fleets.born = received.programs.born
         self._units.use(received.programs)
 
     def _take_over(self, fleet: Fleet, received: Received) -> None:
@@ -379,7 +286,7 @@ class ProcessSupervisor(Keeper):
 
     def _reconcile(self, fleet: Fleet) -> None:
         """Start or stop processes; nothing is started for a dropped revision, or while everything is being stopped."""
-        if self._closed or self.is_held or self._fleets.get(fleet.key) is not fleet:
+        if self._closed or self.is_held or self.fleets.get(fleet.key) is not fleet:
             return
         try:
             self._move_towards(fleet)
@@ -417,7 +324,7 @@ class ProcessSupervisor(Keeper):
             missing -= 1
         # A copy that falls asleep is woken as soon as it sleeps: its `fell_asleep` calls this again.
         missing = min(missing - fleet.falling_asleep(), fleet.room())
-        if missing > 0 and not self._is_being_left(self._units.claim_of(fleet.revision)):
+        if missing > 0 and not self.fleets.is_being_left(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
                     return
@@ -427,15 +334,14 @@ class ProcessSupervisor(Keeper):
         process.rest = Rest.FALLING_ASLEEP
         process.sleep_asked.set()
         self._submit(PodGone(process.key, SOURCE, process.identity))
-        self._listener.ready_changed(process.key, self._fleets[process.key].ready())
+        self._listener.ready_changed(process.key, self.fleets.by_key[process.key].ready())
         self._listener.programs_changed(process.key, process.home)
 
     def _start(self, fleet: Fleet) -> bool:
         """Start one more; False if it has to wait for a GPU or a port, whose release reconciles again."""
-        self._born += 1
         settings = fleet.revision.program
         assert settings is not None
-        identity = f"{fleet.key}#{self._born}"
+        identity = self.fleets.next_identity(fleet.key)
         gpus = self.gpus.take(settings.gpus, identity)
         if gpus is None:
             return False
@@ -477,7 +383,7 @@ class ProcessSupervisor(Keeper):
             self._listener.programs_changed(process.key, process.home)
 
     def _count_ready(self, process: LocalProcess) -> None:
-        fleet = self._fleets.get(process.key)
+        fleet = self.fleets.get(process.key)
         if fleet is not None and process.ready:
             self._listener.ready_changed(fleet.key, fleet.ready())
 
@@ -555,18 +461,18 @@ class ProcessSupervisor(Keeper):
 
     def _remove_exited(self, fleet: Fleet, process: LocalProcess) -> None:
         fleet.processes.pop(process.identity, None)
-        self._leaving.pop(process.identity, None)
+        self.fleets.leaving.pop(process.identity, None)
         if self.gpus.give_back(process.identity):
-            for other in list(self._fleets.values()):
+            for other in self.fleets.all():
                 if other is not fleet and other.wants_gpus():
                     self._reconcile(other)
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
             self._count_ready(process)
-        if self._fleets.get(fleet.key) is not fleet and not fleet.processes:
+        if self.fleets.get(fleet.key) is not fleet and not fleet.processes:
             fleet.log.close()
         if process.unit.claim:
-            for other in list(self._fleets.values()):
+            for other in self.fleets.all():
                 if other is not fleet and self._units.may_claim(other.revision, process.unit.claim):
                     self._reconcile(other)  # it waited for the port
 
@@ -592,21 +498,3 @@ class ProcessSupervisor(Keeper):
             self._submit(RevisionRecovered(fleet.key))  # the next request may start it
         self._reconcile(fleet)
         self._listener.programs_changed(fleet.key, fleet.home)
-
-    def _is_being_left(self, claim: str) -> bool:
-        """Return True if a program that is about to end has this claim; its end reconciles again."""
-        if not claim:
-            return False
-        ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
-        return any(process.stopping and process.unit.claim == claim for process in [*ours, *self._leaving.values()])
-
-
-def _log_file(key: str, process: Process | Container) -> FileSettings | None:
-    if not process.logs.file:
-        return None
-    try:
-        path = log_file_of(process, os.environ)
-    except ConfigError as error:
-        log.error("%s: the output is not written to a file: %s", key, error.problems[0])
-        return None
-    return FileSettings(path, int(process.logs.max_size), process.logs.keep)

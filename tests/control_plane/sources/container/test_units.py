@@ -54,7 +54,7 @@ def test_a_container_is_made_ready_stopped_and_removed(tmp_path: Path) -> None:
         assert (first.body["User"], first.body["WorkingDir"]) == ("1000", "/app")
         labels = first.body["Labels"]
         assert (labels["team"], labels["activator.instance"], labels["activator.revision"]) == ("ml", "mark", KEY)
-        program_log = made.supervisor.log_of(KEY)
+        program_log = made.supervisor.fleets.log_of(KEY)
         assert program_log is not None
         made.supervisor.grant(KEY, 1)
         await made.until(lambda: len(made.engine.containers) == 1)
@@ -68,7 +68,7 @@ def test_the_output_is_kept_as_that_of_processes(tmp_path: Path) -> None:
         made.engine.images["web"] = Image(tuple((1, f"line {number}") for number in range(5_000)))
         made.want(revision_of(image="web", readiness={"log": "line 4999"}, logs={"show": False}))
         await made.until(made.ready)
-        program_log = made.supervisor.log_of(KEY)
+        program_log = made.supervisor.fleets.log_of(KEY)
         assert program_log is not None
         lines, _ = program_log.history.after(0)
         assert lines[-1].text == "line 4999"
@@ -87,7 +87,7 @@ def test_output_that_was_written_while_the_engine_was_away_is_read_once(
         made.engine.has_whole_seconds = has_whole_seconds
         made.want(revision_of(image="web", logs={"show": False}))
         await made.until(made.ready)
-        program_log = made.supervisor.log_of(KEY)
+        program_log = made.supervisor.fleets.log_of(KEY)
         assert program_log is not None
 
         def lines() -> list[str]:
@@ -275,7 +275,7 @@ def test_what_exists_is_started_stopped_and_never_removed(tmp_path: Path) -> Non
         assert not one.paused
         one.end(143)  # docker stop
         await made.until(lambda: released == [KEY])
-        assert made.supervisor.statistics()[KEY]["crashes"] == 0
+        assert made.supervisor.fleets.statistics()[KEY]["crashes"] == 0
         await made.until(made.ready)
         made.supervisor.drop_revision(KEY)
         await made.until(lambda: not made.supervisor.counts(KEY, "").leaving)
@@ -311,7 +311,7 @@ def test_what_exists_and_cannot_be_reached_is_not_killed(tmp_path: Path) -> None
         assert ran.is_running
         made.supervisor.grant(KEY, 0)
         made.changes.clear()
-        await made.until(lambda: not made.supervisor.has(KEY))
+        await made.until(lambda: not made.supervisor.fleets.of(KEY))
         made.want(revision_of(existing="stopped"), 0)
         made.supervisor.grant(KEY, 1)
         await made.until(lambda: stopped.state == "exited")  # we have started it
@@ -454,7 +454,7 @@ def test_sleep_and_wake_outlive_a_broken_connection(tmp_path: Path, call: str) -
         if call == "/pause":
             await made.until(lambda: any(one.endswith(call) for one in made.engine.calls))
             made.engine.faults.clear()
-        await made.until(lambda: made.supervisor.statistics()[KEY].get("sleeping"))
+        await made.until(lambda: made.supervisor.fleets.statistics()[KEY].get("sleeping"))
         made.supervisor.grant(KEY, 1)
         await made.until(lambda: any(one.endswith("/unpause") for one in made.engine.calls))
         made.engine.faults.clear()

@@ -1,0 +1,80 @@
+"""The fleets of all revisions, and the processes of revisions that were dropped and have not ended yet."""
+
+from __future__ import annotations
+
+from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
+from activator.control_plane.sources.process.program_log import ProgramLog
+
+
+class Fleets:
+    """The fleets by revision. Only the supervisor changes them."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, Fleet] = {}
+        self.leaving: dict[str, LocalProcess] = {}  # processes of revisions that were dropped, by identity
+        self.born = 0  # how many processes have been created, which names them
+
+    def next_identity(self, key: str) -> str:
+        """Return an identity that no process had before."""
+        self.born += 1
+        return f"{key}#{self.born}"
+
+    def get(self, key: str) -> Fleet | None:
+        """Return the processes of a revision; None if it has no program."""
+        return self.by_key.get(key)
+
+    def all(self) -> list[Fleet]:
+        return list(self.by_key.values())
+
+    def of(self, key: str) -> list[LocalProcess]:
+        """Return the processes of a revision in any state; none if it was dropped."""
+        fleet = self.by_key.get(key)
+        return [] if fleet is None else list(fleet.processes.values())
+
+    def processes(self) -> list[LocalProcess]:
+        """Return the processes of all revisions that were not dropped."""
+        return [process for fleet in self.by_key.values() for process in fleet.processes.values()]
+
+    def process(self, key: str, identity: str) -> LocalProcess | None:
+        """Return a process, also one of a revision that was dropped; None if it has ended."""
+        fleet = self.by_key.get(key)
+        return self.leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
+
+    def log_of(self, key: str) -> ProgramLog | None:
+        """Return the output of the programs of a revision; None if it has no program."""
+        fleet = self.by_key.get(key)
+        return None if fleet is None else fleet.log
+
+    def counts(self, key: str, group: str, now_s: float) -> ProgramCounts:
+        """Count the processes of a revision that belong to this group, also of one that was dropped."""
+        fleet = self.by_key.get(key)
+        processes = [*self.of(key), *(one for one in self.leaving.values() if one.key == key)]
+        return counts_of(processes, fleet, group, fleet is not None and now_s >= fleet.not_before_s)
+
+    def running(self, key: str) -> int:
+        """Return how many processes of the revision start or run."""
+        fleet = self.by_key.get(key)
+        return 0 if fleet is None else len(fleet.running())
+
+    def are_continued(self) -> bool:
+        """Return True if all programs that were handed over as ready are pods again."""
+        return all(one.ready or not one.was_ready or one.rest is not Rest.AWAKE for one in self.processes())
+
+    def is_being_left(self, claim: str) -> bool:
+        """Return True if a program that is about to end has this claim."""
+        everything = [*self.processes(), *self.leaving.values()]
+        return bool(claim) and any(one.stopping and one.unit.claim == claim for one in everything)
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Return the counts for /debug."""
+        return {
+            key: {
+                "wanted": fleet.wanted,
+                "processes": len(fleet.processes),
+                "starting": fleet.starting(),
+                **({"sleeping": len(fleet.asleep())} if fleet.asleep() else {}),
+                "crashes": fleet.crashes,
+            }
+            for key, fleet in self.by_key.items()
+        }
