@@ -26,7 +26,7 @@ _COLUMNS: Final = ("TIME", "ID", "REVISION", "REQUEST", "STATUS", "TOOK", "WAIT"
 def listed(answers: dict[int, dict[str, Any]], count: int, wall_s: float) -> dict[str, Any]:
     """Return the response to `GET /debug/requests`: the last `count` of all workers, the newest first.
 
-    `answers`: as `Workers.last_requests` returns them. `wall_s`: seconds since 1970.
+    `answers`: as `Inspection.last_requests` returns them. `wall_s`: seconds since 1970.
     """
     records = [
         (answer.get("wall_s", wall_s) - record["age_s"], place, record)

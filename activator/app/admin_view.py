@@ -79,47 +79,49 @@ class AdminView:
         await self._workers.gather_statistics()
 
     async def gather_snapshot(self) -> None:
-        await self._workers.gather_snapshot()
+        await self._workers.inspection.gather_snapshot()
 
     def snapshot(self, only: str = "") -> object:
-        return self._joined(self._workers.snapshot(only), only)
+        return self._joined(self._workers.inspection.snapshot(only), only)
 
     async def snapshot_of(self, worker: int) -> object:
-        return self._joined(await self._workers.snapshot_of(worker))
+        return self._joined(await self._workers.inspection.snapshot_of(worker))
 
     def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
         from activator.admin.snapshot import joined
 
-        made = joined(shown, *self._control.snapshot(only), self._workers.describe(), self._workers.counts().data)
+        made = joined(
+            shown, *self._control.snapshot(only), self._workers.inspection.describe(), self._workers.counts().data
+        )
         groups = self._control.groups_shown()
         return {**made, "groups": groups} if groups else made
 
     def overview(self) -> Iterator[bytes]:
         from activator.admin.overview import slices, totals
 
-        head = totals(self._workers.counts().data, self._workers.describe(), self._app.draining)
+        head = totals(self._workers.counts().data, self._workers.inspection.describe(), self._app.draining)
         head["groups"] = self._control.groups_shown()
         return slices(self._workers.revision_statistics(), self._control.known, head)
 
     async def last_requests(self, key: str, count: int) -> object:
         from activator.admin.last_requests import listed
 
-        return listed(await self._workers.last_requests(key, count), count, time.time())
+        return listed(await self._workers.inspection.last_requests(key, count), count, time.time())
 
     async def capture_of(self, worker: int, number: int) -> object:
-        return await self._workers.capture_of(worker, number)
+        return await self._workers.inspection.capture_of(worker, number)
 
     def history(self, keys: list[str]) -> object:
         return self._app.history.shown(keys)
 
     async def tasks_of(self, worker: int) -> object:
-        return await self._workers.tasks_of(worker)
+        return await self._workers.inspection.tasks_of(worker)
 
     async def profile_of(self, worker: int, seconds: float) -> object:
-        return await self._workers.profile_of(worker, seconds)
+        return await self._workers.inspection.profile_of(worker, seconds)
 
     def program_output(self, key: str, after: int) -> object:
-        found = self._control.processes.supervisor.log_of(key)
+        found = self._control.processes.supervisor.fleets.log_of(key)
         return None if found is None else found.after(after)
 
     def load(self, key: str, seconds: float | None) -> str:

@@ -110,7 +110,7 @@ class Figures:
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
         from activator.telemetry.metrics.worker_families import WorkerFigures
 
-        shown = self._workers.describe()
+        shown = self._workers.inspection.describe()
         if not shown:
             return None
         states = Counter(one["state"] for one in shown)

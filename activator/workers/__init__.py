@@ -8,6 +8,7 @@ workers, and the workers among themselves, exchange messages over socket pairs:
              worker_members.py     links the workers, and announces them as members
              socket_assignment.py  which worker serves which of the listening sockets (sockets.py)
              fan_out.py            sends effects to all workers, and merges their reports
+             pool_inspection.py    what the admin port asks workers
     worker:  process.py            the program of a worker, forked from fork_server.py
              peers.py              its links to the other workers, for the slots of revisions with a limit
     both:    messages.py, wire.py

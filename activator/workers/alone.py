@@ -14,7 +14,7 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
-from activator.data_plane.quotas.quotas import ALONE
+from activator.data_plane.quotas.links import ALONE
 from activator.data_plane.server.listeners import ListenerChange, Listeners
 from activator.members.data_planes import GroupSide
 from activator.members.handshake import Seal, SessionKeys
@@ -27,6 +27,7 @@ from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.wire import pair
 from activator.telemetry.metrics.request_counts import RequestReader
 from activator.telemetry.switchboard import Telemetry
+from activator.workers.inspection import Inspection
 from activator.workers.messages import Unlinked, WorkerCounts
 from activator.workers.peers import Peers, first_slot, make_peers
 from activator.workers.process import Serving, Worker
@@ -35,11 +36,43 @@ from activator.workers.workers import ListenerPlan, Released, ReleasedWorker, Wo
 NONE: Final = "there are no workers beside this process (`workers: 1`)"
 
 
+class OneInspection(Inspection):
+    """The queries about the only data plane."""
+
+    def __init__(self, data: DataPlane) -> None:
+        self._data = data
+
+    async def gather_snapshot(self) -> None:
+        pass
+
+    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
+        return self._data.snapshot(only)
+
+    async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
+        raise NoWorkerError(NONE)
+
+    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
+        return {0: self._data.last_requests(key, count)}
+
+    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
+        return None if place else self._data.capture_of(number)
+
+    async def tasks_of(self, place: int) -> Any:
+        raise NoWorkerError(NONE)
+
+    async def profile_of(self, place: int, seconds: float) -> Any:
+        raise NoWorkerError(NONE)
+
+    def describe(self) -> list[dict[str, Any]]:
+        return []
+
+
 class OneWorker(Workers):
     """The only data plane. `telemetry` is that of the program."""
 
     def __init__(self, data: DataPlane, telemetry: Telemetry, tasks: TaskGroupOwner, now: Now) -> None:
         self._data = data
+        self.inspection = OneInspection(data)
         self._tasks = tasks
         self._now = now
         self._group: GroupSide | None = None
@@ -146,9 +179,6 @@ class OneWorker(Workers):
     async def gather_statistics(self) -> None:
         pass
 
-    async def gather_snapshot(self) -> None:
-        pass
-
     def counts(self) -> WorkerCounts:
         return WorkerCounts(
             self._data.statistics(), self._telemetry.access_log.lost_total, self._telemetry.traces.totals
@@ -159,24 +189,3 @@ class OneWorker(Workers):
 
     def requests(self) -> RequestReader | None:
         return None
-
-    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
-        return self._data.snapshot(only)
-
-    async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        raise NoWorkerError(NONE)
-
-    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
-        return {0: self._data.last_requests(key, count)}
-
-    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
-        return None if place else self._data.capture_of(number)
-
-    async def tasks_of(self, place: int) -> Any:
-        raise NoWorkerError(NONE)
-
-    async def profile_of(self, place: int, seconds: float) -> Any:
-        raise NoWorkerError(NONE)
-
-    def describe(self) -> list[dict[str, Any]]:
-        return []

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from activator.runtime.tasks import wait_for
 from activator.workers.messages import Answer, ToWorker
 from activator.workers.worker_process import WorkerProcess
+
+GATHER_S: Final = 1.0  # time that a scrape waits for the workers' answers
 
 
 class _PendingQuery:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
@@ -37,8 +37,7 @@ from activator.messages import (
 )
 from activator.runtime.certificates import CERTIFICATE_CHECK_S
 from activator.runtime.clock import Now
-from activator.runtime.errors import NoWorkerError, StartError
-from activator.runtime.profiler import ProfilerBusyError
+from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.request_counts import RequestReader, WorkersRequests
 from activator.workers.fan_out import FanOut
@@ -52,12 +51,7 @@ from activator.workers.messages import (
     Begun,
     CheckCertificates,
     FromWorker,
-    GetCapture,
-    GetProfile,
-    GetRequests,
-    GetSnapshot,
     GetStatistics,
-    GetTasks,
     Join,
     Link,
     Listening,
@@ -75,18 +69,16 @@ from activator.workers.messages import (
     WorkerCounts,
     from_worker,
 )
-from activator.workers.pending_queries import PendingQueries
-from activator.workers.snapshots import together
+from activator.workers.pending_queries import GATHER_S, PendingQueries
+from activator.workers.pool_inspection import PoolInspection
 from activator.workers.socket_assignment import SocketAssignment
 from activator.workers.sockets import SharedSockets, SocketChange
 from activator.workers.worker_members import WorkerMembers
-from activator.workers.worker_process import Place, WorkerProcess
+from activator.workers.worker_process import WorkerProcess
 from activator.workers.workers import ListenerPlan, Released, Workers
 from lb.rng import Rng
 
 STATISTICS_INTERVAL_S: Final = 1.0  # interval of the workers' reports; a crash loses at most so much
-GATHER_S: Final = 1.0  # time that a scrape waits for the workers' answers
-PROFILE_SLACK_S: Final = 5.0  # time for the answer after the length of the profile
 JOIN_S: Final = 5.0  # for the workers of a former process to report their loads
 RELISTEN_S: Final = 2.0  # delay before a worker that could not read a certificate gets the socket again
 
@@ -128,6 +120,7 @@ class WorkerPool(Workers, WorkerListener):
         self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
         self._requests = WorkersRequests()
         self._queries = PendingQueries()
+        self.inspection = PoolInspection(self._lifecycle, self._queries, now)
         self._may_grant = True
         self._is_serving = False
 
@@ -306,9 +299,6 @@ class WorkerPool(Workers, WorkerListener):
             self._lifecycle.taking_part(), lambda number: GetStatistics(number, everything=True), GATHER_S
         )
 
-    async def gather_snapshot(self) -> None:
-        await self._queries.query_all(self._lifecycle.taking_part(), GetSnapshot, GATHER_S)
-
     def counts(self) -> WorkerCounts:
         return self._figures.counts()
 
@@ -317,68 +307,6 @@ class WorkerPool(Workers, WorkerListener):
 
     def requests(self) -> RequestReader | None:
         return self._requests
-
-    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
-        by_place = {worker.place: worker.snapshot for worker in self._lifecycle.taking_part()}
-        if only:
-            by_place = {place: {only: shown[only]} for place, shown in by_place.items() if only in shown}
-        return together(by_place)
-
-    async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        worker = self._at(place)
-        if not await self._queries.query_all([worker], GetSnapshot, GATHER_S):
-            raise NoWorkerError(f"worker {place} does not answer")
-        return worker.snapshot
-
-    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
-        workers = self._lifecycle.taking_part()
-        answers = await asyncio.gather(
-            *[self._queries.query(one, lambda number: GetRequests(number, key, count), GATHER_S) for one in workers]
-        )
-        return {one.place: answer.data for one, answer in zip(workers, answers, strict=True) if answer is not None}
-
-    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await self._answer_of(place, lambda one: GetCapture(one, number), GATHER_S)
-        return found
-
-    async def tasks_of(self, place: int) -> Any:
-        return await self._answer_of(place, GetTasks, GATHER_S)
-
-    async def profile_of(self, place: int, seconds: float) -> Any:
-        return await self._answer_of(place, lambda number: GetProfile(number, seconds), seconds + PROFILE_SLACK_S)
-
-    async def _answer_of(self, place: int, make: Callable[[int], ToWorker], limit_s: float) -> Any:
-        answer = await self._queries.query(self._at(place), make, limit_s)
-        if answer is None:
-            raise NoWorkerError(f"worker {place} does not answer")
-        if answer.problem:
-            raise ProfilerBusyError(answer.problem)
-        return answer.data
-
-    def _at(self, place: int) -> WorkerProcess:
-        worker = self._lifecycle.places[place].worker if 0 <= place < len(self._lifecycle.places) else None
-        if worker is None or not worker.begun.is_set():
-            raise NoWorkerError(f"there is no worker {place} now: 0 to {len(self._lifecycle.places) - 1}")
-        return worker
-
-    def describe(self) -> list[dict[str, Any]]:
-        former = [one for one in self._lifecycle.taking_part() if one.is_former]
-        return [*map(self._described, self._lifecycle.places), *map(self._described_former, former)]
-
-    def _described(self, place: Place) -> dict[str, Any]:
-        worker = place.worker
-        state = "waiting" if worker is None else "serving" if worker.begun.is_set() else "starting"
-        return {
-            "worker": place.index,
-            "state": state,
-            "pid": 0 if worker is None else worker.process,
-            "age_s": 0.0 if worker is None else round(self._now() - worker.started_s, 3),
-            "restarts": place.restarts_total,
-        }
-
-    def _described_former(self, worker: WorkerProcess) -> dict[str, Any]:
-        age_s = round(self._now() - worker.started_s, 3)
-        return {"worker": worker.place, "state": "finishing", "pid": worker.process, "age_s": age_s, "restarts": 0}
 
     def _collect(self) -> None:
         self._send_to_all(GetStatistics(0, everything=False))

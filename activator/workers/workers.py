@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
@@ -14,6 +14,7 @@ from activator.members.data_planes import GroupDataPlanes
 from activator.members.messages import RevisionLives
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.telemetry.metrics.request_counts import RequestReader
+from activator.workers.inspection import Inspection
 from activator.workers.messages import WorkerCounts
 
 
@@ -46,6 +47,8 @@ class ListenerPlan(Protocol):
 
 class Workers(GroupDataPlanes):
     """All data planes. `apply`, `execute` and `write_out` take the messages of the control plane."""
+
+    inspection: Inspection  # the admin port's queries
 
     @abstractmethod
     async def start(self) -> None:
@@ -122,10 +125,6 @@ class Workers(GroupDataPlanes):
         """Update `counts` and `revision_statistics`. A worker that does not answer in time keeps its last figures."""
 
     @abstractmethod
-    async def gather_snapshot(self) -> None:
-        """Update `snapshot`, likewise."""
-
-    @abstractmethod
     def counts(self) -> WorkerCounts: ...
 
     @abstractmethod
@@ -134,34 +133,3 @@ class Workers(GroupDataPlanes):
     @abstractmethod
     def requests(self) -> RequestReader | None:
         """Return the counts of requests for Knative's metrics; None if they are counted in this process."""
-
-    @abstractmethod
-    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
-        """Return all revisions, or the one of this key, as plain data, by key."""
-
-    @abstractmethod
-    async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
-        """Return the snapshot of one worker. Raises NoWorkerError."""
-
-    @abstractmethod
-    async def last_requests(self, key: str, count: int) -> dict[int, dict[str, Any]]:
-        """Return what `DataPlane.last_requests` returns in each worker, by its place.
-
-        `wall_s`: the time of day there, if it is another process. A worker that does not answer in time is left out.
-        """
-
-    @abstractmethod
-    async def capture_of(self, place: int, number: int) -> dict[str, Any] | None:
-        """Return a capture of one worker; None if there is none. Raises NoWorkerError."""
-
-    @abstractmethod
-    async def tasks_of(self, place: int) -> Any:
-        """Return the tasks of one worker's loop. Raises NoWorkerError."""
-
-    @abstractmethod
-    async def profile_of(self, place: int, seconds: float) -> Any:
-        """Profile one worker for this time. Raises NoWorkerError or ProfilerBusyError."""
-
-    @abstractmethod
-    def describe(self) -> list[dict[str, Any]]:
-        """Return the worker processes, as plain data."""
