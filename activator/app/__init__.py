@@ -9,10 +9,8 @@ from activator.app.app import (
     EXIT_NOW,
     EXIT_PANICS,
     App,
-    Settings,
-    load,
-    worker_count,
 )
+from activator.app.settings import Settings, load, worker_count
 
 __all__ = [
     "EXIT_CUT",

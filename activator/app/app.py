@@ -7,14 +7,12 @@ optionally encodes the messages (tests use that). With several workers, `workers
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -22,13 +20,15 @@ import msgspec
 from activator.app.admin_view import AdminView
 from activator.app.figures import Figures
 from activator.app.handover.upgrades import Upgrades
-from activator.app.listening import ServedAddresses, listeners
+from activator.app.health import Health
+from activator.app.listening import ServedAddresses
+from activator.app.quota_state import QuotaState
+from activator.app.settings import Settings, worker_count
 from activator.app.sources import Sources
 from activator.app.users import KeysFile, UserRights
-from activator.config.model.file import AUTO, FIXED_KEYS, Config
+from activator.config.model.file import FIXED_KEYS
 from activator.config.model.kubernetes import ACTIVATIONS
-from activator.config.model.listeners import AdminListener, address_of_listener
-from activator.config.specs import RevisionSpec
+from activator.config.model.listeners import AdminListener
 from activator.config.user_keys import users_in
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
@@ -42,15 +42,12 @@ from activator.messages import (
     Drained,
     FromData,
     RevisionEnded,
-    SetHealth,
-    SetPending,
     SpeakKnative,
 )
 from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
-from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory
-from activator.runtime.processors import processors
+from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, calm_the_collector
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -67,7 +64,6 @@ from lb.rng import Rng
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
     from activator.app.handover.taking import Inheritance
-    from activator.app.quota_file import QuotaFile
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
     from activator.telemetry.request_hooks import RequestHooks
@@ -75,8 +71,6 @@ if TYPE_CHECKING:
     from activator.workers.pool import WorkerPool
 
 STOP_MARGIN_S: Final = 60.0  # beyond the drain timeout, for programs to end; then systemd may kill the activator
-HEALTH_REPORT_INTERVAL_S: Final = 0.1  # between two reports to the data plane
-QUOTA_SAVE_INTERVAL_S: Final = 2.0  # between two writes of the use of quotas
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # between two checks whether it has failed for too long
 
 log = logging.getLogger("activator")
@@ -86,44 +80,6 @@ EXIT_CUT = 1  # the drain timed out and requests were aborted
 EXIT_PANICS = 4  # the state worker failed repeatedly
 EXIT_DISPLACED = 5  # another replica has this one's seat in the group
 EXIT_NOW = 130  # a second signal
-
-
-class Settings(msgspec.Struct, frozen=True):
-    """The settings of a run: the configuration, how to read the file again, and the seed of every random choice."""
-
-    config: Config
-    specs: list[RevisionSpec]
-    reload: Callable[[], tuple[Config, list[RevisionSpec]]] | None = None
-    seed: int | None = None
-    encode_messages: bool = False  # encode every message between the planes
-
-
-def _calm_the_collector() -> None:
-    """Exclude the present objects from garbage collection and raise the thresholds: requests create no cycles.
-
-    Measured: 2 to 4 of 80 us per request.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-
-
-def worker_count(config: Config) -> int:
-    """Return the number of processes that serve."""
-    return processors() if config.workers == AUTO else int(config.workers)
-
-
-def load(config: Config) -> None:
-    """Import the modules that the parent of several workers uses.
-
-    Call it before the workers' zygote is forked: modules that are loaded later are copied in every process.
-    """
-    importlib.import_module("activator.workers.pool")
-    importlib.import_module("encodings.idna")  # used for every lookup of a name
-    if config.admin_address:
-        for name in ("server", "snapshot", "overview"):
-            importlib.import_module(f"activator.admin.{name}")
-        importlib.import_module("activator.telemetry.metrics.exposition")
 
 
 class App:
@@ -174,7 +130,6 @@ class App:
             channel.send_command,
             settings.config.dns,
         )
-        self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # tracing a request must not change its pod
@@ -186,6 +141,7 @@ class App:
             self.workers = self._make_pool(count, channel, reaping, app_log, zygote)
         self.history = History(self.workers.revision_statistics, now)
         self._served = ServedAddresses(self.workers, lambda: self.config)
+        self.control.own_ports.addresses = self._own_addresses
         self.sources = Sources(
             self.config,
             self.control,
@@ -206,11 +162,10 @@ class App:
         self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self.is_serving = False
-        self._health = SetHealth()
-        self._is_pending = False  # a source has yet to list its revisions
         self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
         self.membership: Membership | None = None
-        self._quotas: QuotaFile | None = None  # set if their use is kept
+        self.health = Health(self, self.control, self.sources, channel.send_command)
+        self.quota_state = QuotaState(self.config.state, self.workers)
         self._upgrade_tasks = TaskGroupOwner(self._task_failed)
         self.upgrades = Upgrades(self, reaping, self._manager, now, self._upgrade_tasks, inheritance)
 
@@ -227,11 +182,8 @@ class App:
         if self.config.admin_address:
             self._admin = self._bind_admin()
         await self.upgrades.take_over()
-        users = users_in(self.config)
-        if self.config.state:
-            self.open_state()
-        if self._quotas is not None:
-            users = self._quotas.with_use(users)
+        self.quota_state.open()
+        users = self.quota_state.with_use(users_in(self.config))
         KeysFile(lambda: self.config, self._rights).watch(self._control_tasks)
         self._rights.begin(users)  # after it has joined: a single data plane owns its quotas
         self._tasks.repeat("log", LOG_WINDOW_S, self.telemetry.sweep)
@@ -241,17 +193,17 @@ class App:
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self.sources.start(self.membership)
-        self._report_pending()
+        self.health.report_pending()
         await self.upgrades.commit()
         if self._admin is not None:
             self.admin_address = await self._admin.start()
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
-        self._report_health()  # the first worker that listens answers health checks from its start
+        self.health.report()  # the first worker that listens answers health checks from its start
         await workers.serve()
         self.is_serving = True
         self.upgrades.serving()
-        self._report_health()
-        self._control_tasks.repeat("health", HEALTH_REPORT_INTERVAL_S, self._watch_health)
+        self.health.report()
+        self.health.watch(self._control_tasks)
 
     async def run(self) -> int:
         """Serve until a signal or `stop`. Return the exit code."""
@@ -272,9 +224,8 @@ class App:
         self._control_tasks.repeat("judge", PANIC_JUDGE_INTERVAL_S, self._judge)
         if self.config.admin_address:
             self._control_tasks.keep_running("history", self.history.step)
-        if self.config.state:
-            self._control_tasks.keep_running("state", self._save_quotas)
-        _calm_the_collector()
+        self.quota_state.keep(self._control_tasks)
+        calm_the_collector()
         self._notify_ready()
         for address in unused():
             log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
@@ -301,7 +252,7 @@ class App:
         if self.upgrades.stops():
             return
         self.draining = True
-        self._report_health()
+        self.health.report()
         self._stop.set()
 
     async def close(self) -> int:
@@ -320,7 +271,7 @@ class App:
         log.info("draining")
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
-        await self.close_state()
+        await self.quota_state.close()
         await self.workers.close()
         if self.membership is not None:
             await self.membership.close()
@@ -333,26 +284,6 @@ class App:
         if self._exit_code:
             return self._exit_code
         return EXIT_FINE if finished else EXIT_CUT
-
-    def open_state(self) -> None:
-        """Open the file of the use of quotas. Raises StartError."""
-        from activator.app.quota_file import QuotaFile  # SQLite takes memory
-
-        if self._quotas is None:
-            self._quotas = QuotaFile(self.config.state, time.time)
-
-    async def close_state(self) -> None:
-        """Write the use of quotas, and close the file."""
-        file, self._quotas = self._quotas, None
-        if file is not None:
-            await self.workers.gather_statistics()
-            await file.close(self.workers.counts().data.user_use)
-
-    async def _save_quotas(self) -> None:
-        await pause(QUOTA_SAVE_INTERVAL_S)
-        await self.workers.gather_statistics()
-        if self._quotas is not None:
-            await self._quotas.save(self.workers.counts().data.user_use)
 
     def reload(self) -> list[str]:
         """Read the file again and apply it; an invalid file changes nothing. Return the problems, if any."""
@@ -389,7 +320,7 @@ class App:
         self.workers.change(listeners)
         self.control.configure(config, specs)
         self.sources.configure(config)
-        self._report_pending()
+        self.health.report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
             log.warning("reloaded; restart the activator to apply the changes of: %s", ", ".join(fixed))
@@ -410,18 +341,7 @@ class App:
 
     def waiting_for(self) -> list[str]:
         """Return why the activator is not ready to serve."""
-        reasons = []
-        if self.draining:
-            reasons.append("draining")
-        if not self.is_serving:
-            reasons.append("not listening yet")
-        if not self.control.worker.is_settled():
-            reasons.append("the first changes have not been applied")
-        if self.membership is not None and self.membership.waiting_for():
-            reasons.append(self.membership.waiting_for())
-        reasons.extend(self.control.pending())
-        reasons.extend(self.control.over_budget())
-        return reasons
+        return self.health.waiting_for()
 
     # --- within ---
 
@@ -453,24 +373,8 @@ class App:
         self.stop()
 
     def _own_addresses(self) -> list[str]:
-        """Return the addresses that the activator listens on, as configured and as bound."""
-        config, kubernetes = self.config, self.config.kubernetes
-        said = [*map(address_of_listener, listeners(config)), config.admin_address]
-        said += [config.push.listen, config.members.listen]
-        if kubernetes is not None:
-            said.append(kubernetes.external_scaler.listen)
         push = "" if self.sources.push is None else self.sources.push.address
-        return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
-
-    def _report_health(self) -> None:
-        """Send the data plane a changed answer to kubelets, which ask a serving port in Knative mode only."""
-        if self.sources.knative is None:
-            return
-        not_alive = "" if self.is_alive() else "the state worker does not turn"
-        health = SetHealth(not_alive, "; ".join(self.waiting_for()))
-        if health != self._health:
-            self._health = health
-            self._channel.send_command(health)
+        return self._served.all(self.admin_address, push)
 
     def _notify_ready(self) -> None:
         self._manager.ready(f"serving on {', '.join(self.addresses)}")
@@ -480,20 +384,6 @@ class App:
         if self.is_alive():
             self._manager.alive()
         await pause(self._manager.watchdog_s / 3)
-
-    def _watch_health(self) -> None:
-        self._report_health()
-        self._report_pending()
-
-    def _report_pending(self) -> None:
-        """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
-
-        The second message follows the effects of these lists on the same channel.
-        """
-        is_pending = not self.control.is_listed() if self._is_pending else bool(self.control.pending())
-        if is_pending is not self._is_pending:
-            self._is_pending = is_pending
-            self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """Apply new settings of the cluster's ConfigMaps."""

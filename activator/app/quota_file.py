@@ -1,8 +1,8 @@
 """The usage of users' quotas in a file (`state`), so that it outlasts the program: an SQLite database with one table.
 
 Rules
-  1. It is written every QUOTA_SAVE_INTERVAL_S (app.py) if it has changed, and at the end of the program: a crash
-     loses at most the usage of that time.
+  1. It is written every QUOTA_SAVE_INTERVAL_S (quota_state.py) if it has changed, and at the end of the program: a
+     crash loses at most the usage of that time.
   2. Times are Unix seconds, because monotonic ones begin again with the machine. A clock that was set back frees
      nothing.
   3. One program uses the file at a time.

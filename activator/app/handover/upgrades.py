@@ -14,6 +14,7 @@ from activator.app.handover.front_link import FrontLink
 from activator.app.handover.giving import Giving, Successor
 from activator.app.handover.messages import UpgradeError
 from activator.app.handover.taking import GROUP_CHECK_S, Inheritance, Takeover
+from activator.app.quota_state import QuotaState
 from activator.config.model.file import Config
 from activator.control_plane.plane import ControlPlane
 from activator.messages import PodSetAside
@@ -44,12 +45,9 @@ class Upgradable(Protocol):
     workers: Workers
     is_serving: bool
     draining: bool
+    quota_state: QuotaState
 
     def own_pool(self) -> WorkerPool: ...
-
-    def open_state(self) -> None: ...
-
-    async def close_state(self) -> None: ...
 
     def listening(self) -> list[tuple[str, list[socket.socket]]]: ...
 
@@ -117,7 +115,7 @@ class Upgrades:
         for key, identity in takeover.aside:
             control.submit(PodSetAside(key, identity, True))
         until_s = self._now() + CONTINUE_S
-        while not (supervisor.continues() and control.worker.is_settled()) and self._now() < until_s:
+        while not (supervisor.fleets.are_continued() and control.worker.is_settled()) and self._now() < until_s:
             await pause(CONTINUE_STEP_S)
         listening = {*self._app.workers.addresses, self._app.config.admin_address}
         await takeover.commit(set(control.worker.model.revisions), listening, control.processes, self._app.own_pool())
@@ -210,7 +208,7 @@ class Upgrades:
                 raise UpgradeError(f"the first process cannot stay: {error}") from None
         giving = self._giving = Giving(
             *(app.config, app.control, app.workers, self._reaping, self._manager, self._now),
-            *(self._moved, app.close_state),
+            *(self._moved, app.quota_state.close),
         )
         return await giving.run(app.listening(), self.front)
 
@@ -219,7 +217,7 @@ class Upgrades:
         until_s = self._now() + REOPEN_S
         while self._app.config.state:
             try:
-                self._app.open_state()
+                self._app.quota_state.open()
                 break
             except StartError as error:  # the new process may not have ended yet
                 if self._now() >= until_s:
