@@ -17,9 +17,9 @@ from activator.data_plane.body_watcher import BodyWatcher
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.units import KIB, MIB
 
-CAPTURES_BYTES_MAX: Final = 32 * MIB  # of all captures of one data plane
+CAPTURES_BYTES_MAX: Final = 32 * MIB  # all captures of one data plane together
 CAPTURE_BYTES_MIN: Final = 4 * KIB  # counted for a smaller capture, so that there are at most 8,192
-CAPTURE_HEAD_BYTES_MAX: Final = 16 * KIB  # of each head
+CAPTURE_HEAD_BYTES_MAX: Final = 16 * KIB  # each head
 CAPTURES_CHECK_S: Final = 1.0  # interval between two checks for captures whose time has passed
 
 

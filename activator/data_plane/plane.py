@@ -16,13 +16,13 @@ from typing import Any, Final
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
-from activator.config.specs import RevisionSpec
 from activator.data_plane import settings, statistics
 from activator.data_plane.answers.links import AnswerLinks
 from activator.data_plane.answers.messages import AnswerMessage
 from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.catalogue import FilterCatalogue
+from activator.data_plane.hooks import PlaneEvents, PlaneHooks
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.overload import Overload
@@ -30,20 +30,19 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import View
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
-from activator.data_plane.proxy.routing import Router, entry_of
+from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.status_exchange import StatusOpener
+from activator.data_plane.quotas.links import ALONE
 from activator.data_plane.quotas.messages import QuotaMessage
-from activator.data_plane.quotas.quotas import ALONE, Quotas
+from activator.data_plane.quotas.quotas import Quotas
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.shown_requests import described, shown
 from activator.data_plane.snapshot import revisions
-from activator.data_plane.tables.apply import RevisionTables, load_of
+from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.tables.audit import Auditor
-from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.dial import DialContext
 from activator.data_plane.upstream.pool import PodPool
@@ -57,32 +56,19 @@ from activator.messages import (
     Effect,
     FailRevision,
     FromData,
-    PodDrained,
-    PodRefused,
-    PodServed,
-    PodTaken,
-    PodUnplaced,
-    RevisionBroken,
-    RevisionEnded,
     RevisionStatistics,
     SetHealth,
     SetPending,
     SetUsers,
     ShowOutput,
-    SlotDrained,
     SpeakKnative,
-    TrialEnded,
 )
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import NEVER, Now, Periodic, TimingWheel
 from activator.runtime.memory import resident_bytes
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
-from lb.policy import Policy
-from lb.registry import create
 from lb.rng import Rng
-from lb.slots import Trim
-from lb.tracker import PodTracker
 
 ATTEMPTS_MAX: Final = 3  # pods to which one request may be sent
 HELD_BODY_BYTES: Final = 64 * KIB  # read of a request body before its pod is known, and kept for a retry
@@ -167,8 +153,8 @@ class DataPlane:
         self.server: Server | None = None
         self.member: Member | None = None  # set if several data planes share slots
         self.loads: SharedLoads | None = None  # set if they share loads
-        hooks = _Hooks(self, pools, rng, send)
-        self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
+        hooks = PlaneHooks(self, pools, rng, send)
+        self.tables = RevisionTables(now, self.wheel, loop.call_soon, PlaneEvents(self, send, now), hooks, self.held)
         self._report = _LoadReport(self, now, send)
         self._auditor = Auditor(self.tables, self.wheel, now, send, loop.call_soon)
 
@@ -422,143 +408,6 @@ def _entry_range(config: Config) -> tuple[int, int]:
     if kubernetes is None or kubernetes.mode != ACTIVATIONS:
         return (0, 0)
     return (ENTRY_PORT_FIRST, ENTRY_PORT_LAST)
-
-
-class _Events(SlotEvents):
-    """The adapter that sends events of throttlers as messages."""
-
-    def __init__(self, data: DataPlane, send: Send, now: Now) -> None:
-        self._data = data
-        self._send = send
-        self._now = now
-
-    def activated(self, key: str) -> None:
-        self._data.tables.activated(key)
-        throttler = self._data.tables.throttlers.get(key)
-        if self._data.loads is not None and throttler is not None:
-            self._data.loads.activated(throttler)
-        self.queue_formed(key)  # the autoscaler is sent the first request at once, whether it waits or not
-
-    def queue_formed(self, key: str) -> None:
-        throttler = self._data.tables.throttlers.get(key)
-        if throttler is not None:
-            self._send(load_of(throttler, self._now()))
-
-    def drained(self, key: str, slot: int, generation: int) -> None:
-        self._send(SlotDrained(key, slot, generation))
-
-    def departed(self, key: str, identity: str) -> None:
-        self._send(PodDrained(key, identity))
-
-    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
-        self._send(TrialEnded(key, identity, epoch, succeeded))
-
-    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
-        self._data.tables.suspected(key, identity)
-        self._send(PodRefused(key, identity, epoch, dead, reason))
-
-    def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
-        self._send(PodTaken(key, identity, is_over, failure))
-
-    def suspected(self, key: str, identity: str) -> None:
-        self._data.tables.suspected(key, identity)
-
-    def served(self, key: str, identity: str, epoch: int) -> None:
-        self._send(PodServed(key, identity, epoch))
-
-    def failed(self, key: str, error: Exception) -> None:
-        self._data.failed(error)
-
-
-class _Hooks(TableHooks):
-    """The hooks of the tables into router, pools, members and loads."""
-
-    def __init__(self, data: DataPlane, pools: PoolFactory, rng: Rng, send: Send) -> None:
-        self._data = data
-        self._pools = pools
-        self._rng = rng
-        self._send = send
-
-    def make_policy(self, name: str) -> Policy:
-        return create(name, Rng(self._rng.below(1 << 30)))
-
-    def revision_set(self, throttler: RevisionThrottler) -> None:
-        throttler.filters = self._data.filters.chain_of(throttler.key, throttler.spec.filters)
-        self._data.router.set(throttler)
-        self._data.answers.revision_set(throttler.key, throttler.spec.filters.respond_async is not None)
-        entries = {entry_of(port) for port in throttler.routing.ports}
-        if entries:
-            left = self._data.registry.leaving
-            if throttler.routing.is_left:
-                left.update(entries)
-            else:
-                left.difference_update(entries)
-        member = self._data.member
-        if member is not None:
-            if throttler.spec.container_concurrency > 0:
-                member.revision_set(throttler)
-            else:
-                member.limit_removed(throttler.common_name)
-        if self._data.loads is not None:
-            self._data.loads.revision_set(throttler)
-        self._pools.revision_set(throttler)
-
-    def revision_dropped(self, throttler: RevisionThrottler) -> None:
-        key = throttler.key
-        self._data.router.drop(key)
-        self._data.filters.revision_dropped(key)
-        self._data.answers.revision_set(key, False)
-        self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.routing.ports)
-        if self._data.member is not None:
-            self._data.member.revision_dropped(throttler.common_name)
-        if self._data.loads is not None:
-            self._data.loads.revision_dropped(throttler)
-        self._pools.revision_dropped(key)
-
-    def revision_ended(self, throttler: RevisionThrottler) -> None:
-        self._send(RevisionEnded(statistics.revision(throttler)))
-
-    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
-        tracker.attachment = self._pools.pool_of(tracker, spec)
-        throttler = self._data.tables.throttlers.get(spec.key)
-        if self._data.loads is not None and throttler is not None:
-            self._data.loads.pod_placed(throttler, tracker)
-
-    def pod_withdrawn(self, attachment: object) -> None:
-        assert isinstance(attachment, PodPool)
-        attachment.in_use().close()
-
-    def address_taken(self, attachment: object) -> None:
-        assert isinstance(attachment, PodPool)
-        attachment.in_use().watch()
-
-    def pod_drained(self, key: str, identity: str) -> None:
-        self._send(PodDrained(key, identity))
-
-    def pod_unplaced(self, key: str, identity: str) -> None:
-        self._send(PodUnplaced(key, identity))
-
-    def drain_expired(self, key: str, slot: int, generation: int) -> None:
-        self._send(SlotDrained(key, slot, generation, forced=True))
-
-    def trimmed(self, key: str, trim: Trim) -> None:
-        log.debug(
-            "trimmed the table of %s: length %d -> %d (%.0f %% was empty, threshold %.0f %%), slots %d -> %d",
-            key,
-            trim.length_before,
-            trim.length_after,
-            100.0 * trim.fragmentation_before,
-            100.0 * trim.threshold,
-            trim.slots_before,
-            trim.slots_after,
-        )
-
-    def failed(self, effect: object, error: Exception) -> None:
-        self._data.errors_total += 1
-        log.error("could not apply %r", effect, exc_info=error)
-
-    def broken(self, key: str, cause: str, kind: str) -> None:
-        self._send(RevisionBroken(key, cause, kind))
 
 
 class _LoadReport(Periodic):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import final
 
 from activator.config.specs import QuotaSpec
-from activator.data_plane.quotas.ledger import Ledger
+from activator.data_plane.quotas.ledger import ADMITTED, Ledger
 from activator.data_plane.quotas.messages import Decision
 from activator.data_plane.users import Admission
 
@@ -47,6 +47,12 @@ class Quota:
         self.settling: dict[int, int] = {}  # ended requests that took more tokens, until the owner has counted them
         self.rejected: dict[str, int] = {}  # requests, by the limit
         self.exhausted_until_s: float = 0.0  # until then the owner rejects any request
+
+    def decide(self, asked: Asked, decision: Decision) -> None:
+        """Count and set the decision on a request."""
+        if decision.limit != ADMITTED:
+            self.rejected[decision.limit] = self.rejected.get(decision.limit, 0) + 1
+        asked.decide(decision)
 
 
 def key_of(name: str) -> str:

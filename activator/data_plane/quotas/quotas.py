@@ -21,6 +21,7 @@ from activator.config.specs import UserSpec
 from activator.data_plane.ownership.view import View
 from activator.data_plane.quotas.ledger import ADMITTED, LIMITS, REQUESTS, UNKNOWN, Ledger
 from activator.data_plane.quotas.levels import Levels
+from activator.data_plane.quotas.links import ALONE, Links
 from activator.data_plane.quotas.messages import (
     Decision,
     OwnQuota,
@@ -35,13 +36,13 @@ from activator.data_plane.quotas.messages import (
     QuotaState,
 )
 from activator.data_plane.quotas.quota import Asked, Quota, key_of
+from activator.data_plane.quotas.replies import Replies
 from activator.runtime.clock import Now
 
 ASK_MAX_S: Final = 5.0
 ASKS_MAX: Final = 10_000  # undecided requests of one user; further ones are refused
 
-ALONE: Final = 1  # the number of a single data plane
-_NOBODY: Final[frozenset[int]] = frozenset()
+UNDECIDED: Final = Decision(UNKNOWN, 1.0, 0, 0.0, 0, 0.0)
 
 
 @final
@@ -62,12 +63,11 @@ class Quotas:
     def __init__(self, now: Now) -> None:
         self.quotas: dict[str, Quota] = {}  # by key
         self._now = now
-        self._number: int = ALONE
+        self._links = Links()
+        self._replies = Replies(self._links, now)
         self._view: View | None = None  # None: there is one data plane
-        self._others: frozenset[int] = _NOBODY  # members of the view
         self._members: dict[int, _Member] = {}
         self._levels = Levels(now)
-        self._send: Callable[[int, QuotaMessage], None] = _send_nothing
         self._numbers: int = 0
         self._queries: int = 0
         self._may_grant: bool = True
@@ -132,11 +132,11 @@ class Quotas:
             tokens = min(tokens, quota.spec.tokens)  # otherwise it could never be admitted
         asked = Asked(quota, self._numbers, tokens if quota.spec.tokens else 0, now_s)
         if len(quota.asking) >= ASKS_MAX:
-            self._decide(quota, asked, _unknown())
+            quota.decide(asked, UNDECIDED)
             return asked
         quota.asking[asked.number] = asked
         if quota.ledger is not None:
-            self._request_received(quota, quota.ledger, self._number, asked.number, asked.tokens)
+            self._request_received(quota, quota.ledger, self._links.number, asked.number, asked.tokens)
         else:
             self._send_request(quota, asked)
         return asked
@@ -154,12 +154,12 @@ class Quotas:
             if change > 0:
                 quota.settling[number] = change
             if self._is_queried_by(quota.owner):
-                self._send(quota.owner, QuotaRelease(self._epoch(), quota.key, number, change))
+                self._links.send(quota.owner, QuotaRelease(self._links.epoch, quota.key, number, change))
         elif was_open:
-            ledger.settle(self._number, number, change, self._now())
-            self._reply_acknowledged(quota, ledger)
+            ledger.settle(self._links.number, number, change, self._now())
+            self._replies.send_acknowledged(quota, ledger)
         else:
-            ledger.waiting.pop((self._number, number), None)
+            ledger.waiting.pop((self._links.number, number), None)
         self._forget(quota)
 
     def is_exhausted(self, quota: Quota) -> bool:
@@ -177,8 +177,8 @@ class Quotas:
         A data plane that has owned all quotas decides nothing until a view names their owners.
         """
         assert number == ALONE or not self.quotas, "its own requests have that number"
-        self._number = number
-        self._send = send
+        self._links.number = number
+        self._links.send = send
         self._view = View(0, ())
 
     def allow_grants(self, allowed: bool) -> None:
@@ -191,9 +191,10 @@ class Quotas:
         """Apply a view, unless it is older than the present one."""
         if self._view is None or view.epoch <= self._view.epoch:
             return
-        before, self._view = self._others, view
-        self._others = frozenset([one.number for one in view.members if one.number != self._number])
-        for number in self._others:
+        before, self._view = self._links.others, view
+        self._links.epoch = view.epoch
+        self._links.others = frozenset([one.number for one in view.members if one.number != self._links.number])
+        for number in self._links.others:
             self._members.setdefault(number, _Member())
         for number in {*before, *self._members}:
             if not view.may_live(number) and (number in before or not self._members[number].is_linked):
@@ -210,13 +211,15 @@ class Quotas:
             if early is not None:
                 self._queried(number, member, early)
         self._begin_some()
-        self._reply_all_acknowledged()
+        for quota in self.quotas.values():
+            if quota.ledger is not None:
+                self._replies.send_acknowledged(quota, quota.ledger)
 
     def linked(self, number: int) -> None:
         """Handle a new link, before any message."""
         member = self._members.setdefault(number, _Member())
         member.is_linked = True
-        if number in self._others:
+        if number in self._links.others:
             self._query(number)
 
     def unlinked(self, number: int) -> None:
@@ -237,7 +240,7 @@ class Quotas:
             self._queried(number, member, message)
         elif isinstance(message, QuotaLevel):
             self._level_reported(number, message)
-        elif message.epoch != self._epoch():
+        elif message.epoch != self._links.epoch:
             return  # a message from another view
         elif isinstance(message, QuotaDecision):
             self._decision_received(number, message)
@@ -260,7 +263,7 @@ class Quotas:
                 self._released(quota, ledger, number, message)
             elif isinstance(message, QuotaLevelAck):
                 ledger.acknowledged(number, message.requests_taken, message.tokens_taken)
-                self._reply_acknowledged(quota, ledger)
+                self._replies.send_acknowledged(quota, ledger)
 
     def tick(self) -> None:
         """Reject requests without a decision, and ignore members that acknowledge nothing; called periodically."""
@@ -269,19 +272,21 @@ class Quotas:
             for asked in list(quota.asking.values()):
                 if now_s - asked.asked_s >= ASK_MAX_S:
                     self.end(asked, 0)
-                    self._decide(quota, asked, _unknown())
+                    quota.decide(asked, UNDECIDED)
             if quota.ledger is not None and quota.ledger.held:
-                quota.ledger.find_unresponsive(self._others, now_s)
-                self._reply_acknowledged(quota, quota.ledger)
+                quota.ledger.find_unresponsive(self._links.others, now_s)
+                self._replies.send_acknowledged(quota, quota.ledger)
 
     # --- as the owner ---
 
     def _request_received(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
         """Decide on a request of this member or another one, now or later."""
-        admitted = quota.open if member == self._number else ledger.open.get(member)
+        admitted = quota.open if member == self._links.number else ledger.open.get(member)
         if admitted is not None and number in admitted:  # sent again; the reply is held or was lost
             if (member, number) not in ledger.held:
-                self._reply_when_acknowledged(quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now()))
+                self._replies.send_when_acknowledged(
+                    quota, ledger, member, number, ledger.figures(ADMITTED, 0.0, self._now())
+                )
         elif self._must_wait(ledger):
             ledger.waiting.setdefault((member, number), tokens)
         else:
@@ -293,10 +298,10 @@ class Quotas:
     def _decide_now(self, quota: Quota, ledger: Ledger, member: int, number: int, tokens: int) -> None:
         decision = ledger.decide(tokens, len(quota.open), self._now())
         if decision.limit == ADMITTED:
-            admitted = quota.open if member == self._number else ledger.open.setdefault(member, {})
+            admitted = quota.open if member == self._links.number else ledger.open.setdefault(member, {})
             admitted[number] = tokens
         amounts = ledger.amounts(tokens)  # reserved only if it is admitted
-        self._reply_when_acknowledged(quota, ledger, member, number, decision, amounts[0], amounts[1])
+        self._replies.send_when_acknowledged(quota, ledger, member, number, decision, amounts[0], amounts[1])
 
     def _decide_some(self, quota: Quota) -> None:
         """Decide on the requests that wait, in their order."""
@@ -312,7 +317,7 @@ class Quotas:
         else:
             ledger.settle(member, message.number, message.change, self._now())
         if message.change > 0:
-            self._reply_when_acknowledged(quota, ledger, member, message.number, None)
+            self._replies.send_when_acknowledged(quota, ledger, member, message.number, None)
 
     def _state_received(self, number: int, member: _Member, message: QuotaState) -> None:
         """Replace the record of a member by its state."""
@@ -340,7 +345,7 @@ class Quotas:
             for request, change in state.settled:
                 if before is None or request in before:
                     ledger.settle(number, request, change, now_s)
-                self._reply_when_acknowledged(quota, ledger, number, request, None)
+                self._replies.send_when_acknowledged(quota, ledger, number, request, None)
             ledger.set_open(number, found)
         self._begin_some()
 
@@ -349,7 +354,7 @@ class Quotas:
         view = self._view
         others: set[int] | None = set()
         if view is not None:
-            others = view.to_register(self._number, self._members)
+            others = view.to_register(self._links.number, self._members)
         if others is None:
             return
         replied = min([self._members[one].replied if one in self._members else 0 for one in others], default=-1)
@@ -358,80 +363,22 @@ class Quotas:
             ledger = quota.ledger
             if ledger is None or ledger.since or (others and replied < ledger.needs_query):
                 continue
-            if view is not None and not view.has(self._number):
+            if view is not None and not view.has(self._links.number):
                 continue
             level = self._levels.level_of(quota.key, quota.spec)
             if level is not None:
                 ledger.levels.append(level)
             self._levels.known.pop(quota.key, None)
-            ledger.begin(max(self._epoch(), 1), now_s)
-            self._report_level(quota, ledger, self._others)
-            self._reply_acknowledged(quota, ledger)
+            ledger.begin(max(self._links.epoch, 1), now_s)
+            self._replies.report_level(quota, ledger, self._links.others)
+            self._replies.send_acknowledged(quota, ledger)
             self._decide_some(quota)
-
-    # --- replies ---
-
-    def _reply_when_acknowledged(
-        self,
-        quota: Quota,
-        ledger: Ledger,
-        member: int,
-        number: int,
-        decision: Decision | None,
-        requests: float = 0.0,
-        tokens: float = 0.0,
-    ) -> None:
-        """Reply to a member when the others have acknowledged the taken amounts; None: its release was counted.
-
-        `requests`, `tokens`: the amounts that the request has reserved for this reply.
-        """
-        if decision is not None and decision.limit != ADMITTED:
-            self._reply(quota, member, number, decision)
-            return
-        if ledger.held or not ledger.is_acknowledged(self._others, ledger.taken()):
-            ledger.hold(member, number, decision, requests, tokens, self._now())
-        else:
-            if requests > 0.0 or tokens > 0.0:
-                ledger.commit(member, number, requests, tokens, self._now())
-            self._reply(quota, member, number, decision)
-        if self._others and ledger.must_report(len(ledger.held) > 0):
-            self._report_level(quota, ledger, self._others)
-
-    def _reply_acknowledged(self, quota: Quota, ledger: Ledger) -> None:
-        """Send the held replies whose amounts have been acknowledged."""
-        now_s = self._now()
-        one = ledger.next_acknowledged(self._others, now_s)
-        while one is not None:
-            self._reply(quota, one.member, one.number, one.decision)
-            one = ledger.next_acknowledged(self._others, now_s)
-        if self._others and ledger.must_report(len(ledger.held) > 0):
-            self._report_level(quota, ledger, self._others)
-
-    def _reply_all_acknowledged(self) -> None:
-        for quota in self.quotas.values():
-            if quota.ledger is not None:
-                self._reply_acknowledged(quota, quota.ledger)
-
-    def _reply(self, quota: Quota, member: int, number: int, decision: Decision | None) -> None:
-        if member == self._number:
-            asked = quota.asking.pop(number, None)
-            if asked is not None and decision is not None:
-                self._decide(quota, asked, decision)
-        elif decision is None:
-            self._send(member, QuotaReleaseAck(self._epoch(), quota.key, number))
-        else:
-            self._send(member, QuotaDecision(self._epoch(), quota.key, number, decision))
-
-    def _report_level(self, quota: Quota, ledger: Ledger, members: frozenset[int]) -> None:
-        message = QuotaLevel(self._epoch(), quota.key, ledger.level(self._now()), *ledger.taken())
-        for member in members:
-            self._send(member, message)
 
     # --- as another member ---
 
     def _queried(self, number: int, member: _Member, message: QuotaQuery) -> None:
         """Send an owner the state of its quotas, and the undecided requests."""
-        epoch = self._epoch()
+        epoch = self._links.epoch
         if message.epoch > epoch:
             member.early = message
             return
@@ -444,7 +391,7 @@ class Quotas:
         for key, known in self._levels.known.items():  # levels of users that this member does not have yet
             if key not in self.quotas and view is not None and view.owner_of(key) == number:
                 states.append(OwnQuota(key, known[0], (), (), ()))
-        self._send(number, QuotaState(epoch, message.call, tuple(states)))
+        self._links.send(number, QuotaState(epoch, message.call, tuple(states)))
         for quota in quotas:
             for asked in quota.asking.values():
                 self._send_request(quota, asked)
@@ -455,7 +402,9 @@ class Quotas:
 
     def _level_reported(self, number: int, message: QuotaLevel) -> None:
         if self._levels.remember(message.key, message.level):
-            self._send(number, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken))
+            self._links.send(
+                number, QuotaLevelAck(message.epoch, message.key, message.requests_taken, message.tokens_taken)
+            )
 
     def _decision_received(self, number: int, message: QuotaDecision) -> None:
         quota = self.quotas.get(message.key)
@@ -469,61 +418,57 @@ class Quotas:
             quota.open[message.number] = asked.tokens
         elif decision.limit == REQUESTS:
             quota.exhausted_until_s = self._now() + decision.wait_s
-        self._decide(quota, asked, decision)
+        quota.decide(asked, decision)
 
     def _send_request(self, quota: Quota, asked: Asked) -> None:
         if self._is_queried_by(quota.owner):
-            self._send(quota.owner, QuotaRequest(self._epoch(), quota.key, asked.number, asked.tokens))
-
-    def _decide(self, quota: Quota, asked: Asked, decision: Decision) -> None:
-        if decision.limit != ADMITTED:
-            quota.rejected[decision.limit] = quota.rejected.get(decision.limit, 0) + 1
-        asked.decide(decision)
+            self._links.send(quota.owner, QuotaRequest(self._links.epoch, quota.key, asked.number, asked.tokens))
 
     # --- within ---
-
-    def _epoch(self) -> int:
-        return 0 if self._view is None else self._view.epoch
 
     def _ledgers(self) -> list[Ledger]:
         return [quota.ledger for quota in self.quotas.values() if quota.ledger is not None]
 
     def _is_queried_by(self, owner: int) -> bool:
         member = self._members.get(owner)
-        return member is not None and member.queried == self._epoch() and member.queried != 0
+        return member is not None and member.queried == self._links.epoch and member.queried != 0
 
     def _query_all(self) -> None:
         """Query the state of all members, if this member owns a quota."""
         self._queries += 1
-        for number in self._others:
+        for number in self._links.others:
             self._query(number)
 
     def _query(self, number: int) -> None:
         if not self._members[number].is_linked or not self._ledgers():
             return
-        self._send(number, QuotaQuery(self._epoch(), self._queries))
+        self._links.send(number, QuotaQuery(self._links.epoch, self._queries))
         for quota in self.quotas.values():
             if quota.ledger is not None and quota.ledger.since:
-                self._report_level(quota, quota.ledger, frozenset([number]))
+                self._replies.report_level(quota, quota.ledger, frozenset([number]))
 
     def _settle_owner(self, quota: Quota) -> None:
         """Apply the owner of the present view to a quota."""
         view = self._view
-        quota.owner = self._number if view is None else view.owner_of(quota.key)
+        quota.owner = self._links.number if view is None else view.owner_of(quota.key)
         ledger = quota.ledger
-        if quota.owner == self._number and ledger is not None and (view is None or view.follows or not ledger.since):
+        if (
+            quota.owner == self._links.number
+            and ledger is not None
+            and (view is None or view.follows or not ledger.since)
+        ):
             return
         if ledger is not None:
             if ledger.since:
                 self._levels.remember(quota.key, ledger.level(self._now(), view is None or view.follows))
             quota.ledger = None
-        if quota.owner == self._number:
+        if quota.owner == self._links.number:
             ledger = quota.ledger = Ledger(quota.spec, self._queries + 1)
             for number, change in quota.settling.items():
-                ledger.settle(self._number, number, change, self._now())
+                ledger.settle(self._links.number, number, change, self._now())
             quota.settling.clear()
             for number, asked in quota.asking.items():
-                ledger.waiting[(self._number, number)] = asked.tokens
+                ledger.waiting[(self._links.number, number)] = asked.tokens
 
     def _ended(self, number: int) -> None:
         """Forget a member that has ended."""
@@ -550,11 +495,3 @@ class Quotas:
         if ledger is not None and ledger.since:
             self._levels.remember(quota.key, ledger.level(self._now(), True))
         self.quotas.pop(quota.key, None)
-
-
-def _unknown() -> Decision:
-    return Decision(UNKNOWN, 1.0, 0, 0.0, 0, 0.0)
-
-
-def _send_nothing(member: int, message: QuotaMessage) -> None:
-    raise AssertionError("a single data plane has no members")

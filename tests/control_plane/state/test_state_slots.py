@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
 from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
-from activator.data_plane.plane import _Hooks
+from activator.data_plane.hooks import PlaneHooks
 from activator.data_plane.tables.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -54,7 +54,7 @@ def test_each_trim_is_told_once_with_its_numbers() -> None:
 
 
 def test_a_trim_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    hooks = _Hooks.__new__(_Hooks)  # what it is made with has no part in this
+    hooks = PlaneHooks.__new__(PlaneHooks)  # what it is made with has no part in this
     with caplog.at_level(logging.DEBUG, "activator.data"):
         hooks.trimmed(KEY, Trim(512, 10, 0.98, 0.5, 512, 64))
     expected = "trimmed the table of ns/rev: length 512 -> 10 (98 % was empty, threshold 50 %), slots 512 -> 64"
