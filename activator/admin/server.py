@@ -12,17 +12,16 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 import activator
+from activator.admin.hosts import hostname, is_own
 from activator.admin.last_requests import place_of
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
@@ -473,8 +472,8 @@ def _json(data: object, status: int = 200) -> web.Response:
 @web.middleware
 async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamResponse:
     field = request.headers.get("Host", "")
-    host = _hostname(field)
-    if not _is_own(host):
+    host = hostname(field)
+    if not is_own(host):
         text = f"the Host {host or field!r} is not this program's: use an address or localhost\n"
         return web.Response(status=403, text=text)
     origin = request.headers.get("Origin")
@@ -486,22 +485,3 @@ async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except NoWorkerError as error:
         return _json({"problems": [str(error)]}, status=404)
-
-
-def _hostname(host: str) -> str:
-    """Return the name or address of a Host field; empty if it is malformed."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:  # brackets without an IPv6 address
-        return ""
-
-
-def _is_own(host: str) -> bool:
-    """Return True for an address, or a name that an attacker cannot make point here by DNS rebinding."""
-    if host == "localhost" or host.endswith((".localhost", ".svc", ".cluster.local")):
-        return True
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True

@@ -30,7 +30,6 @@ from mypy_extensions import i64
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.body_watcher import BodyWatcher
 from activator.data_plane.exchange import NO_PLACE, Exchange
-from activator.data_plane.filters.filter import Failure
 from activator.data_plane.headers.prefer import IF_AVAILABLE, prefers
 from activator.data_plane.phases import (
     ANSWERING,
@@ -51,8 +50,8 @@ from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.delivery import Delivery, keeps_response, send_buffered
 from activator.data_plane.proxy.entering import must_gather, resume_routing, route
 from activator.data_plane.proxy.filter_run import FilterRun
-from activator.data_plane.proxy.leaving import fall_back, give_up, hand_over
-from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal, send_whole
+from activator.data_plane.proxy.leaving import fall_back, give_up, hand_over, refuse
+from activator.data_plane.proxy.own_answers import send_whole
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.retry_policy import (
     AGAIN,
@@ -70,10 +69,6 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 
 _NO_CLIENT: Final = ClientStream()  # the client of an ended exchange
-# The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
-_ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
-# Refusals because of the length of the queue, which is sent to the client.
-_SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
 class ProxiedExchange(Exchange):
@@ -456,26 +451,7 @@ class ProxiedExchange(Exchange):
             context.count_failed(throttler, reason)
             if lease is not None and attempt is not None and attempt.is_about_pod(reason, throttler):
                 blame_pod(throttler, lease, reason, self.status)
-        self._refuse(throttler, reason, detail, decision == FALL_BACK)
-
-    def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str, may_fall_back: bool) -> None:
-        """End the request: send the client the reason, or cut the response if it has begun."""
-        client = self._client
-        self.note_reason(reason)
-        if self.phase >= ANSWERING:
-            if self.phase == ANSWERING and self.delivery is not None and reason not in _ENDS_DELIVERY:
-                self.delivery.pod_ended([], False)  # the client gets what the pod sent, and is then cut off
-                return
-            self.end(False, True)
-            client.abort()
-            return
-        failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
-        if self.filters is not None and self.filters.take_over(failure):
-            return
-        self.status = reason.status
-        self.end(False, True)
-        waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
-        send_refusal(client, self.head, failure, waiting)
+        refuse(self, reason, detail, decision == FALL_BACK)
 
     def end(self, succeeded: bool, is_request: bool) -> None:
         """Release all that the exchange holds. `is_request` is False for a probe, which is not logged or counted."""

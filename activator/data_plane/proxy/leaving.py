@@ -1,13 +1,15 @@
-"""The ways out of a revision: a request ends, falls back to another revision, or is continued by another exchange."""
+"""The ways out of a revision: a request is refused, falls back to another one, or another exchange continues it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mypy_extensions import i64
 
-from activator.data_plane.phases import CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
+from activator.data_plane.filters.filter import Failure
+from activator.data_plane.phases import ANSWERING, CONNECTING, DELIVERING, ROUTING, TUNNEL, WAITING
 from activator.data_plane.proxy.entering import enter
+from activator.data_plane.proxy.own_answers import retry_after_s, send_refusal
 from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.retry_policy import forget_revision, may_fall_back
 from activator.data_plane.streams import ClientStream
@@ -16,6 +18,11 @@ from activator.runtime.reasons import Reason
 
 if TYPE_CHECKING:  # import cycle
     from activator.data_plane.proxy.exchange import ProxiedExchange
+
+# The client takes nothing, or the buffer cannot be trusted: the rest of the response is not delivered.
+_ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
+# Refusals because of the length of the queue, which is sent to the client.
+_SENDS_QUEUE_LENGTH: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 
 
 def fall_back(exchange: ProxiedExchange, key: str, reason: Reason) -> bool:
@@ -100,3 +107,24 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
         body.hand_over(client)
         exchange.upload = None
     exchange.is_handed_over = True
+
+
+def refuse(exchange: ProxiedExchange, reason: Reason, detail: str, may_fall_back: bool) -> None:
+    """End the request: send the client the reason, or cut the response if it has begun."""
+    client, throttler = exchange.client(), exchange.throttler
+    exchange.note_reason(reason)
+    if exchange.phase >= ANSWERING:
+        delivery = exchange.delivery
+        if exchange.phase == ANSWERING and delivery is not None and reason not in _ENDS_DELIVERY:
+            delivery.pod_ended([], False)  # the client gets what the pod sent, and is then cut off
+            return
+        exchange.end(False, True)
+        client.abort()
+        return
+    failure = Failure(reason, detail, retry_after_s(reason, throttler), may_fall_back)
+    if exchange.filters is not None and exchange.filters.take_over(failure):
+        return
+    exchange.status = reason.status
+    exchange.end(False, True)
+    waiting = throttler.queue.waiting() if throttler is not None and reason in _SENDS_QUEUE_LENGTH else -1
+    send_refusal(client, exchange.head, failure, waiting)
