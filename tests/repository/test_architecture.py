@@ -16,6 +16,8 @@ from tests.sources import COMPILED_SOURCES, PACKAGES, PRODUCT_FILES, PRODUCT_MOD
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 # `__main__` runs the program when it is imported.
 IMPORTABLE = [name for name in PRODUCT_MODULES if not name.endswith("__main__")]
+LINES_MAX = 500  # of a file
+METHODS_MAX = 45  # of a class
 HOT_FOLDERS = ("lb", "activator/codec/http1", "activator/data_plane/throttle", "activator/data_plane/upstream")
 
 
@@ -84,6 +86,16 @@ def test_importing_the_package_is_cheap() -> None:
 def test_no_file_is_named_after_nothing() -> None:
     vague = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
     assert [path for path in PRODUCT_FILES if path.stem in vague] == []
+
+
+def test_no_file_and_no_class_is_too_long() -> None:
+    for path in PRODUCT_FILES:
+        source = path.read_text("utf-8")
+        assert len(source.splitlines()) <= LINES_MAX, f"{path}: split it"
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ClassDef):
+                methods = sum(isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) for one in node.body)
+                assert methods <= METHODS_MAX, f"{path}: {node.name} has {methods} methods: split it"
 
 
 def test_every_hot_file_is_compiled() -> None:
