@@ -14,7 +14,6 @@ Rules
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import sys
 import threading
@@ -60,7 +59,7 @@ def _put_shell(name: str, homes: dict[str, str]) -> None:
             elif attribute in homes:
                 value = getattr(importlib.import_module(homes[attribute]), attribute)
             elif attribute == "__version__" and "." not in name:
-                value = importlib.metadata.version(name)
+                value = importlib.import_module("importlib.metadata").version(name)  # it takes 2 MB
             elif not attribute.startswith("__") and importlib.util.find_spec(f"{name}.{attribute}") is not None:
                 value = importlib.import_module(f"{name}.{attribute}")
             elif not is_executed and (attribute in _OF_PACKAGES or not attribute.startswith("__")):

@@ -12,11 +12,10 @@ import msgspec
 import pytest
 
 from activator.admin.inspection import configuration
-from activator.admin.server import AdminServer
 from activator.admin.token import AdminToken
 from activator.config.file import parse
 from activator.runtime.errors import StartError
-from tests.admin.test_admin_health import Inside
+from tests.admin.inside import Inside, port
 
 Ask = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -39,9 +38,8 @@ WRITES = [
 
 def run(scenario: Callable[[Ask], Awaitable[None]], token: str) -> None:
     async def main() -> None:
-        server = AdminServer(Inside(), lambda: 0.0, AdminToken(token))
-        server.bind("127.0.0.1:0")
-        address = await server.start()
+        server = port(Inside(), token)
+        address = server.start()
         async with aiohttp.ClientSession() as session:
 
             async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
