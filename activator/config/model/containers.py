@@ -1,7 +1,5 @@
 """Programs in containers, and the engine that runs them: Docker's or Podman's."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """The configuration file as a whole."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Literal
 
 import msgspec

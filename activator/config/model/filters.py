@@ -1,7 +1,5 @@
 """Rules for header fields, injected faults, and filters of your own."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """Groups of revisions that share the resources of a machine."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

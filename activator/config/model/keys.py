@@ -1,7 +1,5 @@
 """The keys of users, and the origins of pages."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """The types of configuration values, and the documentation of a key."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import msgspec

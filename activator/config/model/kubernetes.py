@@ -1,7 +1,5 @@
 """Revisions and pods from a cluster."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Listeners: addresses, certificates, the forwarded header fields, limits of a process, and its shutdown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated, Final
 

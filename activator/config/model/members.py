@@ -1,7 +1,5 @@
 """The replicas that enforce limits together."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

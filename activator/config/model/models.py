@@ -1,7 +1,5 @@
 """The short form of model servers."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

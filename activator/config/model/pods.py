@@ -1,7 +1,5 @@
 """Fixed pods: addresses, connections, probes and health checks."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

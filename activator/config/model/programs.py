@@ -1,7 +1,5 @@
 """Programs on this machine that are started on demand."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Final
 

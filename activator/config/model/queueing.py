@@ -1,7 +1,5 @@
 """The queue of a revision, buffering, time limits, and cancellation."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Records of requests: tokens, the last requests, and captures."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

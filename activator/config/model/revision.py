@@ -1,7 +1,5 @@
 """One revision: a version of a service."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """The selection of a revision, and of one of its pods, for a request."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

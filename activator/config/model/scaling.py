@@ -1,7 +1,5 @@
 """The number of wanted pods."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Sleep and wake of a program, instead of a stop and a start."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

@@ -1,7 +1,5 @@
 """The log of the activator, metrics and traces."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

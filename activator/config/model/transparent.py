@@ -5,8 +5,6 @@ Rules
      the Service: `web` is a name in every namespace, a ClusterIP is not a name, and an Ingress sends its client's host.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

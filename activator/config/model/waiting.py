@@ -1,7 +1,5 @@
 """Requests for a revision at zero: which of them wait, their responses, and activity."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec
