@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import MutableMapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import activator
 from activator.app.handover.messages import (
@@ -29,8 +29,10 @@ from activator.runtime import sockets
 from activator.runtime.errors import StartError
 from activator.runtime.unix_address import UNIX
 from activator.runtime.unix_sockets import remove_file, take_files
-from activator.workers.pool import WorkerPool
 from activator.workers.workers import Released, ReleasedWorker
+
+if TYPE_CHECKING:
+    from activator.workers.pool import WorkerPool  # only with several workers
 
 # The descriptors of the connection, of the reaper and of the connection to the front (-1: none), the PID of the front,
 # and the mark of programs.
