@@ -91,10 +91,6 @@ class Program:
         self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         self.admin = self._logged(r" admin port on (\S+)")
         self.address = self._logged(r" serving on (\S+)")
-        connection = http.client.HTTPConnection(self.admin, timeout=60)
-        connection.request("GET", "/healthz")  # the server of the admin port is imported for its first client
-        connection.getresponse().read()
-        connection.close()
 
     def _logged(self, pattern: str) -> str:
         assert self.process.stderr is not None

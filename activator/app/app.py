@@ -62,7 +62,7 @@ from activator.workers.workers import Workers
 from lb.rng import Rng
 
 if TYPE_CHECKING:
-    from activator.admin.port import AdminPort
+    from activator.admin.server import AdminServer
     from activator.app.handover.taking import Inheritance
     from activator.config.cluster_settings import ClusterSettings
     from activator.members.membership import Membership
@@ -159,7 +159,7 @@ class App:
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._exit_code = 0  # overrides the exit code of a normal end
-        self._admin: AdminPort | None = None
+        self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self.is_serving = False
         self._rights = UserRights(channel.send_command, self.control.settle, self._control_tasks.start)
@@ -175,12 +175,12 @@ class App:
         await self.upgrades.begin()
         workers.change(self._served.plan(self.config))
         self.telemetry.set(self.config)
-        if self.config.admin_address:
-            self._admin = self._bind_admin()
         if self.config.members.listen:
             self.membership = await self._join_group()
             self.figures.join(self.membership)
         await workers.start()
+        if self.config.admin_address:
+            self._admin = self._bind_admin()
         await self.upgrades.take_over()
         self.quota_state.open()
         users = self.quota_state.with_use(users_in(self.config))
@@ -196,7 +196,7 @@ class App:
         self.health.report_pending()
         await self.upgrades.commit()
         if self._admin is not None:
-            self.admin_address = self._admin.start()
+            self.admin_address = await self._admin.start()
             log.info("admin port on %s", self.admin_address)  # with port 0 in the file, the port that was bound
         self.health.report()  # the first worker that listens answers health checks from its start
         await workers.serve()
@@ -359,6 +359,8 @@ class App:
         """Join the group of members. Raises StartError."""
         from activator.members.joining import join  # imported only with members
 
+        if self.config.admin_address:
+            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s without heartbeats
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
@@ -393,16 +395,13 @@ class App:
             return
         self.workers.settle(settings)
 
-    def _bind_admin(self) -> AdminPort:
-        from activator.admin.port import SERVER, AdminPort
+    def _bind_admin(self) -> AdminServer:
+        from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
         from activator.admin.token import AdminToken
-
-        if self.config.kubernetes is not None or self.config.members.listen:
-            importlib.import_module(SERVER)  # now: probes follow, and members send heartbeats
 
         wanted = self.config.admin
         token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
-        admin = AdminPort(AdminView(self), self._now, self._control_tasks, token)
+        admin = AdminServer(AdminView(self), self._now, token)
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
         admin.bind(self.config.admin_address, access)
         return admin
@@ -431,7 +430,7 @@ class App:
         """Return the name and the sockets of each listener, including the admin port."""
         if self._admin is None:
             return self.workers.listening()
-        from activator.admin.port import ADMIN
+        from activator.admin.server import ADMIN
 
         return [*self.workers.listening(), (ADMIN, [self._admin.socket])]
 

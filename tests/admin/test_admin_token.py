@@ -12,10 +12,11 @@ import msgspec
 import pytest
 
 from activator.admin.inspection import configuration
+from activator.admin.server import AdminServer
 from activator.admin.token import AdminToken
 from activator.config.file import parse
 from activator.runtime.errors import StartError
-from tests.admin.inside import Inside, port
+from tests.admin.test_admin_health import Inside
 
 Ask = Callable[..., Awaitable[tuple[int, str, str]]]
 
@@ -38,8 +39,9 @@ WRITES = [
 
 def run(scenario: Callable[[Ask], Awaitable[None]], token: str) -> None:
     async def main() -> None:
-        server = port(Inside(), token)
-        address = server.start()
+        server = AdminServer(Inside(), lambda: 0.0, AdminToken(token))
+        server.bind("127.0.0.1:0")
+        address = await server.start()
         async with aiohttp.ClientSession() as session:
 
             async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:

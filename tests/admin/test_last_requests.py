@@ -11,7 +11,8 @@ import aiohttp
 import pytest
 
 from activator.admin.last_requests import FOLLOW_COUNT, follow, json_lines, listed, place_of, report, table
-from tests.admin.inside import Inside, port
+from activator.admin.server import AdminServer
+from tests.admin.test_admin_health import Inside
 
 
 def record(number: int, age_s: float = 0.0, **more: Any) -> dict[str, Any]:
@@ -59,8 +60,9 @@ def test_what_is_no_id(text: str) -> None:
 )
 def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
     async def scenario() -> tuple[int, Any]:
-        server = port(Inside())
-        address = server.start()
+        server = AdminServer(Inside(), lambda: 0.0)
+        server.bind("127.0.0.1:0")
+        address = await server.start()
         async with aiohttp.ClientSession() as session, session.get(f"http://{address}{path}") as answer:
             found = answer.status, await answer.json()
         await server.close()

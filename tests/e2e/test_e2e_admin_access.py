@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +56,6 @@ def test_the_token_from_the_file_to_the_commands(tmp_path: Path, run_activator: 
         assert "default/a" in cli("status", "-c", str(file)).stdout
         assert cli("drain", "-c", str(file)).returncode == 0
         assert activator.wait_end() == 0
-
-
-def test_the_first_client_of_the_admin_port(run_activator: RunActivator) -> None:
-    """Its server is imported for the first one; requests to a revision are answered meanwhile."""
-    with ScriptedPod(serve) as pod:
-        revision = {"name": "a", "hosts": ["*"], "pods": [pod.address]}
-        activator = run_activator({"listen": "127.0.0.1:0", "revisions": [revision]})
-        loaded = Path(f"/proc/{activator.process.pid}/maps")
-        assert ask(activator.address, request("/", host="a.test")).status == 200
-        assert "multidict" not in loaded.read_text("utf-8")  # of aiohttp
-        with ThreadPoolExecutor(8) as clients:
-            asked = [clients.submit(activator.ask, path) for path in ("/healthz", "/readyz", "/", "/metrics") * 2]
-            while not all(one.done() for one in asked):
-                assert ask(activator.address, request("/", host="a.test")).status == 200
-        assert [one.result()[0] for one in asked] == [200] * 8
 
 
 @pytest.mark.parametrize("admin", ["0.0.0.0:0", {"listen": "0.0.0.0:0"}, {"listen": "[::]:0", "insecure": False}])
