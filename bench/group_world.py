@@ -15,7 +15,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.groups.groups import Groups
 from activator.control_plane.groups.rule import GroupRule
 from activator.messages import Load

@@ -44,9 +44,15 @@ def totals(counts: DataPlaneStatistics, workers: list[dict[str, Any]], draining:
 
 
 def slices(
-    statistics: Iterable[RevisionStatistics], known: Callable[[str], Known | None], head: dict[str, Any]
+    statistics: Iterable[RevisionStatistics],
+    known: Callable[[str], Known | None],
+    age_s: Callable[[str, str], float],
+    head: dict[str, Any],
 ) -> Iterator[bytes]:
-    """Yield the response in slices: an object with the items of `head`, and `revisions`."""
+    """Yield the response in slices: an object with the items of `head`, and `revisions`.
+
+    `age_s(key, state)` returns for how long a revision has had its state.
+    """
     yield msgspec.json.encode(head)[:-1] + b',"revisions":['
     rows: list[bytes] = []
     separator = b""
@@ -54,7 +60,7 @@ def slices(
         found = known(one.key)
         if one.dropped or found is None:
             continue
-        rows.append(separator + msgspec.json.encode(row(one, found)))
+        rows.append(separator + msgspec.json.encode(row(one, found, age_s)))
         separator = b","
         if len(rows) == ROWS_IN_A_SLICE:
             yield b"".join(rows)
@@ -62,16 +68,18 @@ def slices(
     yield b"".join(rows) + b"]}"
 
 
-def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
+def row(one: RevisionStatistics, known: Known, age_s: Callable[[str, str], float]) -> dict[str, Any]:
     """Return the row of one revision as plain data."""
     spec = known.record.spec
     pods = one.table.pods
     attention = _attention(one, known)
+    state = _state(one, known, attention)
     server_errors = sum(count for code, count in one.responses.items() if code >= 500)
     return {
         "key": one.key,
         "hosts": list(spec.routing.hosts),
-        "state": _state(one, known, attention),
+        "state": state,
+        "state_age_s": round(age_s(one.key, state), 1),
         "attention": attention,
         "requests": one.requests_total,
         "failed": sum(one.failures.values()) + server_errors,
@@ -86,6 +94,11 @@ def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
         if one.traffic is None
         else {phase: distribution_figures(d) for phase, d in one.traffic.cold.items()},
     }
+
+
+def state_of(one: RevisionStatistics, known: Known | None) -> str:
+    """Return the state of a revision; empty if the control plane does not know it any more."""
+    return "" if known is None else _state(one, known, _attention(one, known))
 
 
 def _attention(one: RevisionStatistics, known: Known) -> list[str]:

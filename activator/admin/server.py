@@ -34,7 +34,7 @@ from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind, inherited
 from activator.runtime.tasks import describe_tasks
 from activator.runtime.unix_sockets import SocketAccess, remove_file
-from activator.telemetry.history import HISTORY_INTERVAL_S
+from activator.telemetry.history import HISTORY_DAY_INTERVAL_S, HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
@@ -43,6 +43,7 @@ PROFILE_SECONDS_MAX: Final = 60.0
 REQUESTS_SHOWN: Final = 100  # the default number of last requests
 REQUESTS_SHOWN_MAX: Final = 1_000
 LINE_NUMBER_DIGITS_MAX: Final = 15
+RANGES: Final = ("hour", "day")  # of the history
 HISTORY_KEYS_MAX: Final = 100  # revisions that one request may name
 WAKE_S: Final = 600.0  # the default duration of a wake
 HOLD_S_MAX: Final = 7 * 86_400.0
@@ -56,7 +57,7 @@ GET  /readyz           readiness: requests can be served
 GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots; ?revision=NAMESPACE/NAME: one of them
 GET  /debug/overview   one row for each revision
-GET  /debug/history    samples of the last hour; ?revision=NAMESPACE/NAME (repeatable) selects revisions
+GET  /debug/history    samples of the last hour; ?range=day; ?revision=NAMESPACE/NAME (repeatable) selects revisions
 GET  /debug/requests   the last requests; ?revision=NAME, ?n=COUNT
 GET  /debug/requests/ID   what one of them sent and received
 GET  /debug/config     the configuration in effect
@@ -120,8 +121,12 @@ class Inside(Protocol):
         """Return what one request sent and received; None if it was not captured. Raises NoWorkerError."""
         ...
 
-    def history(self, keys: list[str]) -> object:
-        """Return the history of these revisions as plain data; of all revisions if there are no keys."""
+    def history(self, keys: list[str], is_day: bool) -> object:
+        """Return the history of these revisions as plain data, of the last hour or day; of all without keys."""
+        ...
+
+    def timelines(self) -> object:
+        """Return what the programs of each group did in the last hour, as plain data."""
         ...
 
     async def snapshot_of(self, worker: int) -> object:
@@ -310,7 +315,13 @@ class AdminServer:
         keys = request.query.getall("revision", [])
         if len(keys) > HISTORY_KEYS_MAX:
             return _json({"problems": [f"revision: at most {HISTORY_KEYS_MAX} of them"]}, status=400)
-        body = msgspec.json.encode({"interval_s": HISTORY_INTERVAL_S, "revisions": self._inside.history(keys)})
+        span = request.query.get("range", RANGES[0])
+        if span not in RANGES:
+            return _json({"problems": [f"range: one of {', '.join(RANGES)}"]}, status=400)
+        is_day = span == "day"
+        interval_s = HISTORY_DAY_INTERVAL_S if is_day else HISTORY_INTERVAL_S
+        shown = {"interval_s": interval_s, "revisions": self._inside.history(keys, is_day)}
+        body = msgspec.json.encode({**shown, "groups": self._inside.timelines()})
         return web.Response(body=body, content_type="application/json")
 
     async def _requests(self, request: web.Request) -> web.Response:

@@ -35,7 +35,8 @@ def joined(
 
 def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     reasons = known.get("reasons", {})
-    slots = [_slot(slot, reasons.get(slot["pod"])) for slot in shown["slots"]]
+    ages_s = known.get("ages_s", {})
+    slots = [{**_slot(one, reasons.get(one["pod"])), "state_age_s": ages_s.get(one["pod"])} for one in shown["slots"]]
     made = {**shown, "slots": slots, "without_slot": known.get("without_slot", [])}
     if known.get("problems"):
         made["problems"] = known["problems"]

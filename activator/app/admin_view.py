@@ -6,16 +6,21 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import activator
 from activator.app.figures import Figures
 from activator.app.handover.upgrades import Upgrades
 from activator.config.model.file import Config
+from activator.config.model.listeners import AdminListener
 from activator.control_plane.plane import ControlPlane
+from activator.runtime.clock import Now
+from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.workers import Workers
 
 if TYPE_CHECKING:
+    from activator.admin.server import AdminServer
     from activator.members.membership import Membership
 
 
@@ -31,6 +36,9 @@ class Running(Protocol):
     membership: Membership | None
     draining: bool
     needs_restart: list[str]
+    last_reload: tuple[float, list[str]] | None
+    started_s: float
+    now: Now
 
     def is_alive(self) -> bool: ...
 
@@ -41,6 +49,19 @@ class Running(Protocol):
     def reload(self) -> list[str]: ...
 
     def stop(self) -> None: ...
+
+
+def bind_admin(app: Running) -> AdminServer:
+    """Bind the admin port of the configuration. Raises StartError."""
+    from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
+    from activator.admin.token import AdminToken
+
+    wanted = app.config.admin
+    token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
+    admin = AdminServer(AdminView(app), app.now, token)
+    access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
+    admin.bind(app.config.admin_address, access)
+    return admin
 
 
 class AdminView:
@@ -101,7 +122,13 @@ class AdminView:
 
         head = totals(self._workers.counts().data, self._workers.inspection.describe(), self._app.draining)
         head["groups"] = self._control.groups_shown()
-        return slices(self._workers.revision_statistics(), self._control.known, head)
+        head["version"] = activator.__version__
+        head["uptime_s"] = round(self._app.now() - self._app.started_s, 1)
+        head["reload"] = None
+        if self._app.last_reload is not None:
+            at_s, problems = self._app.last_reload
+            head["reload"] = {"age_s": round(self._app.now() - at_s, 1), "problems": problems}
+        return slices(self._workers.revision_statistics(), self._control.known, self._app.history.state_age_s, head)
 
     async def last_requests(self, key: str, count: int) -> object:
         from activator.admin.last_requests import listed
@@ -111,8 +138,11 @@ class AdminView:
     async def capture_of(self, worker: int, number: int) -> object:
         return await self._workers.inspection.capture_of(worker, number)
 
-    def history(self, keys: list[str]) -> object:
-        return self._app.history.shown(keys)
+    def history(self, keys: list[str], is_day: bool) -> object:
+        return self._app.history.shown(keys, is_day)
+
+    def timelines(self) -> object:
+        return self._control.timelines()
 
     async def tasks_of(self, worker: int) -> object:
         return await self._workers.inspection.tasks_of(worker)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from activator.app.admin_view import AdminView
+from activator.admin.overview import state_of
+from activator.app.admin_view import bind_admin
 from activator.app.figures import Figures
 from activator.app.handover.upgrades import Upgrades
 from activator.app.health import Health
@@ -28,7 +29,6 @@ from activator.app.sources import Sources
 from activator.app.users import KeysFile, UserRights
 from activator.config.model.file import FIXED_KEYS
 from activator.config.model.kubernetes import ACTIVATIONS
-from activator.config.model.listeners import AdminListener
 from activator.config.user_keys import users_in
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
@@ -51,7 +51,6 @@ from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, calm_the_colle
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
-from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.request_hooks import NoRequests
@@ -108,8 +107,9 @@ class App:
         self.draining = False
         self._errors_total = 0
         self.needs_restart: list[str] = []  # changed keys that the last reload could not apply
+        self.last_reload: tuple[float, list[str]] | None = None  # when, and its problems
         self.admin_address = ""
-        self._now = now
+        self.now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
         self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)  # those of a data plane in this process
@@ -139,7 +139,8 @@ class App:
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log, zygote)
-        self.history = History(self.workers.revision_statistics, now)
+        known = self.control.known
+        self.history = History(self.workers.revision_statistics, now, lambda one: state_of(one, known(one.key)))
         self._served = ServedAddresses(self.workers, lambda: self.config)
         self.control.own_ports.addresses = self._own_addresses
         self.sources = Sources(
@@ -180,7 +181,7 @@ class App:
             self.figures.join(self.membership)
         await workers.start()
         if self.config.admin_address:
-            self._admin = self._bind_admin()
+            self._admin = bind_admin(self)
         await self.upgrades.take_over()
         self.quota_state.open()
         users = self.quota_state.with_use(users_in(self.config))
@@ -287,6 +288,11 @@ class App:
 
     def reload(self) -> list[str]:
         """Read the file again and apply it; an invalid file changes nothing. Return the problems, if any."""
+        problems = self._reload()
+        self.last_reload = (self.now(), problems)
+        return problems
+
+    def _reload(self) -> list[str]:
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         if self.draining:
@@ -364,7 +370,7 @@ class App:
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
         return await join(
-            self.config.members, self.workers, self._displaced, self._now, self._rng, self._tasks, may_be_alone
+            self.config.members, self.workers, self._displaced, self.now, self._rng, self._tasks, may_be_alone
         )
 
     def _displaced(self) -> None:
@@ -394,17 +400,6 @@ class App:
             log.error("the cluster's settings are not applied: %s", error)
             return
         self.workers.settle(settings)
-
-    def _bind_admin(self) -> AdminServer:
-        from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
-        from activator.admin.token import AdminToken
-
-        wanted = self.config.admin
-        token = AdminToken(wanted.token if isinstance(wanted, AdminListener) else "")
-        admin = AdminServer(AdminView(self), self._now, token)
-        access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
-        admin.bind(self.config.admin_address, access)
-        return admin
 
     def _judge(self) -> None:
         """Drain and exit, so that the activator is restarted, if the control plane has kept failing for the grace."""
@@ -465,7 +460,7 @@ class App:
     def _make_telemetry(self, hooks: RequestHooks, app_log: AppLog | None, rng: Rng) -> Telemetry:
         loop = asyncio.get_running_loop()
         return Telemetry(
-            *(hooks, self.control.controllers, app_log, rng, self._now, loop.call_soon, loop.call_later),
+            *(hooks, self.control.controllers, app_log, rng, self.now, loop.call_soon, loop.call_later),
             *(time.time, time.time_ns, self._failed, lambda: self.figures.make_knative_metrics(hooks, self._failed)),
         )
 
@@ -484,7 +479,7 @@ class App:
         environment = {**os.environ, MARK: reaping.mark}  # for the reaper, which kills them if this process is killed
         log_level = "" if app_log is None else app_log.fixed_level or ""
         return WorkerPool(
-            *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),
+            *(self.config, count, self.now, channel.send_to_control, self.control.tables, self._rng),
             *(self._tasks, environment, log_level, zygote),
         )
 

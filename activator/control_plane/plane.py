@@ -170,6 +170,10 @@ class ControlPlane:
         """Return the groups, their budgets and the holders, for `/debug/revisions`."""
         return [shown(group, self._now()) for group in self.processes.groups.groups.values()]
 
+    def timelines(self) -> dict[str, list[dict[str, Any]]]:
+        """Return what the programs of each group did in the last hour, by the name of the group."""
+        return {name: group.timeline.shown(self._now()) for name, group in self.processes.groups.groups.items()}
+
     def known(self, key: str) -> Known | None:
         """Return what the overview shows of a revision; None if there is none."""
         record = self.worker.model.revisions.get(key)

@@ -35,11 +35,15 @@ def revisions(
 ) -> dict[str, dict[str, Any]]:
     """Return the view of each revision, by key.
 
-    It has the reasons why pods are, or were, in quarantine, why others do not answer (`failing`, by identity), pods
-    without a slot, its local processes, and the last scaling decision.
+    It has the reasons why pods are, or were, in quarantine, why others do not answer (`failing`, by identity), for how
+    long pods have had their state, pods without a slot, its local processes, and the last scaling decision.
     """
     return {
-        key: {**_pods(record, failing(key)), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
+        key: {
+            **_pods(record, failing(key), now_s),
+            "processes": processes.get(key),
+            "scaling": _scaling(scaling(key), now_s),
+        }
         for key, record in known.items()
     }
 
@@ -81,11 +85,12 @@ def _change(changed: Decision, now_s: float) -> dict[str, Any]:
     }
 
 
-def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]:
-    reasons = {}
+def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> dict[str, Any]:
+    reasons, ages_s = {}, {}
     without_slot = []
     for pod in record.pods.values():
         state = pod.state()
+        ages_s[pod.identity] = round(now_s - pod.since_s, 1)
         unanswered = failing[pod.identity].cause if pod.identity in failing else ""
         cause = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
         if pod.is_aside:
@@ -102,7 +107,7 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]
         if reason:
             shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
             without_slot.append(shown)
-    return {"reasons": reasons, "without_slot": without_slot}
+    return {"reasons": reasons, "ages_s": ages_s, "without_slot": without_slot}
 
 
 def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:

@@ -1,11 +1,12 @@
-"""The history of each revision over the last hour: samples for the charts of the live page.
+"""The history of each revision over the last hour and the last day: samples for the charts of the live page.
 
 Rules
   1. A sample is the difference between two readings of the statistics that the metrics show. The request path is not
      involved.
   2. A revision has no samples before its first activity. At most `HISTORY_REVISIONS_MAX` revisions have samples: those
      that were active most recently.
-  3. Reading takes at most `SAMPLING_SHARE_MAX` of the loop's time, in turns of `SAMPLING_TURN_S`: with many revisions,
+  3. A sample of the day summarises those of `HISTORY_DAY_INTERVAL_S`: means of the rates and of p50, else the greatest.
+  4. Reading takes at most `SAMPLING_SHARE_MAX` of the loop's time, in turns of `SAMPLING_TURN_S`: with many revisions,
      samples are taken less often.
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf, isinf, isnan, nan
 from typing import Any, Final, NamedTuple
 
@@ -24,12 +25,15 @@ from activator.runtime.tasks import pause
 from lb.tracker import READY
 
 HISTORY_INTERVAL_S: Final = 10.0  # the least time between two samples
-HISTORY_SPAN_S: Final = 3600.0
-HISTORY_REVISIONS_MAX: Final = 500  # some 10 KiB each
+HISTORY_SPAN_S: Final = 3_600.0
+HISTORY_DAY_INTERVAL_S: Final = 300.0  # the same for samples of the day
+HISTORY_DAY_S: Final = 86_400.0
+HISTORY_REVISIONS_MAX: Final = 500  # some 20 KiB each
 SAMPLING_SHARE_MAX: Final = 0.002  # the largest share of the loop's time
 SAMPLING_TURN_S: Final = 0.001
 
 _SAMPLES_MAX: Final = int(HISTORY_SPAN_S / HISTORY_INTERVAL_S)
+_DAY_SAMPLES_MAX: Final = int(HISTORY_DAY_S / HISTORY_DAY_INTERVAL_S)
 _DIGITS: Final = 4  # significant digits in the output
 
 
@@ -46,32 +50,35 @@ class Sample(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The totals at the last reading."""
+    """The totals at the last reading, and since when the revision has its state."""
 
     incarnation: int
     requests: int
     failures: int
     buckets: tuple[tuple[float, int], ...]
+    state: str
+    since_s: float
 
 
-class Series:
-    """The samples of one revision, the oldest first."""
+class _Samples:
+    """At most `most` samples, the oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.times_s = array("d")  # monotonic
+        self._most = most
         self._columns = tuple(array("f") for _ in Sample._fields)
 
     def add(self, now_s: float, sample: Sample) -> None:
-        if len(self.times_s) >= _SAMPLES_MAX:
+        if len(self.times_s) >= self._most:
             for column in (self.times_s, *self._columns):
                 del column[0]
         self.times_s.append(now_s)
         for column, value in zip(self._columns, sample, strict=True):
             column.append(value)
 
-    def shown(self, now_s: float) -> dict[str, list[float | None]]:
-        """Return the series as plain data: a list of the samples' ages, and a list for each figure."""
-        first = next((place for place, time_s in enumerate(self.times_s) if now_s - time_s <= HISTORY_SPAN_S), None)
+    def shown(self, now_s: float, span_s: float) -> dict[str, list[float | None]]:
+        """Return the samples of the last `span_s` as plain data: a list of their ages, and a list for each figure."""
+        first = next((place for place, time_s in enumerate(self.times_s) if now_s - time_s <= span_s), None)
         if first is None:
             return {}
         ages: list[float | None] = [round(now_s - time_s, 1) for time_s in self.times_s[first:]]
@@ -79,16 +86,43 @@ class Series:
         return {"age_s": ages, **{name: [_rounded(value) for value in column[first:]] for name, column in figures}}
 
 
+class _Series:
+    """The samples of one revision."""
+
+    def __init__(self) -> None:
+        self.hour = _Samples(_SAMPLES_MAX)
+        self.day = _Samples(_DAY_SAMPLES_MAX)
+        self._gathered: list[Sample] = []  # for the next sample of the day
+        self._day_s = nan  # the last one
+
+    def add(self, now_s: float, sample: Sample) -> None:
+        self.hour.add(now_s, sample)
+        self._gathered.append(sample)
+        if isnan(self._day_s):
+            self._day_s = now_s
+        elif now_s - self._day_s >= HISTORY_DAY_INTERVAL_S:
+            self._day_s = now_s
+            self.day.add(now_s, summary(self._gathered))
+            self._gathered.clear()
+
+
 class History:
     """The history of all revisions.
 
-    `statistics` returns the current statistics of all revisions, of this process or as reported by the workers.
+    `statistics` returns the current statistics of all revisions, of this process or as reported by the workers;
+    `state` the state of one of them.
     """
 
-    def __init__(self, statistics: Callable[[], Iterable[RevisionStatistics]], now: Now) -> None:
+    def __init__(
+        self,
+        statistics: Callable[[], Iterable[RevisionStatistics]],
+        now: Now,
+        state: Callable[[RevisionStatistics], str],
+    ) -> None:
         self._statistics = statistics
+        self._state = state
         self._now = now
-        self._series: OrderedDict[str, Series] = OrderedDict()  # by last activity, the most recent last
+        self._series: OrderedDict[str, _Series] = OrderedDict()  # by last activity, the most recent last
         self._before: dict[str, _Before] = {}
         self._read_s = nan  # the last reading
 
@@ -115,33 +149,57 @@ class History:
             del self._series[key]
         return took_s + self._now() - began_s
 
-    def shown(self, keys: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the series of these revisions as plain data; of all revisions if `keys` is empty."""
+    def shown(self, keys: Sequence[str] = (), is_day: bool = False) -> dict[str, Any]:
+        """Return the series of these revisions, of the hour or the day, as plain data; of all if `keys` is empty."""
         now_s = self._now()
-        wanted: Iterator[str] = iter(keys or [*self._series])
-        return {key: self._series[key].shown(now_s) for key in wanted if key in self._series}
+        found = [(key, self._series[key]) for key in keys or [*self._series] if key in self._series]
+        if is_day:
+            return {key: series.day.shown(now_s, HISTORY_DAY_S) for key, series in found}
+        return {key: series.hour.shown(now_s, HISTORY_SPAN_S) for key, series in found}
 
-    def _take(self, one: RevisionStatistics, since_s: float) -> _Before:
+    def state_age_s(self, key: str, state: str) -> float:
+        """Return for how long a revision has had its state, to HISTORY_INTERVAL_S."""
+        before, now_s = self._before.get(key), self._now()
+        return now_s - before.since_s if before is not None and before.state == state else 0.0
+
+    def _take(self, one: RevisionStatistics, passed_s: float) -> _Before:
         before = self._before.get(one.key)
         duration = None if one.traffic is None else one.traffic.duration
         failures = sum(one.failures.values()) + sum(count for code, count in one.responses.items() if code >= 500)
         buckets = () if duration is None else duration.buckets
-        now = _Before(one.incarnation, one.requests_total, failures, buckets)
+        state = self._state(one)
+        since_s = self._read_s if before is None or before.state != state else before.since_s
+        now = _Before(one.incarnation, one.requests_total, failures, buckets, state, since_s)
         if before is None or before.incarnation != one.incarnation:
-            before = _Before(one.incarnation, 0, 0, ())
+            before = _Before(one.incarnation, 0, 0, (), "", 0.0)
         ready = one.table.pods[READY]
         series = self._series.get(one.key)
         if now.requests != before.requests or one.queued or one.table.in_flight or (ready and series is None):
             if series is None:
-                series = self._series[one.key] = Series()
+                series = self._series[one.key] = _Series()
                 if len(self._series) > HISTORY_REVISIONS_MAX:
                     self._series.popitem(last=False)
             self._series.move_to_end(one.key)
-        if series is not None and not isnan(since_s):
+        if series is not None and not isnan(passed_s):
             p50_s, p99_s = quantiles(between(before.buckets, buckets), (0.5, 0.99))
-            rates = ((now.requests - before.requests) / since_s, (failures - before.failures) / since_s)
+            rates = ((now.requests - before.requests) / passed_s, (failures - before.failures) / passed_s)
             series.add(self._read_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
         return now
+
+
+def summary(samples: Sequence[Sample]) -> Sample:
+    """Return one sample for all of these: means of the rates and of p50, the greatest of the others."""
+    p50 = [one.p50_s for one in samples if not isnan(one.p50_s)]
+    p99 = [one.p99_s for one in samples if not isnan(one.p99_s)]
+    return Sample(
+        sum(one.rate for one in samples) / len(samples),
+        sum(one.failures for one in samples) / len(samples),
+        sum(p50) / len(p50) if p50 else nan,
+        max(p99, default=nan),
+        max(one.queued for one in samples),
+        max(one.in_flight for one in samples),
+        max(one.ready for one in samples),
+    )
 
 
 def between(before: Sequence[tuple[float, int]], after: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:

@@ -52,8 +52,11 @@ class Inside:
     def overview(self) -> Iterator[bytes]:
         return iter((b"{}",))
 
-    def history(self, keys: list[str]) -> object:
-        return {}
+    def history(self, keys: list[str], is_day: bool) -> object:
+        return {"is_day": is_day}
+
+    def timelines(self) -> object:
+        return {"gpu0": []}
 
     async def last_requests(self, key: str, count: int) -> object:
         return {"requests": [{"of": key, "count": count}]}

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 from axe_core_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 
+from activator import __version__
 from activator.config.specs import WaitingPageSpec
 from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
@@ -117,7 +118,7 @@ def test_details_by_keyboard_with_the_output_as_it_comes(serving: Activator, pag
     while page.evaluate("document.activeElement.textContent") != "default/talker":
         page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    expect(row_of(page, "talker").locator(".slot")).to_have_count(1)
+    expect(row_of(page, "talker").locator(".pods tbody tr")).to_have_count(1)
     expect(row_of(page, "talker")).to_contain_text("at most 1 in a pod")
     expect(row_of(page, "talker")).to_contain_text("Starts from zero, by phase")
     output = page.get_by_role("log")
@@ -155,7 +156,98 @@ def test_curves_come_from_the_program(serving: Activator, page: Page) -> None:
     opened(page, serving)
     expect(row_of(page, "talker").locator("svg.spark polyline")).to_have_count(2)
     page.get_by_role("button", name="default/talker").click()
-    expect(page.get_by_role("img", name=re.compile("p50 3 s.*last 30 min"))).to_be_visible()
+    chart = page.get_by_role("img", name=re.compile("p50 3 s.*last 60 min"))
+    expect(chart).to_be_visible()
+    figure = page.locator("figure", has=chart)
+    expect(figure.locator(".axis")).to_have_text("−60 min−45 min−30 min−15 minnow")
+    chart.hover(position={"x": 2, "y": 20})
+    expect(figure).to_contain_text("p50 1 s")
+    expect(figure).to_contain_text("30 min ago")
+    page.mouse.move(0, 0)
+    expect(figure).to_contain_text("p50 3 s")
+
+
+def test_a_view_has_an_address(serving: Activator, page: Page) -> None:
+    address = f"http://{serving.admin}/"
+    page.goto(address + "#revision=default%2Ftalker&search=talk&range=24h&sort=-requests")
+    expect(row_of(page, "talker").locator(".details")).to_be_visible()
+    expect(page.locator("tbody:visible .name")).to_have_count(1)
+    expect(page.get_by_label("Range")).to_have_value("24h")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("requests")
+    page.get_by_label("Search").fill("")
+    page.get_by_label("Range").select_option("1h")
+    page.get_by_label("State").select_option("failed")
+    page.keyboard.press("Escape")
+    page.wait_for_function("location.hash === '#state=failed&sort=-requests'")
+    page.evaluate("location.hash = '#revision=default%2Fbroken'")
+    expect(row_of(page, "broken").locator(".details")).to_be_visible()
+    expect(page.locator("tbody:visible .name")).to_have_count(3)
+
+
+def patched(page: Page, **values: Any) -> None:
+    """From now on, the overview has other values; `revision`: those of each revision."""
+    of_each = values.pop("revision", {})
+
+    def fulfill(route: Route) -> None:
+        whole = route.fetch().json()
+        assert values.keys() <= whole.keys() and all(of_each.keys() <= one.keys() for one in whole["revisions"])
+        whole = {**whole, **values, "revisions": [{**one, **of_each} for one in whole["revisions"]]}
+        route.fulfill(json=whole)
+
+    page.route("**/debug/overview", fulfill)
+
+
+def test_it_says_what_runs_since_when(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    run = page.locator("#run")
+    expect(run).to_contain_text(f"version {__version__} · up for ")
+    page.get_by_role("button", name="Reload the file").click()
+    expect(run).to_contain_text(re.compile("file read again [0-9] s ago$"))
+    patched(page, reload={"age_s": 130.0, "problems": ["x.yaml:4: no such key"]}, revision={"state_age_s": 7_300.0})
+    expect(run).to_contain_text("file read again 2 min ago, and refused: x.yaml:4: no such key")
+    expect(run).to_have_class("bad")
+    expect(row_of(page, "talker").locator(".age")).to_have_text("2 h")
+
+
+def test_a_pod_is_drained_and_put_back(run_activator: RunActivator, page: Page) -> None:
+    with Http2Pod() as pod, Http2Pod() as other:
+        one = {"name": "fixed", "hosts": ["*"], "pods": [pod.address, other.address], "protocol": "h2c"}
+        activator = run_activator(configured([one]))
+        activator.wait_ready_pods("fixed", 2)
+        opened(page, activator)
+        page.get_by_role("button", name="default/fixed").click()
+        row, status = row_of(page, "fixed"), page.get_by_role("status")
+        row.get_by_role("button", name=f"Drain {pod.address}").click()
+        expect(status).to_contain_text(f"Drain {pod.address}: done")
+        expect(row.locator(".pods")).to_contain_text("drained")
+        row.get_by_role("button", name=f"Enable {pod.address}").click()
+        expect(status).to_contain_text(f"Enable {pod.address}: done")
+        expect(row.locator(".pods .pod.ready")).to_have_count(2)
+
+
+def test_unload_asks_where_requests_wait(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    patched(page, revision={"queued": 7})
+    page.get_by_role("button", name="default/asleep").click()
+    expect(row_of(page, "asleep").locator("[data-name=queued]")).to_have_text("7")
+    page.get_by_role("button", name="Unload", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("7 requests wait for default/asleep")
+    page.get_by_role("button", name="Cancel").click()
+    assert "Unload" not in page.get_by_role("status").inner_text()
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_wider_than_the_window(serving: Activator, page: Page, width: int, tmp_path: Path) -> None:
+    assert get(serving, "talker.test") == 200
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, serving)
+    page.get_by_role("button", name="default/talker").click()
+    expect(row_of(page, "talker")).to_contain_text("Last requests")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    inner = "[...document.querySelectorAll('.table, .details > td > div')].filter(one => one.scrollWidth > one.clientWidth)"
+    assert page.evaluate(inner + ".length") == 0, "a part scrolls sideways"
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in Axe().run(page)["violations"]] == []
+    page.screenshot(path=tmp_path / f"{width}.png", full_page=True)
 
 
 def test_the_last_requests_and_their_captures(serving: Activator, page: Page) -> None:
@@ -189,7 +281,7 @@ def test_everybody_can_use_it(serving: Activator, page: Page, scheme: Any, tmp_p
     for name in ("broken", "talker"):
         page.get_by_role("button", name=f"default/{name}").click()
         expect(row_of(page, name).locator(".details")).to_be_visible()
-        expect(row_of(page, name).locator("ul.slots")).to_be_attached()
+        expect(row_of(page, name).locator(".details h2", has_text="Pods")).to_be_attached()
         found = Axe().run(page)["violations"]
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
         page.screenshot(path=tmp_path / f"{scheme}-{name}.png")

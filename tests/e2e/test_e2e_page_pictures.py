@@ -102,6 +102,7 @@ class Answers:
                 key=f"default/{state}",
                 hosts=[f"{state}.test"],
                 state=state,
+                state_age_s=7_300.0,
                 attention=ATTENTION.get(state, []),
                 cold={phase: self._distribution(place) for place, phase in enumerate(PHASES)},
                 **{**ZERO, **COUNTS[state]},
@@ -110,7 +111,8 @@ class Answers:
         ]
         groups = self._groups() if self.groups else []
         quiet = {"clients": 12, "http2_connections": 0, "streams": 0, "held_bytes": 0, "workers": 1, "draining": False}
-        return replaced(self._overview, revisions=rows, groups=groups, **{**quiet, **self.more})
+        run = {"version": "0.1.0", "uptime_s": 90_000.0, "reload": {"age_s": 300.0, "problems": []}}
+        return replaced(self._overview, revisions=rows, groups=groups, **{**quiet, **run, **self.more})
 
     @staticmethod
     def _distribution(place: int) -> dict[str, Any]:
@@ -137,7 +139,8 @@ class Answers:
         states = ["ready", "ready", "quarantined"] if name == "degraded" else ["ready"] * COUNTS[name].get("ready", 0)
         slots = [
             replaced(slot, pod=f"{name}#{number}", address=f"127.0.0.1:{4000 + number}", state=state)
-            | {"in_flight": 9 - number, "limit": 10, "reason": "connection refused" if state == "quarantined" else ""}
+            | {"in_flight": 9 - number, "limit": 10, "responses": 4_000, "errors": 4 * number, "first_byte_total_s": 80.0}
+            | {"state_age_s": 7_300.0, "reason": "connection refused" if state == "quarantined" else ""}
             for number, state in enumerate(states)
         ]
         failure = "the program exited with code 1: no model file" if name == "failed" else ""
@@ -171,7 +174,18 @@ class Answers:
             name: ages if name == "age_s" else [round(one * place) if name in counts else one * place for one in wave]
             for place, name in enumerate(names)
         }
-        return replaced(self._history, revisions={f"default/{state}": curves for state in self.states})
+        lanes = [
+            self._lane("serving", ("loading", 3_300.0, 3_200.0), ("serving", 3_200.0, 0.0)),
+            self._lane("ready", ("serving", 3_600.0, 900.0), ("leaving", 900.0, 840.0), ("asleep", 840.0, 0.0)),
+        ]
+        revisions = {f"default/{state}": curves for state in self.states}
+        return replaced(self._history, revisions=revisions, groups={"gpu0": lanes})
+
+    def _lane(self, name: str, *spans: tuple[str, float, float]) -> dict[str, Any]:
+        ((pattern, *_),) = self._history["groups"].values()
+        (span, *_) = pattern["spans"]
+        made = [replaced(span, state=state, from_age_s=begin, to_age_s=end) for state, begin, end in spans]
+        return replaced(pattern, revision=f"default/{name}", spans=made)
 
     def lines(self) -> dict[str, Any]:
         texts = ["listening on port 4000", "loading the model", "GET /v1/models 200", "warning: no GPU"]
@@ -216,18 +230,19 @@ def show_failed(page: Page, answers: Answers) -> None:
 
 def show_serving(page: Page, answers: Answers) -> None:
     show_open(page, "serving")
-    expect(page.locator(".slot")).to_have_count(5)
+    expect(page.locator(".pods tbody tr")).to_have_count(5)
     expect(page.get_by_role("log")).to_contain_text("no GPU")
 
 
 def show_degraded(page: Page, answers: Answers) -> None:
     show_open(page, "degraded")
-    expect(page.locator(".slot.quarantined")).to_have_count(1)
+    expect(page.locator(".pod.quarantined")).to_have_count(1)
 
 
 def show_groups(page: Page, answers: Answers) -> None:
     answers.groups = True
     expect(page.get_by_label("Groups")).to_contain_text("20 GiB of 24 GiB")
+    expect(page.locator(".track")).to_have_count(2)
 
 
 def show_none(page: Page, answers: Answers) -> None:

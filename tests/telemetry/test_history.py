@@ -12,18 +12,26 @@ from hypothesis import strategies as st
 from activator.data_plane import statistics
 from activator.messages import RevisionStatistics
 from activator.telemetry.history import (
+    HISTORY_DAY_INTERVAL_S,
+    HISTORY_DAY_S,
     HISTORY_INTERVAL_S,
     HISTORY_REVISIONS_MAX,
     HISTORY_SPAN_S,
     SAMPLING_TURN_S,
     History,
+    Sample,
     between,
     quantiles,
+    summary,
 )
 from tests.manual_clock import ManualClock
 from tests.telemetry.revision_figures import a_throttler, read_from, throttlers
 
 KEY = "ns/r0"
+
+
+def no_state(one: RevisionStatistics) -> str:
+    return ""
 
 
 def sampled(history: History, clock: ManualClock, times: int = 1) -> None:
@@ -35,7 +43,7 @@ def sampled(history: History, clock: ManualClock, times: int = 1) -> None:
 def test_a_sample_is_the_difference_between_two_looks() -> None:
     clock = ManualClock()
     one = a_throttler(KEY, requests=7)
-    history = History(read_from({KEY: one}), clock.now)
+    history = History(read_from({KEY: one}), clock.now, no_state)
     sampled(history, clock)
     assert history.shown() == {KEY: {}}, "one sample makes no difference"
     one.counters.requests_total += 50
@@ -53,7 +61,7 @@ def test_a_sample_is_the_difference_between_two_looks() -> None:
 
 def test_a_revision_that_does_nothing_keeps_nothing() -> None:
     clock = ManualClock()
-    history = History(read_from(throttlers(20)), clock.now)
+    history = History(read_from(throttlers(20)), clock.now, no_state)
     sampled(history, clock, 3)
     assert history.shown() == {}
 
@@ -61,7 +69,7 @@ def test_a_revision_that_does_nothing_keeps_nothing() -> None:
 def test_another_revision_of_the_same_name_begins_at_zero() -> None:
     clock = ManualClock()
     known = {KEY: a_throttler(KEY, requests=100)}
-    history = History(read_from(known), clock.now)
+    history = History(read_from(known), clock.now, no_state)
     sampled(history, clock, 2)
     known[KEY] = a_throttler(KEY, requests=10)
     sampled(history, clock)
@@ -71,7 +79,7 @@ def test_another_revision_of_the_same_name_begins_at_zero() -> None:
 def test_one_that_is_gone_is_forgotten() -> None:
     clock = ManualClock()
     known = {KEY: a_throttler(KEY, requests=1)}
-    history = History(read_from(known), clock.now)
+    history = History(read_from(known), clock.now, no_state)
     sampled(history, clock, 2)
     known.clear()
     sampled(history, clock)
@@ -80,17 +88,53 @@ def test_one_that_is_gone_is_forgotten() -> None:
 
 def test_the_samples_of_an_hour_are_kept() -> None:
     clock = ManualClock()
-    history = History(read_from({KEY: a_throttler(KEY, requests=1)}), clock.now)
+    history = History(read_from({KEY: a_throttler(KEY, requests=1)}), clock.now, no_state)
     sampled(history, clock, 1 + 2 * int(HISTORY_SPAN_S / HISTORY_INTERVAL_S))
     ages = history.shown()[KEY]["age_s"]
     assert len(ages) == HISTORY_SPAN_S / HISTORY_INTERVAL_S
     assert ages[0] == HISTORY_SPAN_S and ages[-1] == HISTORY_INTERVAL_S
 
 
+def test_a_sample_of_the_day_summarises_five_minutes() -> None:
+    clock = ManualClock()
+    one = a_throttler(KEY, requests=1)
+    history = History(read_from({KEY: one}), clock.now, no_state)
+    sampled(history, clock, 3)
+    one.counters.requests_total += 300
+    sampled(history, clock, int(HISTORY_DAY_INTERVAL_S / HISTORY_INTERVAL_S))
+    shown = history.shown([KEY], is_day=True)[KEY]
+    assert len(shown["rate"]) == 1 and 0.9 < shown["rate"][0] < 1.1
+    sampled(history, clock, 2 * int(HISTORY_DAY_S / HISTORY_INTERVAL_S))
+    ages = history.shown([KEY], is_day=True)[KEY]["age_s"]
+    assert len(ages) == HISTORY_DAY_S / HISTORY_DAY_INTERVAL_S
+    assert ages[0] <= HISTORY_DAY_S
+
+
+def test_a_summary_shows_the_worst_and_the_mean() -> None:
+    quiet = Sample(1.0, 0.0, math.nan, math.nan, 0, 1, 2)
+    busy = Sample(3.0, 1.0, 0.2, 0.9, 7, 2, 1)
+    assert summary([quiet, busy]) == Sample(2.0, 0.5, 0.2, 0.9, 7, 2, 2)
+    assert math.isnan(summary([quiet]).p99_s)
+
+
+def test_the_age_of_a_state_is_known() -> None:
+    clock = ManualClock()
+    states = {KEY: "asleep"}
+    known = {KEY: a_throttler(KEY, requests=1)}
+    history = History(read_from(known), clock.now, lambda one: states[one.key])
+    sampled(history, clock, 3)
+    assert history.state_age_s(KEY, "asleep") == 3 * HISTORY_INTERVAL_S
+    assert history.state_age_s(KEY, "failed") == 0.0, "it changed after the last reading"
+    states[KEY] = "failed"
+    sampled(history, clock)
+    assert history.state_age_s(KEY, "failed") == HISTORY_INTERVAL_S
+    assert history.state_age_s("ns/unknown", "failed") == 0.0
+
+
 def test_those_that_did_something_last_are_kept() -> None:
     clock = ManualClock()
     known = throttlers(HISTORY_REVISIONS_MAX + 3, requests=1)
-    history = History(read_from(known), clock.now)
+    history = History(read_from(known), clock.now, no_state)
     sampled(history, clock)
     kept = history.shown()
     assert len(kept) == HISTORY_REVISIONS_MAX
@@ -121,7 +165,7 @@ def test_many_revisions_are_looked_at_in_turns_of_the_loop() -> None:
 
     async def samples() -> float:
         other = asyncio.get_running_loop().create_task(count_turns())
-        took_s = await History(costly, slow_now).take_samples()
+        took_s = await History(costly, slow_now, no_state).take_samples()
         other.cancel()
         return took_s
 

@@ -17,7 +17,7 @@ from typing import Final
 
 _FOLDER: Final = Path(__file__).parent
 _STYLE: Final = (_FOLDER / "page.css").read_text("utf-8")
-_SCRIPT: Final = (_FOLDER / "page.js").read_text("utf-8")
+_SCRIPT: Final = "".join((_FOLDER / name).read_text("utf-8") for name in ("charts.js", "page.js"))
 _BODY: Final = (_FOLDER / "page.html").read_text("utf-8")
 
 PAGE: Final = _BODY.replace("/*STYLE*/", _STYLE).replace("/*SCRIPT*/", _SCRIPT)

@@ -1,55 +1,25 @@
 
 'use strict';
 const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000, CHANGE_MS = 30000, KEPT_MS = 15000;
-const CURVES_MAX = 60, SPARK_POINTS = 60;
+const CURVES_MAX = 60, PODS_LISTED = 50, OLD_S = 10;
+const RANGES = {'5m': [300, 'hour', 'last 5 min'], '1h': [3600, 'hour', 'last hour'], '24h': [86400, 'day', 'last 24 h']};
 const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, REQUESTS_SHOWN = 20, UNLIMITED = 2 ** 30;
+const POD_COLUMNS = ['pod', 'address', 'state', 'in flight', 'responses', 'errors', 'first byte', 'reason', ''];
+const REQUEST_COLUMNS = ['time', 'request', 'status', 'took', 'where its time went', 'first token', 'tokens', 'user', 'pod', ''];
+// On a narrow screen, these are told with their names.
+const NAMED = new Set(['in flight', 'responses', 'errors', 'first byte', 'took', 'first token', 'tokens', 'user']);
+const SET_ASIDE = 'taken out of service by `drain-pod`';  // the reason of a drained pod
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
 const COLUMNS = [
   ['revision', row => row.key, 1], ['state', row => STATES.indexOf(row.state), 1], ['rate', row => row.rate, -1],
   ['requests', row => row.requests, -1], ['failed', row => row.failed, -1], ['in flight', row => row.in_flight, -1],
-  ['queued', row => row.queued, -1], ['pods', row => row.ready, -1], ['last hour', null, 0],
+  ['queued', row => row.queued, -1], ['pods', row => row.ready, -1], ['', null, 0],
 ];
 const find = name => document.querySelector(name);
-const told = find('#told'), table = find('table'), search = find('#search'), filter = find('#state'), sure = find('#sure');
+const told = find('#told'), table = find('table'), search = find('#search'), filter = find('#state'), range = find('#range'), sure = find('#sure');
 const rows = new Map();  // by key: what is shown of a revision
-let sorted = {column: 1, way: 1}, open = '', last = null, asked_ms = -Infinity, kept_until_ms = 0, confirmed = null;
+let sorted = {column: 1, way: 1}, open = '', wanted = '', past_groups = {}, last = null, asked_ms = -Infinity, kept_until_ms = 0, confirmed = null;
 
-// --- elements: what has not changed is not written -----------------------------------------------------------------
-
-function element(name, words, text) {
-  const made = document.createElement(name);
-  if (words) made.className = words;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-function write(node, text) { text = String(text); if (node.textContent !== text) node.textContent = text; }
-function mark(node, words) { if (node.className !== words) node.className = words; }
-function drawing(words, wide, high) {
-  const made = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
-  made.setAttribute('class', words);
-  made.setAttribute('viewBox', '0 0 ' + wide + ' ' + high);
-  made.setAttribute('preserveAspectRatio', 'none');
-  made.setAttribute('role', 'img');
-  return made;
-}
-function line(points, words, most, wide, high) {
-  const made = document.createElementNS('http://www.w3.org/2000/svg', 'polyline'), last = Math.max(points.length - 1, 1);
-  const at = (value, place) => (place * wide / last).toFixed(1) + ',' + (high - 1 - (high - 2) * value / most).toFixed(1);
-  made.setAttribute('points', points.map((value, place) => value === null ? '' : at(value, place)).join(' '));
-  made.setAttribute('class', words);
-  return made;
-}
-function greatest(...lists) { return Math.max(1e-9, ...lists.map(list => Math.max(0, ...list.map(value => value || 0)))); }
-function amount(value) {
-  for (const [unit, size] of [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]])
-    if (value >= size) return Number((value / size).toPrecision(3)) + ' ' + unit;
-  return String(value);
-}
-function seconds(value) {
-  if (value === null || value === undefined) return '–';
-  return value < 1 ? Number((value * 1000).toPrecision(3)) + ' ms' : Number(value.toPrecision(3)) + ' s';
-}
-function rate(value) { return value === undefined ? '' : value < 10 ? value.toFixed(1) : value.toFixed(0); }
 function ask(path) { return fetch(path, {cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS)}); }
 // Kept by the event: the browser lays out the whole table before it says what is selected, 3 s in all for 500 new rows.
 let selected = null;
@@ -69,6 +39,7 @@ COLUMNS.forEach(([name, value], number) => {
     button.addEventListener('click', () => {
       sorted = {column: number, way: sorted.column === number ? -sorted.way : COLUMNS[number][2]};
       order();
+      keep_address();
     });
     head.append(button);
   } else head.textContent = name;
@@ -85,12 +56,14 @@ function made(key) {
   const head = element('td');
   head.append(row.name, row.why);
   row.state = element('span', 'mark');
+  row.age = element('span', 'age soft');
   row.spark = element('td');
   row.line.append(head);
   for (let number = 1; number < COLUMNS.length - 1; number++) {
     const cell = element('td');
     row.cells[number] = number === 1 ? row.state : cell;
-    if (number === 1) cell.append(row.state);
+    if (number === 1) cell.append(row.state, ' ', row.age);
+    else cell.dataset.name = COLUMNS[number][0];
     row.line.append(cell);
   }
   row.line.append(row.spark);
@@ -103,6 +76,7 @@ function update(row, now, since_s) {
   row.data = now;
   write(row.state, now.state);
   mark(row.state, 'mark ' + now.state);
+  write(row.age, now.state_age_s < 60 ? '' : whole_minutes(now.state_age_s));  // a change each second would cost the browser
   if (!selects(row.why)) write(row.why, now.attention.join('; '));  // a start that is tried again has no cause for a moment
   mark(row.why, 'why ' + (now.state === 'failed' ? 'bad' : 'busy'));
   const texts = [, , rate(now.rate), now.requests, now.failed, now.in_flight, now.queued, now.ready + ' / ' + now.pods];
@@ -111,13 +85,13 @@ function update(row, now, since_s) {
   mark(row.cells[6], now.queued ? 'busy' : '');
 }
 function order() {
-  const value = COLUMNS[sorted.column][1], wanted = search.value.trim().toLowerCase();
+  const value = COLUMNS[sorted.column][1], text = search.value.trim().toLowerCase();
   document.querySelectorAll('thead th').forEach((head, number) => {
     if (number === sorted.column) head.setAttribute('aria-sort', sorted.way > 0 ? 'ascending' : 'descending');
     else head.removeAttribute('aria-sort');
   });
   const shown = [...rows.values()].filter(row => (!filter.value || row.data.state === filter.value) &&
-    (!wanted || [row.key, ...row.data.hosts].some(name => name.toLowerCase().includes(wanted))));
+    (!text || [row.key, ...row.data.hosts].some(name => name.toLowerCase().includes(text))));
   shown.sort((one, other) => {
     const left = value(one.data), right = value(other.data);
     const by = left < right ? -1 : left > right ? 1 : 0;
@@ -150,6 +124,7 @@ function toggle(key) {
     else if (row.details) { row.details.remove(); row.details = null; }
   }
   if (open) { details(); asked_ms = -Infinity; }
+  keep_address();
 }
 
 // --- the details of one revision -----------------------------------------------------------------------------------
@@ -169,7 +144,9 @@ function opened(row) {
     for (const [word, path] of [['Load', '/load/'], ['Unload', '/unload/'], ['Restart', '/restart/']]) {
       const button = element('button', '', word);
       button.type = 'button';
-      button.addEventListener('click', () => change(path + row.key, button, word + ' ' + row.key));
+      const act = () => change(path + row.key, button, word + ' ' + row.key);
+      button.addEventListener('click', () => word === 'Unload' && row.data.queued ? confirm_first(
+        row.data.queued + ' requests wait for ' + row.key + '. Unload it all the same?', act) : act());
       parts.buttons.append(button, ' ');
     }
     row.log = element('pre', 'output');
@@ -196,10 +173,12 @@ async function details() {
   reasons.push(...(revision.problems || []));
   const failed = Object.entries(revision.failed).filter(([, count]) => count);
   if (failed.length) reasons.push('refused: ' + failed.map(([name, count]) => count + ' ' + name).join(', '));
-  for (const one of [...revision.slots, ...revision.without_slot].filter(one => one.reason).slice(0, REASONS_SHOWN))
-    reasons.push(one.pod + ' ' + one.state + ': ' + one.reason);
+  const unwell = [...revision.slots, ...revision.without_slot].filter(one => one.reason && one.reason !== SET_ASIDE);
+  for (const one of unwell.slice(0, REASONS_SHOWN)) reasons.push(one.pod + ' ' + one.state + ': ' + one.reason);
   lines(problems, reasons, 'busy');
-  draw_slots(slots, revision.slots);
+  const all = [...revision.slots, ...revision.without_slot];
+  if (all.length > PODS_LISTED) draw_slots(slots, revision.slots);
+  else draw_pods(row, slots, all);
   const why = revision.scaling;
   lines(scaling, why ? ['wanted ' + why.wanted + ' (' + why.reason + '): ' + why.explanation].concat(why.changed ?
     ['last change ' + why.changed.age_s.toFixed(0) + ' s ago: ' + why.changed.from + ' to ' + why.changed.to + ': ' +
@@ -212,8 +191,46 @@ function lines(box, texts, words) {
   while (box.childElementCount > texts.length) box.lastElementChild.remove();
   texts.forEach((text, number) => write(box.children[number] || box.appendChild(element('div', words)), text));
 }
+function draw_pods(row, box, pods) {
+  if (!row.pods) {
+    row.pods = new Map();
+    const shown = element('table', 'small wraps pods'), head = shown.createTHead().insertRow();
+    for (const name of POD_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
+    shown.append(element('tbody'));
+    box.replaceChildren(element('h2', '', 'Pods'), shown);
+  }
+  const body = box.querySelector('tbody'), seen = new Set(pods.map(one => one.pod));
+  for (const [name, one] of row.pods) if (!seen.has(name)) { one.line.remove(); row.pods.delete(name); }
+  for (const one of pods) {
+    let shown = row.pods.get(one.pod);
+    if (!shown) {
+      shown = {line: body.insertRow(), cells: [], mark: element('span'), button: element('button')};
+      for (const name of POD_COLUMNS) {
+        const cell = shown.line.insertCell();
+        if (NAMED.has(name)) cell.dataset.name = name;
+        shown.cells.push(cell);
+      }
+      shown.cells[2].append(shown.mark);
+      shown.cells[8].append(shown.button);
+      shown.button.type = 'button';
+      row.pods.set(one.pod, shown);
+    }
+    const aside = one.reason === SET_ASIDE, path = aside ? '/enable-pod/' : '/drain-pod/', word = aside ? 'Enable' : 'Drain';
+    const limit = one.limit === undefined || one.limit >= UNLIMITED ? '' : ' / ' + one.limit;
+    const texts = [one.pod, one.address, , one.in_flight === undefined ? '' : one.in_flight + limit, one.responses || '', one.errors || '',
+      one.responses ? seconds(one.first_byte_total_s / one.responses) : '', one.reason || ''];
+    for (const number in texts) if (!selects(shown.cells[number])) write(shown.cells[number], texts[number]);
+    write(shown.mark, (aside ? 'drained' : one.state) + (one.state_age_s >= OLD_S ? ' for ' + lasting(one.state_age_s) : ''));
+    mark(shown.mark, 'pod ' + (aside ? 'draining' : one.state));
+    mark(shown.cells[5], one.errors ? 'bad' : '');
+    shown.button.hidden = row.data.program;  // `restart` and `unload` are for programs
+    write(shown.button, word);
+    shown.button.setAttribute('aria-label', word + ' ' + one.pod);
+    shown.button.onclick = () => change(path + row.key + '?pod=' + encodeURIComponent(one.address), shown.button, word + ' ' + one.pod);
+  }
+}
 function draw_slots(box, slots) {
-  if (!box.firstElementChild) box.append(element('h2', '', 'Pods'), element('ul', 'slots'), element('div', 'soft'));
+  if (!box.querySelector('ul')) box.replaceChildren(element('h2', '', 'Pods'), element('ul', 'slots'), element('div', 'soft'));
   const [, list, more] = box.children;
   while (list.childElementCount > Math.min(slots.length, SLOTS_SHOWN)) list.lastElementChild.remove();
   slots.slice(0, SLOTS_SHOWN).forEach((one, number) => {
@@ -252,19 +269,25 @@ async function draw_requests(row) {
   box.dataset.shown = text;
   box.replaceChildren();
   if (!found.length) return;
-  const shown = element('table', 'small'), head = shown.appendChild(element('tr'));
-  for (const name of ['time', 'request', 'status', 'took', 'waited', 'first token', 'tokens', 'user', 'pod', ''])
-    head.append(element('th', '', name));
+  const shown = element('table', 'small wraps'), head = shown.createTHead().insertRow(), body = shown.createTBody();
+  for (const name of REQUEST_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
+  const longest_s = greatest(found.map(one => one.duration_s));
   for (const one of found) {
-    const made = shown.appendChild(element('tr')), tokens = one.tokens;
+    const made = body.insertRow(), tokens = one.tokens;
     const parts = [one.time.slice(11, 19), one.method + ' ' + one.target, (one.status || '–') + ' ' + (one.reason || ''),
-      seconds(one.duration_s), seconds(one.wait_s), seconds(one.first_token_s),
-      tokens ? tokens.prompt + ' + ' + tokens.completion : '–', one.user || '', one.pod || ''];
-    for (const part of parts) made.append(element('td', '', part));
-    const last = made.appendChild(element('td'));
+      seconds(one.duration_s), phases(one, longest_s), one.first_token_s ? seconds(one.first_token_s) : '',
+      tokens ? tokens.prompt + ' + ' + tokens.completion : '', one.user || '', one.pod || ''];
+    parts.forEach((part, number) => {
+      const cell = made.insertCell();
+      cell.append(part);
+      if (NAMED.has(REQUEST_COLUMNS[number])) cell.dataset.name = REQUEST_COLUMNS[number];
+    });
+    const last = made.insertCell();
     if (one.has_capture) { const link = last.appendChild(element('a', '', 'capture')); link.setAttribute('href', '/debug/requests/' + one.id); }
   }
-  box.append(element('h2', '', 'Last requests'), shown);
+  const said = element('p', 'legend');
+  for (const name of PHASES) said.append(element('i', name), name + ' ');
+  box.append(element('h2', '', 'Last requests'), shown, said);
 }
 async function output(row) {
   const answer = await ask('/logs/' + row.key + '?after=' + row.after);
@@ -276,7 +299,7 @@ async function output(row) {
   if (follows) box.scrollTop = box.scrollHeight;
 }
 
-// --- the curves of the last hour -----------------------------------------------------------------------------------
+// --- the curves of the chosen range -----------------------------------------------------------------------------------
 
 function in_view() {
   const found = [];
@@ -291,38 +314,30 @@ async function load_curves() {
   const seen = in_view();
   if (open && rows.get(open) && !seen.includes(rows.get(open))) seen.push(rows.get(open));
   if (!seen.length) return;
+  const [span_s, kept] = RANGES[range.value];
   const query = seen.map(row => 'revision=' + encodeURIComponent(row.key)).join('&');
-  const answer = await ask('/debug/history?' + query);
+  const answer = await ask('/debug/history?range=' + kept + '&' + query);
   if (!answer.ok) return;
-  const curves = (await answer.json()).revisions;
-  for (const row of seen) draw_curves(row, curves[row.key]);
+  const got = await answer.json();
+  for (const row of seen) draw_curves(row, got.revisions[row.key], span_s);
+  past_groups = got.groups || {};
+  draw_lanes();
 }
-function draw_curves(row, past) {
-  if (!past || !past.age_s) return;
-  const spark = drawing('spark', 90, 20), few = past.rate.slice(-SPARK_POINTS), bad = past.failures.slice(-SPARK_POINTS);
-  const most = greatest(few, bad);
-  spark.setAttribute('aria-label', 'requests per second, at most ' + rate(most));
-  spark.append(line(few, 'line1', most, 90, 20), line(bad, 'line2', most, 90, 20));
-  row.spark.replaceChildren(spark);
-  if (!row.details || selects(row.parts.curves)) return;
-  const minutes = Math.max(1, Math.round(past.age_s[0] / 60));
+function within(past, span_s) {
+  const first = past.age_s.findIndex(age_s => age_s <= span_s), from = first < 0 ? past.age_s.length : first;
+  return Object.fromEntries(Object.entries(past).map(([name, values]) => [name, values.slice(from)]));
+}
+function draw_curves(row, all, span_s) {
+  const past = all && all.age_s ? within(all, span_s) : {age_s: []};
+  if (!past.age_s.length) { row.spark.replaceChildren(); if (row.details) row.parts.curves.replaceChildren(); return; }
+  row.spark.replaceChildren(spark(past, span_s));
+  if (!row.details || selects(row.parts.curves) || row.parts.curves.matches(':hover')) return;
+  const few = ['line1', 'line2'];
   row.parts.curves.replaceChildren(
-    graph([['requests per second', past.rate], ['failures', past.failures]], rate, minutes),
-    graph([['p50', past.p50_s], ['p99', past.p99_s]], seconds, minutes),
-    graph([['in flight', past.in_flight], ['queued', past.queued], ['ready pods', past.ready]], String, minutes));
-}
-function graph(series, shown, minutes) {
-  const made = element('figure'), words = element('figcaption'), most = greatest(...series.map(([, points]) => points));
-  const picture = drawing('curve', 300, 70), now = points => [...points].reverse().find(value => value !== null);
-  series.forEach(([name, points], number) => {
-    const value = now(points);
-    picture.append(line(points, 'line' + (number + 1), most, 300, 70));
-    words.append(element('span', 'key' + (number + 1), name + ' ' + (value === undefined ? '–' : shown(value))), ' · ');
-  });
-  words.append('most ' + shown(most > 1e-9 ? most : 0) + ', last ' + minutes + ' min');
-  picture.setAttribute('aria-label', words.textContent);
-  made.append(words, picture);
-  return made;
+    graph('Requests per second', [['all', past.rate], ['failed', past.failures]], few, rate, past.age_s, span_s),
+    graph('Time', [['p50', past.p50_s], ['p99', past.p99_s]], ['line1', 'line3'], seconds, past.age_s, span_s),
+    graph('Requests and pods', [['in flight', past.in_flight], ['queued', past.queued], ['ready pods', past.ready]],
+      ['line1', 'line4', 'line3'], count, past.age_s, span_s));
 }
 
 // --- groups --------------------------------------------------------------------------------------------------------
@@ -351,8 +366,15 @@ function draw_groups(groups) {
     bar.append(rest);
     made.append(bar);
     for (const one of group.waiting) made.append(element('div', 'busy', one.revision + ' ' + one.explanation));
+    made.append(element('div', 'past'));
+    made.lastElementChild.dataset.group = group.name;
     return made;
   }));
+  draw_lanes();
+}
+function draw_lanes() {
+  for (const box of document.querySelectorAll('.past'))
+    box.replaceChildren(timeline(past_groups[box.dataset.group] || [], Math.min(RANGES[range.value][0], 3600)));
 }
 
 // --- what changes something ----------------------------------------------------------------------------------------
@@ -384,10 +406,48 @@ find('#reload').addEventListener('click', event => change('/reload', event.targe
 find('#drain').addEventListener('click', event => confirm_first(
   'Finish what is in flight, take nothing new, and exit?', () => change('/drain', event.target, 'Drain')));
 
+// --- the address of this view ---------------------------------------------------------------------------------------
+
+function keep_address() {
+  const shown = new URLSearchParams();
+  for (const [name, value] of [['revision', open || wanted], ['search', search.value], ['state', filter.value]]) if (value) shown.set(name, value);
+  if (range.value !== '1h') shown.set('range', range.value);
+  if (sorted.column !== 1 || sorted.way !== 1) shown.set('sort', (sorted.way < 0 ? '-' : '') + COLUMNS[sorted.column][0]);
+  const text = String(shown);
+  if (location.hash.slice(1) !== text) history.replaceState(null, '', text ? '#' + text : location.pathname);
+}
+function go_to_address() {
+  const shown = new URLSearchParams(location.hash.slice(1)), sort = shown.get('sort') || 'state';
+  search.value = shown.get('search') || '';
+  filter.value = STATES.includes(shown.get('state')) ? shown.get('state') : '';
+  range.value = Object.hasOwn(RANGES, shown.get('range')) ? shown.get('range') : '1h';
+  const column = COLUMNS.findIndex(([name, value]) => value && name === sort.replace(/^-/, ''));
+  sorted = {column: Math.max(column, 0), way: sort.startsWith('-') ? -1 : 1};
+  wanted = shown.get('revision') || '';
+  write(table.tHead.rows[0].lastElementChild, RANGES[range.value][2]);
+  order();
+  open_wanted();
+}
+function open_wanted() {
+  if (wanted === open) { wanted = ''; return; }
+  if (wanted && !rows.has(wanted)) return;  // it may come
+  const key = wanted || open;
+  wanted = '';
+  toggle(key);
+}
+function choose_range() {
+  write(table.tHead.rows[0].lastElementChild, RANGES[range.value][2]);
+  asked_ms = -Infinity;
+  keep_address();
+  load_curves().catch(() => { asked_ms = -Infinity; });
+}
+addEventListener('hashchange', go_to_address);
+range.addEventListener('change', choose_range);
+
 // --- keys ----------------------------------------------------------------------------------------------------------
 
-search.addEventListener('input', order);
-filter.addEventListener('change', order);
+for (const [field, kind] of [[search, 'input'], [filter, 'change']])
+  field.addEventListener(kind, () => { order(); keep_address(); });
 find('#filters').addEventListener('submit', event => event.preventDefault());
 document.addEventListener('keydown', event => {
   if (sure.open || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -415,7 +475,9 @@ async function poll() {
   }
   for (const [key, row] of rows) if (!keys.has(key)) { row.body.remove(); rows.delete(key); if (open === key) open = ''; }
   order();
+  if (wanted) open_wanted();
   draw_groups(all.groups || []);
+  tell_run(all);
   if (performance.now() >= kept_until_ms) {
     write(told, all.revisions.length + ' revisions, ' + all.clients + ' client connections' +
       (all.streams ? ' (' + all.streams + ' HTTP/2 streams)' : '') + (all.workers > 1 ? ', ' + all.workers + ' workers' : '') +
@@ -426,6 +488,12 @@ async function poll() {
   await details();
   if (performance.now() - asked_ms > CURVES_MS) { asked_ms = performance.now(); await load_curves(); }
 }
+function tell_run(all) {
+  const read = all.reload, problems = read ? read.problems : [];
+  write(find('#run'), 'version ' + all.version + ' · up for ' + lasting(all.uptime_s) + (read ? ' · file read again ' + lasting(read.age_s) +
+    ' ago' + (problems.length ? ', and refused: ' + problems.join('; ') : '') : ''));
+  mark(find('#run'), problems.length ? 'bad' : 'soft');
+}
 async function again() {
   if (!document.hidden) {
     try { await poll(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
@@ -434,4 +502,5 @@ async function again() {
 }
 addEventListener('scroll', () => { if (performance.now() - asked_ms > 1000) asked_ms = -Infinity; }, {passive: true});
 document.addEventListener('visibilitychange', () => { if (!document.hidden) asked_ms = -Infinity; });
+go_to_address();
 again();

@@ -9,28 +9,16 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.groups.policy import Eviction, Member, Plan, View, Wait
 from activator.control_plane.groups.rule import GroupRule, MemberRule
+from activator.control_plane.groups.timeline import Timeline
 from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
 PLANS_AT_ONCE_MAX: Final = 32  # in one call, because each plan may change the input of the next
-
-
-class ProgramCounts(NamedTuple):
-    """The programs of one revision in one group."""
-
-    started: int = 0  # wanted programs: they start, run, or are being woken
-    ready: int = 0  # the part of `started` that has been ready
-    leaving: int = 0  # being stopped, or put to sleep
-    falling_asleep: int = 0  # the part of `leaving` that is being put to sleep
-    sleeping: int = 0
-    stopping_asleep: int = 0  # slept, and are being stopped
-    may_start: bool = True  # not in the backoff after a failed start
-    start_s: float = 0.0  # how long the last start took
-    wake_s: float = 0.0  # how long the last wake took
 
 
 class Programs(Protocol):
@@ -83,6 +71,7 @@ class Group:
         self.eviction_totals: dict[Eviction, int] = dict.fromkeys(Eviction, 0)
         self.waited_s_total = 0.0  # time that all members together have waited for their turns
         self.waits_total = 0
+        self.timeline = Timeline()
         self._policy = rule.policy()
         self._programs = programs
         self._now = now
@@ -172,6 +161,10 @@ class Group:
         """Return True if revisions that have left the group still have programs."""
         self._held_by_former()
         return bool(self.former)
+
+    def note(self, key: str) -> None:
+        """Note the present programs of a revision in the timeline."""
+        self.timeline.note(key, self._programs.counts(key, self.rule.name), self._now())
 
     # --- planning ---
 
@@ -279,6 +272,7 @@ class Group:
             for key, count in grants.items():
                 self.members[key].granted = count
                 self._programs.grant(key, count, key not in plan.no_sleep)
+                self.note(key)
 
     def _note_waits(self, plan: Plan, now_s: float) -> None:
         for key, state in self.members.items():

@@ -166,6 +166,7 @@ class Groups:
         """Plan again after a program that counts in this group was started, became ready, fell asleep or ended."""
         group = self.groups.get(home)
         if group is not None:
+            group.note(key)
             group.plan()
 
     def tick(self) -> None:

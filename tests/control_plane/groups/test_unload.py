@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.groups.groups import Groups
 from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.messages import Load

@@ -14,7 +14,7 @@ from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.config.programs import log_file_of
 from activator.config.specs import is_once, resolve_program
-from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.sources.process.handed import HandedFleet, HandedLine, HandedProgram
 from activator.control_plane.sources.process.program_log import FileSettings, HistoryLine, ProgramLog
 from activator.control_plane.sources.process.unit import Unit, UnitState

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.program_log import ProgramLog
 

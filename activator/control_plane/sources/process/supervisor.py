@@ -22,7 +22,7 @@ from typing import Final, Protocol
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.config.specs import DRAIN_TIMEOUT_S
-from activator.control_plane.groups.group import ProgramCounts
+from activator.control_plane.groups.counts import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
 from activator.control_plane.sources.process.fleets import Fleets
 from activator.control_plane.sources.process.giving import GivenPrograms
