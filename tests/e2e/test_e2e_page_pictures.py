@@ -139,7 +139,13 @@ class Answers:
         states = ["ready", "ready", "quarantined"] if name == "degraded" else ["ready"] * COUNTS[name].get("ready", 0)
         slots = [
             replaced(slot, pod=f"{name}#{number}", address=f"127.0.0.1:{4000 + number}", state=state)
-            | {"in_flight": 9 - number, "limit": 10, "responses": 4_000, "errors": 4 * number, "first_byte_total_s": 80.0}
+            | {
+                "in_flight": 9 - number,
+                "limit": 10,
+                "responses": 4_000,
+                "errors": 4 * number,
+                "first_byte_total_s": 80.0,
+            }
             | {"state_age_s": 7_300.0, "reason": "connection refused" if state == "quarantined" else ""}
             for number, state in enumerate(states)
         ]

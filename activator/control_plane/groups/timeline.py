@@ -1,4 +1,4 @@
-"""What the programs of a group did in the last hour, for the live page."""
+"""The timeline of a group: the states of its programs in the last hour, for the live page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Timeline:
         self._changes: deque[tuple[float, str, str]] = deque()  # time, revision and its new state
         self._states: dict[str, str] = {}  # the present ones
         self._before: dict[str, str] = {}  # those before the first change that is kept
-        self._since_s = 0.0  # what was before is forgotten
+        self._since_s = 0.0  # earlier states are forgotten
 
     def note(self, key: str, counts: ProgramCounts, now_s: float) -> None:
         """Note the present programs of a revision."""
