@@ -6,6 +6,7 @@ Programs that are not here (model servers, Jupyter) have a stand-in of the same 
 from __future__ import annotations
 
 import datetime as dt
+import http.server
 import json
 import os
 import re
@@ -13,7 +14,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -267,6 +271,87 @@ def test_a_real_jupyter_calculates(kitchen: Kitchen, need_program: Callable[[str
             assert json.loads(said)["content"]["text"] == "42\n"
             assert activator.revision("jupyter")["in_flight"] == 1
         assert client.delete(f"/api/kernels/{kernel}").status_code == 204
+
+
+class Backend(http.server.BaseHTTPRequestHandler):
+    """One of ten. Each server counts its requests, and how many it had at one time."""
+
+    def do_GET(self) -> None:
+        backend = self.server
+        assert isinstance(backend, Backends.Server)
+        with backend.lock:
+            backend.served += 1
+            backend.now += 1
+            backend.most = max(backend.most, backend.now)
+        time.sleep(0.02)
+        with backend.lock:
+            backend.now -= 1
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+class Backends:
+    """Ten servers on the addresses of the recipe."""
+
+    class Server(http.server.ThreadingHTTPServer):
+        request_queue_size = 100
+
+        def __init__(self, host: str, port: int) -> None:
+            super().__init__((host, port), Backend)
+            self.lock = threading.Lock()
+            self.served = self.now = self.most = 0
+
+    def __init__(self, addresses: list[str]) -> None:
+        places = [(host, int(port)) for host, _, port in (one.partition(":") for one in addresses)]
+        self.all = {address: self.Server(*place) for address, place in zip(addresses, places, strict=True)}
+        for one in self.all.values():
+            threading.Thread(target=one.serve_forever, args=(0.05,), daemon=True).start()
+
+    def close(self) -> None:
+        for one in self.all.values():
+            one.shutdown()
+            one.server_close()
+
+    def served(self) -> dict[str, int]:
+        return {address: one.served for address, one in self.all.items()}
+
+
+def test_ten_backends(kitchen: Kitchen) -> None:
+    addresses = yaml.safe_load(RECIPES["ten backends"])["revisions"][0]["pods"]
+    backends = Backends(addresses)
+    third = addresses[2]
+    try:
+        activator = kitchen.run("ten backends")
+        activator.wait_ready_pods("api", 10)
+
+        def load(count: int) -> None:
+            with ThreadPoolExecutor(100) as clients:
+                answers = list(clients.map(lambda _: ask(activator.address, request()).status, range(count)))
+            assert answers == [200] * count
+
+        load(400)
+        assert all(backends.served().values())
+        with ThreadPoolExecutor(1) as beside:
+            loading = beside.submit(load, 400)
+            assert cli("drain-pod", "api", third, "--admin", f"http://{activator.admin}").returncode == 0
+            loading.result()
+        before = backends.served()
+        load(200)
+        after = backends.served()
+        assert [address for address in addresses if after[address] == before[address]] == [third]
+        assert cli("enable-pod", "api", third, "--admin", f"http://{activator.admin}").returncode == 0
+        load(400)
+        assert backends.served()[third] > after[third]
+        assert max(one.most for one in backends.all.values()) <= 8
+        shown = {slot["address"]: slot["responses"] for slot in activator.slots("api")}
+        shown.pop(third)  # counts anew since it was put back
+        assert shown == {address: count for address, count in backends.served().items() if address != third}
+    finally:
+        backends.close()
 
 
 def test_tools_by_path(kitchen: Kitchen, need_program: Callable[[str], str]) -> None:
