@@ -76,4 +76,4 @@ def test_it_drains_and_exits_with_a_code_of_its_own(caplog: pytest.LogCaptureFix
 
 def panics(app: Any, count: int) -> None:
     for _ in range(count):
-        app.control.worker.supervision.panicked(WORKER, "as if", RuntimeError("injected"), app._now())
+        app.control.worker.supervision.panicked(WORKER, "as if", RuntimeError("injected"), app.now())
