@@ -43,7 +43,7 @@ PROFILE_SECONDS_MAX: Final = 60.0
 REQUESTS_SHOWN: Final = 100  # the default number of last requests
 REQUESTS_SHOWN_MAX: Final = 1_000
 LINE_NUMBER_DIGITS_MAX: Final = 15
-RANGES: Final = ("hour", "day")  # of the history
+HISTORY_RANGES: Final = ("hour", "day")
 HISTORY_KEYS_MAX: Final = 100  # revisions that one request may name
 WAKE_S: Final = 600.0  # the default duration of a wake
 HOLD_S_MAX: Final = 7 * 86_400.0
@@ -315,9 +315,9 @@ class AdminServer:
         keys = request.query.getall("revision", [])
         if len(keys) > HISTORY_KEYS_MAX:
             return _json({"problems": [f"revision: at most {HISTORY_KEYS_MAX} of them"]}, status=400)
-        span = request.query.get("range", RANGES[0])
-        if span not in RANGES:
-            return _json({"problems": [f"range: one of {', '.join(RANGES)}"]}, status=400)
+        span = request.query.get("range", HISTORY_RANGES[0])
+        if span not in HISTORY_RANGES:
+            return _json({"problems": [f"range: one of {', '.join(HISTORY_RANGES)}"]}, status=400)
         is_day = span == "day"
         interval_s = HISTORY_DAY_INTERVAL_S if is_day else HISTORY_INTERVAL_S
         shown = {"interval_s": interval_s, "revisions": self._inside.history(keys, is_day)}

@@ -12,6 +12,7 @@ import pytest
 
 from activator.admin.last_requests import FOLLOW_COUNT, follow, json_lines, listed, place_of, report, table
 from activator.admin.server import AdminServer
+from activator.telemetry.history import HISTORY_DAY_INTERVAL_S
 from tests.admin.test_admin_health import Inside
 
 
@@ -56,6 +57,8 @@ def test_what_is_no_id(text: str) -> None:
         *((f"/debug/requests?n={bad}", 400) for bad in ("0", "1001", "x", "-1", "1.5", "99999999999999999999", "")),
         ("/debug/requests/0-7", 200),
         *((f"/debug/requests/{bad}", 404) for bad in ("0-8", "x", "0-0")),
+        *((f"/debug/history?range={good}", 200) for good in ("hour", "day")),
+        *((f"/debug/history?range={bad}", 400) for bad in ("week", "")),
     ],
 )
 def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
@@ -72,6 +75,8 @@ def test_the_parameters_of_the_admin_port(path: str, status: int) -> None:
     assert found == status
     if "n=1000" in path:
         assert body == {"requests": [{"of": "default/llama", "count": 1000}]}
+    if path.endswith("range=day"):
+        assert body == {"interval_s": HISTORY_DAY_INTERVAL_S, "revisions": {"is_day": True}, "groups": {"gpu0": []}}
     if status >= 400:
         assert len(body["problems"]) == 1
 

@@ -127,6 +127,8 @@ def test_details_by_keyboard_with_the_output_as_it_comes(serving: Activator, pag
     page.keyboard.press("Escape")
     expect(output).to_have_count(0)
     assert page.evaluate("document.activeElement.textContent") == "default/talker"
+    page.keyboard.press("Enter")
+    expect(row_of(page, "talker").locator(".pods tbody tr")).to_have_count(1)
 
 
 def test_selected_text_survives_refreshes(serving: Activator, page: Page) -> None:

@@ -252,15 +252,21 @@ def requests_keep_their_order_at_a_pod_that_the_owner_knows_first(seed: int) -> 
     expect((first.pod, second.pod) == (pod, None), "the later request was first")
 
 
+def with_early_slot(seed: int) -> tuple[Hand, Request]:
+    """A request that was granted slot 71 of a pod that is not ready at its member."""
+    hand = borrowing(seed)
+    asked = hand.world.ask(hand.node, KEY)
+    (want,) = hand.taken()
+    assert isinstance(want, Want)
+    hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), NOT_READY)
+    hand.granted(want.waiting.request, 71)
+    return hand, asked
+
+
 def an_early_slot_is_given_back(seed: int) -> None:
     """As soon as its request has left, the owner takes it back, or the limit goes; nothing comes afterwards."""
     for way in ("left", "revoked", "unlimited"):
-        hand = borrowing(seed)
-        asked = hand.world.ask(hand.node, KEY)
-        (want,) = hand.taken()
-        assert isinstance(want, Want)
-        hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), NOT_READY)
-        hand.granted(want.waiting.request, 71)
+        hand, asked = with_early_slot(seed)
         if way == "left":
             asked.leave()
         elif way == "revoked":
@@ -555,12 +561,7 @@ def an_idle_slot_that_cannot_be_used_goes_back_soon(seed: int) -> None:
 
 def a_pod_is_not_asked_for_again_where_nobody_wants_it_or_hears_it(seed: int) -> None:
     for way in ("left", "unlinked"):
-        hand = borrowing(seed)
-        asked = hand.world.ask(hand.node, KEY)
-        (want,) = hand.taken()
-        assert isinstance(want, Want)
-        hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), NOT_READY)
-        hand.granted(want.waiting.request, 71)
+        hand, asked = with_early_slot(seed)
         if way == "left":
             asked.leave()
         else:

@@ -115,6 +115,7 @@ function order() {
 }
 function toggle(key) {
   const before = open;
+  wanted = '';
   open = open === key ? '' : key;
   for (const one of [before, open]) {
     const row = rows.get(one);
@@ -192,7 +193,7 @@ function lines(box, texts, words) {
   texts.forEach((text, number) => write(box.children[number] || box.appendChild(element('div', words)), text));
 }
 function draw_pods(row, box, pods) {
-  if (!row.pods) {
+  if (!box.querySelector('table')) {
     row.pods = new Map();
     const shown = element('table', 'small wraps pods'), head = shown.createTHead().insertRow();
     for (const name of POD_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';

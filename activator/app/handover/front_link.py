@@ -35,6 +35,7 @@ class FrontLink:
         self._own: socket.socket | None = None
         if sock is None:
             self._own, sock = socket.socketpair()
+            self._signals, self._wakeup = os.pipe()  # now: later there may be no free descriptor
         self._socket = sock
         self._rest = b""
 
@@ -84,16 +85,16 @@ class FrontLink:
         loop.remove_reader(self._own.fileno())
         self._own.setblocking(True)
         self._own.set_inheritable(True)
-        signals, wakeup = os.pipe()
-        os.set_inheritable(signals, True)
-        os.set_blocking(wakeup, False)
-        # Not blocking them alone: any thread may receive a signal, those of libuv included. It goes into the pipe.
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        os.set_inheritable(self._signals, True)
+        os.set_blocking(self._wakeup, False)
+        # Whichever thread receives a signal writes it into the pipe. A mask alone would not do: libuv's threads, and
+        # those that write the output of programs, do not have it.
+        signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         for _ in range(HANDLED_TURNS):
             await pause(0.0)  # the loop calls the handlers of those that came before
         sys.stdout.flush()
         sys.stderr.flush()
-        arguments = (self._own.fileno(), self.process, signals)
+        arguments = (self._own.fileno(), self.process, self._signals)
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
         try:
             os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _PROGRAM, *map(str, arguments)])

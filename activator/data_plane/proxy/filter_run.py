@@ -62,7 +62,7 @@ class FilterRun:
         self._at = 0
         exchange = self._exchange
         capture, exchange.capture = exchange.capture, None
-        if capture is not None:  # of the revision that the request has left
+        if capture is not None:  # the capture belongs to the revision that the request has left
             capture.release()
         if chain is None:
             return
