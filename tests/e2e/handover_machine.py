@@ -25,6 +25,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from activator.runtime.process_stat import stat_fields
 from tests.e2e.conftest import RunActivator
 from tests.e2e.handover_clients import Background, Exchanges, head, next_id
 from tests.e2e.http_client import Answer, ask
@@ -164,7 +165,7 @@ class Machine:
         for pid in self.activator.processes():
             try:
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-                stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                stat = stat_fields(pid)
             except OSError:
                 continue
             if b"activator.cli" in words and b"run" in words:

@@ -25,6 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from activator.runtime.process_stat import stat_fields
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 20.0  # for what should take a moment, on a slow and busy machine
 CLI = [sys.executable, "-m", "activator.cli"]
@@ -112,7 +114,7 @@ def processes(mark: str) -> list[int]:
 def state_of(pid: int) -> str:
     """The kernel's letter for the state of a process; "Z" as well when there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return stat_fields(pid)[0].decode()
     except OSError:
         return "Z"
 

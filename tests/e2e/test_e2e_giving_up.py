@@ -25,13 +25,12 @@ async def pod(answer_now: asyncio.Event, asked: asyncio.Event) -> asyncio.Server
     """Answers when it is told to."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             asked.set()
             await answer_now.wait()
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             await writer.drain()
-        writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
@@ -45,23 +44,28 @@ def test_it_drains_and_exits_with_a_code_of_its_own(caplog: pytest.LogCaptureFix
         config = Config(listen="127.0.0.1:0", admin="", shutdown=shutdown, revisions=[revision])
         app = App(Settings(config, resolve(config, lambda _: "random")), Reaping(None, ""))
         running = asyncio.ensure_future(app.run())
-        while not app.addresses or app.waiting_for():
-            await pause(0.001)
-        host, _, port = app.addresses[0].rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        await asked.wait()
-        panics(app, PANIC_BUDGET + 1)
-        reasons = app.waiting_for()
-        assert not running.done()
-        await asyncio.sleep(0.06)
-        panics(app, 1)
-        await asyncio.wait_for(app._stop.wait(), 20.0)
-        answer_now.set()  # what was in flight is let finish
-        answer = await reader.read()
-        writer.close()
-        code = await running
-        server.close()
+        try:
+            async with asyncio.timeout(20.0):
+                while not app.addresses or app.waiting_for():
+                    await pause(0.001)
+                host, _, port = app.addresses[0].rpartition(":")
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                await asked.wait()
+                panics(app, PANIC_BUDGET + 1)
+                reasons = app.waiting_for()
+                assert not running.done()
+                await asyncio.sleep(0.06)
+                panics(app, 1)
+                await app._stop.wait()
+                answer_now.set()  # what was in flight is let finish
+                answer = await reader.read()
+                writer.close()
+        finally:  # a loop with open sockets would never close, and the test would hang instead of failing
+            answer_now.set()
+            app.stop()
+            code = await running
+            server.close()
         return code, reasons, answer
 
     with caplog.at_level(logging.CRITICAL, "activator"):

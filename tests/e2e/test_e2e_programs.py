@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from activator.runtime.process_stat import stat_fields
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
 from tests.e2e.running import CLI, SERVING, Activator, cli, configured, eventually, figures, process_revision
@@ -669,9 +670,8 @@ def zombies_of(parent: int) -> int:
     """How many children of a process have ended, and it has not waited for."""
     count = 0
     for name in os.listdir("/proc"):
-        with suppress(OSError, ValueError):
-            state, found = Path(f"/proc/{int(name)}/stat").read_text().rpartition(")")[2].split()[:2]
-            count += (state, found) == ("Z", str(parent))
+        with suppress(OSError):
+            count += name.isdigit() and stat_fields(name)[:2] == [b"Z", b"%d" % parent]
     return count
 
 

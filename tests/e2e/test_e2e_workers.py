@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from activator.runtime.process_stat import stat_fields
 from tests.e2e.conftest import RunActivator
 from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Client, CutShortError, ask, request
@@ -239,8 +240,7 @@ def zygote_of(activator: Activator) -> int:
 
 def parent_of(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
+        return int(stat_fields(pid)[1])
     except OSError:
         return 0
 
