@@ -127,6 +127,10 @@ def test_what_the_pod_gets(run_activator: RunActivator, authoriser: Authoriser, 
         client.send(b"hello")
         answer = client.answer()
         assert answer.status == 200
+        client.send(request("/x", "POST", headers=f"{ALICE}{forged}Transfer-Encoding: chunked\r\n"))
+        client.send(f"1\r\nx\r\n0\r\n{forged}X-Sum: 1\r\n\r\n".encode())
+        assert client.answer().status == 200
+        assert pod.requests[-1].trailers == [("X-Sum", "1")]
     with Http2Client(activator.address) as http2:
         headers = [("authorization", "Basic alice"), ("remote-user", "root"), ("remote_user", "root")]
         assert http2.ask(headers=headers).status == 200

@@ -6,7 +6,8 @@ Rules
      removed, such as the key of a user, are not sent.
   2. A response with 2xx lets the request through. Any other response is sent to the client.
   3. Without a complete, valid response the request is refused (`auth_unavailable`), never let through.
-  4. The listed fields of a client are removed from each request, with all names that a server could take for them.
+  4. The listed fields of a client are removed from each request and its trailers, with all names that a server could
+     take for them.
   5. Until the decision a request is `is_unverified`: it starts no pod and is no load.
   6. A revision has at most QUESTIONS_MAX questions under way in each worker, with connections of its own. The next
      WAITING_MAX wait for their turn, within the same timeout. A client that leaves ends its question.
@@ -27,7 +28,7 @@ from activator.config.specs import ForwardAuthSpec
 from activator.data_plane.body_watcher import BodyWatcher
 from activator.data_plane.exchange import WITHOUT_BODY, Exchange
 from activator.data_plane.filters.filter import Failure, Filter
-from activator.data_plane.headers.edits import FieldEdit, addition, edited_fields, removal, replacement
+from activator.data_plane.headers.edits import FieldEdit, addition, edited_fields, removal, replacement, shape_of
 from activator.data_plane.streams import PodStream, PodUser
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import NEVER, Deadline, Now, TimingWheel
@@ -216,7 +217,7 @@ class ForwardAuth(Filter):
         self._authority: bytes = spec.authority.encode()
         self._target: bytes = spec.target.encode()
         self._names: frozenset[bytes] = frozenset([name.lower().encode() for name in spec.headers])
-        self._shapes: frozenset[bytes] = frozenset([_shape_of(name) for name in self._names])
+        self._shapes: frozenset[bytes] = frozenset([shape_of(name) for name in self._names])
         self._pool: PodPool | None = None  # opened by a question
         self._pool_end = _PoolEnd(self)
         self._asking: int = 0
@@ -407,12 +408,7 @@ def _size_of(fields: Headers) -> int:
     return size
 
 
-def _shape_of(lowered_name: bytes) -> bytes:
-    """Return what servers that pass fields as environment variables (CGI, WSGI) make of a name."""
-    return lowered_name.replace(b"-", b"_")
-
-
 def _names_like(shapes: frozenset[bytes], fields: Fields) -> frozenset[bytes]:
     """Return the names of fields, in lower case, that a server could take for one of `shapes`."""
     found = [line.partition(b":")[0].lower() for line in fields.block.split(b"\r\n")]
-    return frozenset([name for name in found if b"_" in name and _shape_of(name) in shapes])
+    return frozenset([name for name in found if b"_" in name and shape_of(name) in shapes])

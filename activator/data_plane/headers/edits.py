@@ -4,6 +4,7 @@ Rules
   1. The client's head is never modified, so a retry or a fallback can neither lose nor repeat an edit.
   2. Edits are applied in order. Names are compared case-insensitively. Lines that no edit names keep their positions.
   3. A malicious head may contain thousands of fields; an edit costs one pass over the lines, however many names it has.
+  4. A field that an edit removes or sets cannot return as a trailer, because some servers merge trailers into the head.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.message import Fields, RequestHead
+from activator.codec.message import Fields, Headers, RequestHead
 
 _TARGET: Final = re.compile(rb"[\x21-\x7e\x80-\xff]+")
 _COLON: Final = ord(":")
@@ -126,6 +127,16 @@ class HeadEdits:
         if self._edits:
             made.headers = edited_fields(head.headers, self._edits)
         return made
+
+    def trailers(self, trailers: Headers) -> Headers:
+        """Return the client's trailers without those that a server could take for a field that is removed or set."""
+        shapes = {shape_of(name) for edit in self._edits for name in edit.names}
+        return [pair for pair in trailers if shape_of(pair[0].lower()) not in shapes]
+
+
+def shape_of(lowered_name: bytes) -> bytes:
+    """Return what servers that pass fields as environment variables (CGI, WSGI) make of a name."""
+    return lowered_name.replace(b"-", b"_")
 
 
 def removal(lowered_names: frozenset[bytes]) -> FieldEdit:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.codec.message import Headers, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.edits import HeadEdits
@@ -99,14 +99,15 @@ class Attempt(PodUser):
         assert throttler is not None
         exchange.progress_s = exchange.arrived_s if throttler.timeouts.from_arrival else exchange.connected_s
         try:
-            head = self._head_for_pod()
+            edits = self._edits()
+            head = exchange.head if edits is None else edits.apply(exchange.head)
         except Exception as error:  # a filter has raised it
             exchange.end_with_error(error)
             return
         body = exchange.upload
         if body is None or not head.has_body:  # bytes that a client sends before its tunnel are not a body
             pod.send_request(head, _NO_BODY)
-        elif body.start(pod, head, self._may_be_sent_again(pod)):
+        elif body.start(pod, head, edits, self._may_be_sent_again(pod)):
             exchange.continue_soon()
         exchange.context.arm(exchange, throttler)
 
@@ -119,8 +120,8 @@ class Attempt(PodUser):
         """Stop waiting for a connection to the pod of `lease`."""
         _pool_of(lease).forget(self)
 
-    def _head_for_pod(self) -> RequestHead:
-        """Return the head that this attempt sends."""
+    def _edits(self) -> HeadEdits | None:
+        """Return what this attempt changes in the client's head, or None for nothing."""
         exchange = self.exchange
         shared = exchange.edits
         waited_s = exchange.connected_s - exchange.arrived_s
@@ -132,8 +133,8 @@ class Attempt(PodUser):
                 grpc.edit_timeout(edits, exchange.grpc_timeout_s - waited_s)
             if filters is not None:
                 filters.edit_attempt(edits)
-            return edits.apply(exchange.head)
-        return exchange.head if shared is None else shared.apply(exchange.head)
+            return edits
+        return shared
 
     def _may_be_sent_again(self, pod: PodStream) -> bool:
         """Return True if the request may go to another pod or revision after it was written to this one."""

@@ -248,7 +248,7 @@ class ProxiedExchange(Exchange):
             assert pod is not None and attempt is not None
             self.has_client_ended = True
             if attempt.enter_tunnel_phase(after_end_of_client(self.phase), pod):
-                pod.send_end(trailers)
+                pod.send_end([])  # RFC 9113 8.5: a tunnel has none
         elif body is not None and self.phase != DELIVERING and not self.upgrade:
             body.end(trailers)
             if self.selection is not None:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.codec.message import Headers, RequestHead
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.stalled import StalledResponses
 from activator.data_plane.streams import ClientStream, PodStream
 from activator.data_plane.throttle.budget import HeldBudget
@@ -63,6 +64,7 @@ class RequestBody:
         self._file_max: int = 0  # bytes gathered beyond these in a file
         self._done: bool = False  # the body has arrived completely
         self._trailers: Headers = []
+        self._edits: HeadEdits | None = None  # of the head that the pod has
         self._paused: bool = False  # the client is paused
         self._pod_full: bool = False  # the pod reads more slowly than the client sends
         self.refused_for: str = ""  # the exhausted budget, unless it is the worker's
@@ -157,9 +159,10 @@ class RequestBody:
 
     # --- with a pod ---
 
-    def start(self, pod: PodStream, head: RequestHead, may_be_sent_again: bool) -> bool:
-        """Send the head and the held part; return True if `feed` must be called in another turn for the rest."""
+    def start(self, pod: PodStream, head: RequestHead, edits: HeadEdits | None, may_be_sent_again: bool) -> bool:
+        """Send the edited head and the held part; return True if `feed` must be called in another turn for the rest."""
         self._pod = pod
+        self._edits = edits
         self._pod_full = False
         held = self._held
         pod.send_request(head, _NOTHING if held is None else held.pieces)
@@ -171,7 +174,7 @@ class RequestBody:
         elif held is None:
             self._held = HeldBody(self._budgets.held)
         if self._done:
-            pod.send_end(self._trailers)
+            self._send_end(pod)
         elif self._paused and not self._pod_full:
             self._resume()
         return False
@@ -203,7 +206,7 @@ class RequestBody:
             more.drop()
             self._more = None
             if self._done:
-                pod.send_end(self._trailers)
+                self._send_end(pod)
                 return False
             self._pause_for_pod()
         if self._paused and self._has_room() and (self._more is not None or not self._pod_full):
@@ -217,7 +220,7 @@ class RequestBody:
         if self._more is not None:
             self._more.ended()
         elif self._pod is not None:
-            self._pod.send_end(trailers)
+            self._send_end(self._pod)
 
     def tunnels(self, pod: PodStream) -> None:
         """Forward the client's direction of a tunnel to `pod` from now on, beginning with the bytes held so far."""
@@ -280,6 +283,12 @@ class RequestBody:
             more.drop()
 
     # --- within ---
+
+    def _send_end(self, pod: PodStream) -> None:
+        trailers = self._trailers
+        if trailers and self._edits is not None:
+            trailers = self._edits.trailers(trailers)
+        pod.send_end(trailers)
 
     def _append_to_held(self, data: bytes) -> bool:
         held = self._held

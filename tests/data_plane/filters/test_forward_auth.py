@@ -194,6 +194,24 @@ def test_its_fields_take_the_place_of_those_of_the_client(status: int) -> None:
     world.check_idle()
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_trailer_of_the_client_cannot_bring_back_what_was_removed(is_late: bool) -> None:
+    """Some servers merge trailers into the head, and those behind CGI or WSGI tell neither case nor `_` from `-`."""
+    world = AuthWorld(("Remote-User",))
+    pool = world.pod()
+    exchange, _, question = world.ask(request_head("POST", chunked=True))
+    trailers = [(name, b"root") for name in (b"Remote-User", b"remote_user", b"REMOTE_USER", b"remote-user")]
+    if is_late:
+        world.say(question, 200, [(b"Remote-User", b"alice")])
+    exchange.request_end([*trailers, (b"Remote-Users", b"2"), (b"Content-Digest", b"x")])
+    if not is_late:
+        world.say(question, 200, [(b"Remote-User", b"alice")])
+    assert field_of(got(pool.pods[0]), "remote-user") == [b"alice"]
+    assert pool.pods[0].trailers == [(b"Remote-Users", b"2"), (b"Content-Digest", b"x")]
+    world.answer(exchange)
+    world.check_idle()
+
+
 @pytest.mark.parametrize(
     ("status", "fields", "body"),
     [

@@ -112,3 +112,16 @@ ATTRIBUTES = (
     "method", "target", "authority", "headers", "content_length", "has_body", "upgrade", "named", "claims",
     "has_internal", "takes_trailers", "entry", "traceparent",
 )  # fmt: skip
+
+
+@given(PAIRS, CHANGES)
+def test_trailers_have_no_field_that_was_removed_or_set(
+    trailers: Headers, changes: list[tuple[str, bytes, bytes]]
+) -> None:
+    edits = edits_of(changes, HeadEdits())
+    gone = set[bytes]()
+    for kind, name, value in changes:
+        gone |= {name.lower(), value.lower()} if kind == "remove" else {name.lower()} if kind == "set" else set()
+    assert edits.trailers(trailers) == [pair for pair in trailers if pair[0].lower() not in gone]
+    other = [(name.replace(b"-", b"_"), value) for name, value in trailers]
+    assert len(edits.trailers(other)) == len(edits.trailers(trailers))

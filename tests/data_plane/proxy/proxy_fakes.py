@@ -134,6 +134,7 @@ class Pod(PodStream):
         self.reused = reused
         self.head: RequestHead | None = None
         self.body = b""
+        self.trailers: Headers = []
         self.finished = False
         self.ended = False
         self.aborted = False
@@ -152,6 +153,7 @@ class Pod(PodStream):
 
     def send_end(self, trailers: Headers) -> None:
         self.ended = True
+        self.trailers = trailers
 
     def abort(self) -> None:
         self.aborted = True

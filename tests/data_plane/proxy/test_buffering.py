@@ -190,7 +190,8 @@ def test_a_large_body_is_gathered_in_memory_and_in_a_file_and_sent_on_in_shares(
         world.clock.turn()
         assert exchange.phase == GATHERING
     assert world.files.held_bytes > 2 * MIB
-    exchange.request_end([])
+    exchange.edit().remove(frozenset([b"x-user"]))
+    exchange.request_end([(b"X-User", b"root"), (b"X-Sum", b"1")])
     world.clock.turn()
     assert pool.idle_max_s == 1.0, "it cannot be sent twice: a connection that was idle for long is a risk"
     (pod,) = pool.pods
@@ -206,7 +207,7 @@ def test_a_large_body_is_gathered_in_memory_and_in_a_file_and_sent_on_in_shares(
             world.clock.turn()
             assert len(pod.body) == there, "a pod that reads slowly gets no more for now"
             at_pod(exchange).pod_drained()
-    assert pod.body == sent
+    assert pod.body == sent and pod.trailers == [(b"X-Sum", b"1")]
     world.answer(exchange)
     world.check_idle()
 

@@ -88,11 +88,12 @@ def test_a_body_in_any_pieces_reaches_the_pod_rewritten(cuts: list[int], chunked
     for piece in pieces[len(first) :]:
         exchange.request_body(piece)
         routed.world.clock.turn()
-    exchange.request_end([])
+    exchange.request_end([(b"Content-Digest", b"of what the client sent"), (b"X-Kept", b"1")])
     routed.world.clock.turn()
     name, body = routed.taken()
     pod = routed.pools["x"].pods[0]
     assert name == "x" and pod.head is not None and pod.ended
+    assert pod.trailers == [(b"X-Kept", b"1")]
     assert body == BODY.replace(b'"gpt"', b'"llama-3-8b-instruct"')
     assert pod.head.content_length == (-1 if chunked else len(body))
     routed.world.answer(exchange)
