@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+import uuid
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from tests.control_plane.sources.program_reports import ProgramReports
 
 KEY = "default/app"
-MARK = "handover-test"
+MARK = f"handover-test-{uuid.uuid4()}"  # other runs of this file on the machine keep theirs
 PATIENCE_S = 10.0
 
 # It says READY, then a number every 10 ms on standard output, and every second one on standard error.
