@@ -1,4 +1,4 @@
-"""A simulation of a machine with programs in a group, with the real policies and `Group` and simulated time.
+"""A simulation of a machine with programs in a group, with the real policies and `BudgetGroup` and simulated time.
 
 Rules
   1. There is one heap of events, and no clock is read. All randomness comes from the seed.
@@ -94,7 +94,7 @@ class Revision:
 
 
 class World:
-    """The simulated machine: programs, which are reported to `Group`, and requests."""
+    """The simulated machine: programs, which are reported to `BudgetGroup`, and requests."""
 
     is_held = False
 
@@ -193,7 +193,7 @@ class World:
         if alive:
             self._exit(revision, self.rng.choice(alive), crashed=True)
 
-    # --- called by `Group` (Programs) ---
+    # --- called by `BudgetGroup` (Programs) ---
 
     def counts(self, key: str, group: str) -> ProgramCounts:
         revision = self.revisions.get(key)

@@ -12,7 +12,7 @@ from activator.control_plane.reconcile.groups import Groups
 from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Component
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 
 
 class Techniques(msgspec.Struct, frozen=True):
@@ -33,8 +33,8 @@ class MeasuredReconciler(Reconciler):
     def _is_done(self, desired: Desired) -> bool:
         return self._techniques.skip_unchanged and super()._is_done(desired)
 
-    def _pass(self, desired: Desired) -> Pass:
-        kind = Pass if self._techniques.skip_unchanged else _WritingPass
+    def _pass(self, desired: Desired) -> ReconcileRun:
+        kind = ReconcileRun if self._techniques.skip_unchanged else _WritingPass
         reads = Reads if self._techniques.memoised_reads else FreshReads
         memory = self._memories[desired.key]
         return kind(desired, memory, reads(self._api, desired), self._writer, self._now, self._wall_s)
@@ -44,7 +44,7 @@ class MeasuredReconciler(Reconciler):
         return groups if self._techniques.groups else tuple((component,) for group in groups for component in group)
 
 
-class _WritingPass(Pass):
+class _WritingPass(ReconcileRun):
     """A pass that writes the object after every comparison."""
 
     __slots__ = ()

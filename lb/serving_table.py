@@ -21,7 +21,7 @@ from mypy_extensions import i64
 from lb.addresses import limit_at_address
 from lb.pod_table import PodTable
 from lb.policy import Policy, is_own, overrides
-from lb.roster import Roster
+from lb.slot_indexes import SlotIndexes
 from lb.slots import SlotArray
 from lb.structures import make_structure
 from lb.tracker import DRAINING, EMPTY, PodTracker
@@ -38,7 +38,7 @@ class ServingTable(PodTable):
 
     def __init__(self, policy: Policy, array: SlotArray) -> None:
         super().__init__(array, make_structure(policy.needs, array.slots))
-        self._roster: Roster = Roster()
+        self._roster: SlotIndexes = SlotIndexes()
         self.hook_errors: i64 = 0  # since the table was made
         self.on_hook_error: Callable[[Exception], None] | None = None
         # The policy, and which of its hooks it defines.

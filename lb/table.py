@@ -27,9 +27,9 @@ from lb.addresses import check_addresses, check_limit, limit_at_address
 from lb.invariants import check_pod, check_room, check_table, check_totals
 from lb.policy import Policy, is_own, overrides
 from lb.rooms import RoomStructure
-from lb.roster import Roster
 from lb.serving_table import ServingTable
 from lb.sizing import SLOTS_MAX
+from lb.slot_indexes import SlotIndexes
 from lb.slots import SlotArray, Trim
 from lb.structures import make_structure
 from lb.tracker import DRAINING, EMPTY, FOREVER, UNLIMITED, PodTracker
@@ -167,7 +167,7 @@ class TrackerTable(ServingTable):
         if self.used != 0 or not self.slots or self._array.threshold == 1.0:
             return False
         self._array.drop()
-        self._roster = Roster()
+        self._roster = SlotIndexes()
         self.structure = make_structure(self.policy.needs, self.slots)
         if self.slow_starts:
             self.warm_up.set_needs(self.policy.needs, 0)
@@ -182,7 +182,7 @@ class TrackerTable(ServingTable):
     def dispose(self, count: int) -> bool:
         """Release `count` slots of an abandoned table with their references. Return False when none is left."""
         assert self.abandoned, "slots of a table that is in use were dropped"
-        self._roster = Roster()
+        self._roster = SlotIndexes()
         self.structure = RoomStructure()
         self.warm_up = NO_WARM_UP
         slots = self.slots

@@ -81,7 +81,7 @@ class PodTracker(RoomNode):
         self.attachment: object | None = None  # the data path's object for the pod; cleared when the slot is freed
         self.leases: LeaseNode = NO_LEASE  # the newest lease of the pod; written by the data path
         self.epoch: i64 = 0  # the number of the pod's last state change, as the state worker counts them
-        # The next older slots with the same address and with the same identity (lb/roster.py).
+        # The next older slots with the same address and with the same identity (lb/slot_indexes.py).
         self.older_at_address: PodTracker | None = None
         self.older_of_identity: PodTracker | None = None
         # Room structure.

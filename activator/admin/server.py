@@ -36,7 +36,7 @@ from activator.runtime.tasks import describe_tasks
 from activator.runtime.unix_sockets import SocketAccess, remove_file
 from activator.telemetry.history import HISTORY_DAY_INTERVAL_S, HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
-from activator.telemetry.metrics.sliced_answer import answer_in_slices
+from activator.telemetry.metrics.sliced_response import answer_in_slices
 
 PROFILE_SECONDS: Final = 5.0  # the default duration of a profile
 PROFILE_SECONDS_MAX: Final = 60.0
@@ -84,7 +84,7 @@ POST /upgrade          hand over to a new process            (with the header Ac
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Inside(Protocol):
+class AdminBackend(Protocol):
     """The queries and commands that the admin port needs from the program."""
 
     def is_alive(self) -> bool: ...
@@ -195,7 +195,7 @@ ADMIN: Final = "admin"  # the name of its socket among those of a former process
 class AdminServer:
     """The HTTP server of the admin port, by aiohttp."""
 
-    def __init__(self, inside: Inside, now: Now, token: AdminToken | None = None) -> None:
+    def __init__(self, inside: AdminBackend, now: Now, token: AdminToken | None = None) -> None:
         """Make a server; requests must have `token` unless it is None."""
         self._inside = inside
         self._token = token or AdminToken("")

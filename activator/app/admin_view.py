@@ -1,4 +1,4 @@
-"""The interface of the running program to its admin port (`admin/server.py`, `Inside`)."""
+"""The interface of the running program to its admin port (`admin/server.py`, `AdminBackend`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import activator
-from activator.app.figures import Figures
 from activator.app.handover.upgrades import Upgrades
+from activator.app.metrics_collector import MetricsCollector
 from activator.config.model.file import Config
 from activator.config.model.listeners import AdminListener
 from activator.control_plane.plane import ControlPlane
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from activator.members.membership import Membership
 
 
-class Running(Protocol):
+class RunningProgram(Protocol):
     """The part of `App` that the admin port uses."""
 
     config: Config
     control: ControlPlane
     workers: Workers
     telemetry: Telemetry
-    figures: Figures
+    figures: MetricsCollector
     history: History
     membership: Membership | None
     draining: bool
@@ -51,7 +51,7 @@ class Running(Protocol):
     def stop(self) -> None: ...
 
 
-def bind_admin(app: Running) -> AdminServer:
+def bind_admin(app: RunningProgram) -> AdminServer:
     """Bind the admin port of the configuration. Raises StartError."""
     from activator.admin.server import AdminServer  # aiohttp: imported only with an admin port
     from activator.admin.token import AdminToken
@@ -67,7 +67,7 @@ def bind_admin(app: Running) -> AdminServer:
 class AdminView:
     """The implementation of the admin port's queries and commands."""
 
-    def __init__(self, app: Running) -> None:
+    def __init__(self, app: RunningProgram) -> None:
         self._app = app
         self._control = app.control
         self._workers = app.workers

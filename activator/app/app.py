@@ -19,10 +19,10 @@ import msgspec
 
 from activator.admin.overview import state_of
 from activator.app.admin_view import bind_admin
-from activator.app.figures import Figures
 from activator.app.handover.upgrades import Upgrades
 from activator.app.health import Health
 from activator.app.listening import ServedAddresses
+from activator.app.metrics_collector import MetricsCollector
 from activator.app.quota_state import QuotaState
 from activator.app.settings import Settings, worker_count
 from activator.app.sources import Sources
@@ -40,9 +40,9 @@ from activator.messages import (
     DirectChannel,
     Drain,
     Drained,
+    EnableKnativeHeaders,
     FromData,
     RevisionEnded,
-    SpeakKnative,
 )
 from activator.runtime import orphans
 from activator.runtime.clock import Now
@@ -153,7 +153,7 @@ class App:
             channel.send_command,
             self._cluster_settled,
         )
-        self.figures = Figures(
+        self.figures = MetricsCollector(
             self.control, self.workers, now, self._tasks, self.sources, self._own_counts, lambda: self.config
         )
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
@@ -393,7 +393,7 @@ class App:
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """Apply new settings of the cluster's ConfigMaps."""
-        self._channel.send_command(SpeakKnative(self.sources.cluster_domain, settings.passes_through))
+        self._channel.send_command(EnableKnativeHeaders(self.sources.cluster_domain, settings.passes_through))
         try:
             self.telemetry.settle(settings)
         except StartError as error:

@@ -12,7 +12,7 @@ from activator.app.listening import ServedAddresses
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS, Kubernetes
 from activator.control_plane.plane import ControlPlane
-from activator.messages import Command, SpeakKnative
+from activator.messages import Command, EnableKnativeHeaders
 from activator.runtime.clock import Now
 from activator.runtime.extras import need
 from activator.runtime.tasks import TaskGroupOwner
@@ -125,7 +125,7 @@ class Sources:
 
         environment = read_environment(os.environ)
         self.cluster_domain = environment.cluster_domain
-        self._send_command(SpeakKnative(environment.cluster_domain))
+        self._send_command(EnableKnativeHeaders(environment.cluster_domain))
         control = self._control
         return KnativeMode(
             environment,

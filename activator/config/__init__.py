@@ -3,6 +3,6 @@
     file  →  checks, schema, reference  →  …_checks  →  reader  →  places  →  tree, forms  →  model
 
 Each depends only on the modules to its right. `forms` walks the types of the structs, for all that need their keys; a
-check takes a struct and its `Place`, which knows the line. A mistake is one line with its place, its cause and its
+check takes a struct and its `KeyPath`, which knows the line. A mistake is one line with its place, its cause and its
 correction.
 """

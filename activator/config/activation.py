@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from activator.config.checks import Checker
 from activator.config.edge_checks import check_positive
 from activator.config.forms import Choice, Form, Group, Many, Mapping, group_of, sections
+from activator.config.key_path import Findings, KeyPath
 from activator.config.model.kinds import Duration, doc
 from activator.config.model.revision import Revision
 from activator.config.model.transparent import (
@@ -29,7 +30,6 @@ from activator.config.model.transparent import (
     MODES,
     Transparent,
 )
-from activator.config.places import Findings, Place
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.tree import Item
 
@@ -122,11 +122,11 @@ def read_spec(
 ) -> Declared | None:
     """Read the declaration in `spec`; if it has mistakes, add them to `problems` and return None."""
     spelling: list[str] = []
-    at = Place(Findings(Item(spec.where, entries={"spec": spec}), spelling))["spec"]
+    at = KeyPath(Findings(Item(spec.where, entries={"spec": spec}), spelling))["spec"]
     item = _as_in_the_file(spec, SPEC, at)
     found: list[str] = []
     findings = Findings(Item(spec.where, entries={"spec": item}), found)
-    at = Place(findings)["spec"]
+    at = KeyPath(findings)["spec"]
     declared = Reader(findings).read(item, SPEC, at.path)
     if declared is not UNREADABLE:
         Checker(at, policy_names).check_declared(at, declared.revision)
@@ -137,7 +137,7 @@ def read_spec(
     return Declared(replace(declared.revision, name=name, namespace=namespace), declared.activation)
 
 
-def _check(at: Place, activation: Activation) -> None:
+def _check(at: KeyPath, activation: Activation) -> None:
     port = activation.port
     if isinstance(port, int):
         if not 1 <= port <= 65_535:
@@ -185,7 +185,7 @@ def respelled(problem: str) -> str:
     return _KEY.sub(lambda match: _RESPELLINGS.get(match[0], match[0]), problem)
 
 
-def _as_in_the_file(item: Item, form: Form, at: Place) -> Item:
+def _as_in_the_file(item: Item, form: Form, at: KeyPath) -> Item:
     """Return `item` with the keys of structs spelled as in the file. A key in the file's spelling is a mistake."""
     match form:
         case Choice():
@@ -203,7 +203,7 @@ def _as_in_the_file(item: Item, form: Form, at: Place) -> Item:
     return item
 
 
-def _group_as_in_the_file(item: Item, found: dict[str, Item], group: Group, at: Place) -> Item:
+def _group_as_in_the_file(item: Item, found: dict[str, Item], group: Group, at: KeyPath) -> Item:
     by_spelling = {camel(key.name): key for key in group.keys.values()}
     entries: dict[str, Item] = {}
     for name, one in found.items():

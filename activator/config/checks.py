@@ -1,8 +1,8 @@
 """Checks of a configuration beyond the types of its values: addresses, hosts, names, and conflicting keys.
 
 Rules
-  1. A check takes a built struct and its `Place`. Where a value could not be read, the struct has a default, and
-     `Place` omits messages about it: a check names the other keys that a message depends on.
+  1. A check takes a built struct and its `KeyPath`. Where a value could not be read, the struct has a default, and
+     `KeyPath` omits messages about it: a check names the other keys that a message depends on.
   2. A key that would be ignored is a mistake.
   3. A message has the found and the expected value, or, if two keys exclude or require each other, the correction.
 """
@@ -30,13 +30,13 @@ from activator.config.edge_checks import (
 )
 from activator.config.filter_checks import authoriser_of, check_filters
 from activator.config.group_checks import GroupChecker
+from activator.config.key_path import KeyPath
 from activator.config.member_checks import check_members
 from activator.config.model.file import Config
 from activator.config.model.listeners import AdminListener, Listener, address_of_listener
 from activator.config.model.pods import Dns, Pod
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import STABLE_WINDOW_S
-from activator.config.places import Place
 from activator.config.policy_checks import check_policy
 from activator.config.probe_checks import check_health, check_probe
 from activator.config.process_checks import ProcessChecker
@@ -153,7 +153,7 @@ def _is_dns_name(text: str) -> bool:
 class Checker:
     """The checks of one file. `policy_names`: the available policies; None: any name is accepted."""
 
-    def __init__(self, root: Place, policy_names: AbstractSet[str] | None) -> None:
+    def __init__(self, root: KeyPath, policy_names: AbstractSet[str] | None) -> None:
         self._root = root
         self._policy_names = policy_names
         self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
@@ -225,14 +225,14 @@ class Checker:
                 advice = f'"{admin}" cannot be listened on beside `listen`, which has "{address}": use another port'
                 place.advise(advice, "" if "admin" in self._root else listen.where, beside=(listen,))
 
-    def check_declared(self, at: Place, revision: Revision) -> None:
+    def check_declared(self, at: KeyPath, revision: Revision) -> None:
         """Check a revision that a cluster declares: its name, its pods and possibly its hosts come from elsewhere."""
         self._trusts_headers = True
         self._check_hosts(at, revision, self._routing.check_revision(at, revision))
         self._check_keys(at, revision)
         check_values(at["scaling"], revision.scaling, STABLE_WINDOW_S)
 
-    def _check_revision(self, at: Place, revision: Revision) -> None:
+    def _check_revision(self, at: KeyPath, revision: Revision) -> None:
         self._check_name(at, revision)
         self._check_hosts(at, revision, self._routing.check_revision(at, revision))
         self._check_source(at, revision)
@@ -247,7 +247,7 @@ class Checker:
         check_filters(at, revision)
         self._check_authoriser(at["forward_auth"]["url"], revision)
 
-    def _check_authoriser(self, at: Place, revision: Revision) -> None:
+    def _check_authoriser(self, at: KeyPath, revision: Revision) -> None:
         """Report an authoriser that is a listener of the activator, where the question would lead to the revision."""
         found = None if revision.forward_auth is None else authoriser_of(revision.forward_auth.url)
         if found is None:
@@ -257,7 +257,7 @@ class Checker:
         if is_own and any(key == "listen" and leads_to(join_address(host, port), one) for key, one in self._listeners):
             at.advise("it is the address of `listen`, and leads to this revision: its questions would have no end")
 
-    def _check_keys(self, at: Place, revision: Revision) -> None:
+    def _check_keys(self, at: KeyPath, revision: Revision) -> None:
         """Check the keys of a revision that do not depend on where it is declared."""
         check_connections(at, revision)
         check_policy(at, revision, self._policy_names)
@@ -266,7 +266,7 @@ class Checker:
         check_queue(at["queue"], revision.queue, self._sorts_by_key)
         check_positive(at["timeouts"], revision.timeouts, "connect", "startup")
 
-    def _check_name(self, at: Place, revision: Revision) -> None:
+    def _check_name(self, at: KeyPath, revision: Revision) -> None:
         readable = True
         for key, text in (("name", revision.name), ("namespace", revision.namespace)):
             if _NAME.fullmatch(text) is None:
@@ -280,7 +280,7 @@ class Checker:
             at["name"].advise(advice)
         self._names.setdefault(name, str(at))
 
-    def _check_hosts(self, at: Place, revision: Revision, rule: Rule) -> None:
+    def _check_hosts(self, at: KeyPath, revision: Revision, rule: Rule) -> None:
         if not revision.hosts and not self._trusts_headers:
             if "hosts" in at:
                 at["hosts"].found("at least one host", "an empty list")
@@ -293,7 +293,7 @@ class Checker:
             else:
                 self._routing.claim(host, text, place, rule)
 
-    def _check_source(self, at: Place, revision: Revision) -> None:
+    def _check_source(self, at: KeyPath, revision: Revision) -> None:
         """Check that exactly one key defines the pods."""
         has_pods = bool(revision.pods or revision.pods_file) or at["pods"].is_unread
         program = program_key(at, revision)
@@ -304,7 +304,7 @@ class Checker:
             advice = "set `pods`, `process` or `container`, or `push.listen` for pods that report themselves"
             at.advise(advice, beside=(at["pods_file"], self._root["push"]["listen"]))
 
-    def _check_pods(self, at: Place, pods: list[str | Pod]) -> None:
+    def _check_pods(self, at: KeyPath, pods: list[str | Pod]) -> None:
         seen: set[str] = set()
         for entry, pod in at.each(pods):
             if isinstance(pod, Pod) and not _is_address_pod(entry, pod):
@@ -321,7 +321,7 @@ class Checker:
             seen.add(known_as)
 
 
-def _check_listeners(at: Place, listen: str | Listener | list[str | Listener]) -> None:
+def _check_listeners(at: KeyPath, listen: str | Listener | list[str | Listener]) -> None:
     if not isinstance(listen, list):
         _check_listener(at, listen)
         check_redirects(at, [(at, listen)])
@@ -338,7 +338,7 @@ def _check_listeners(at: Place, listen: str | Listener | list[str | Listener]) -
     check_redirects(at, at.each(listen))
 
 
-def _check_listener(at: Place, listener: str | Listener) -> None:
+def _check_listener(at: KeyPath, listener: str | Listener) -> None:
     if isinstance(listener, str):
         _check_address(at, listener, lowest_port=0, or_unix=True)
     else:
@@ -346,7 +346,7 @@ def _check_listener(at: Place, listener: str | Listener) -> None:
         check_listener(at, listener)
 
 
-def _check_admin(at: Place, admin: str | AdminListener) -> None:
+def _check_admin(at: KeyPath, admin: str | AdminListener) -> None:
     problems = at.problems
     address = address_of_listener(admin)
     if isinstance(admin, AdminListener):
@@ -365,7 +365,7 @@ def _check_admin(at: Place, admin: str | AdminListener) -> None:
         at.advise(problem, beside=(at["token"], at["insecure"]))
 
 
-def _check_dns(at: Place, dns: Dns) -> None:
+def _check_dns(at: KeyPath, dns: Dns) -> None:
     check_positive(at, dns, "timeout")
     for place, server in at["servers"].each(dns.servers):
         found = None if _is_ip(server, 4) or _is_ip(server, 6) else split_address(server)
@@ -374,7 +374,7 @@ def _check_dns(at: Place, dns: Dns) -> None:
             place.found("an IP address such as 10.0.0.2 or 10.0.0.2:5353")
 
 
-def _is_address_pod(at: Place, pod: Pod) -> bool:
+def _is_address_pod(at: KeyPath, pod: Pod) -> bool:
     """Return True if it has an address to be checked; otherwise it has `srv`, or is a mistake."""
     if "srv" in at and "address" in at:
         at["srv"].advise("set `address` or `srv`, not both")
@@ -389,7 +389,7 @@ def _is_address_pod(at: Place, pod: Pod) -> bool:
 
 
 def _check_address(
-    at: Place, address: str, lowest_port: int = 1, or_unix: bool = False, or_empty: bool = False
+    at: KeyPath, address: str, lowest_port: int = 1, or_unix: bool = False, or_empty: bool = False
 ) -> None:
     if or_empty and not address:
         return

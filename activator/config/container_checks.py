@@ -11,11 +11,11 @@ from typing import Final
 
 from activator.config.edge_checks import check_positive, check_variables
 from activator.config.engines import socket_path
+from activator.config.key_path import KeyPath
 from activator.config.model.containers import CONTAINER_ADDRESSES, HOST_NETWORK, PULLS, Container, Containers
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import Scaling
 from activator.config.model.sleep import Sleep
-from activator.config.places import Place
 from activator.config.programs import split_volume
 
 MEMORY_MIN_BYTES: Final = 6 * 1024 * 1024  # engines refuse less
@@ -29,7 +29,7 @@ _MADE: Final = (  # keys for the creation of a container; they would be ignored 
 _SOCKET: Final = "a unix socket such as unix:/var/run/docker.sock"
 
 
-def check_containers(at: Place, containers: Containers) -> None:
+def check_containers(at: KeyPath, containers: Containers) -> None:
     """Check the engine of all revisions."""
     _check_engine(at, containers.engine)
     if containers.address not in CONTAINER_ADDRESSES:
@@ -37,7 +37,7 @@ def check_containers(at: Place, containers: Containers) -> None:
     check_positive(at, containers, "patience", "pull_timeout")
 
 
-def _check_engine(at: Place, engine: str) -> None:
+def _check_engine(at: KeyPath, engine: str) -> None:
     if engine and socket_path(engine) is None:
         at["engine"].found(_SOCKET)
 
@@ -48,7 +48,7 @@ class ContainerChecker:
     def __init__(self) -> None:
         self._names: dict[tuple[str, str], str] = {}  # engine and name of a container → its revision
 
-    def check(self, revision_at: Place, revision: Revision) -> None:
+    def check(self, revision_at: KeyPath, revision: Revision) -> None:
         """Check the container of a revision, if it has one."""
         container, at = revision.container, revision_at["container"]
         if container is None:
@@ -71,7 +71,7 @@ class ContainerChecker:
                 advice = f'"{name}": labels that begin with `activator.` are the activator\'s own: use another name'
                 at["labels"].advise(advice, at["labels"][name].where)
 
-    def _check_name(self, at: Place, container: Container) -> None:
+    def _check_name(self, at: KeyPath, container: Container) -> None:
         for key, name in (("name", container.name), ("existing", container.existing)):
             if not name:
                 continue
@@ -83,7 +83,7 @@ class ContainerChecker:
                 at[key].advise(f'"{name}" is the container of {owner} already: use another')
 
 
-def _check_source(at: Place, container: Container) -> None:
+def _check_source(at: KeyPath, container: Container) -> None:
     if bool(container.image) == bool(container.existing):
         advice = "set `image`, or `existing` for a container that is there already, not both"
         at.advise(advice, beside=(at["image"], at["existing"]))
@@ -93,7 +93,7 @@ def _check_source(at: Place, container: Container) -> None:
                 at[key].advise(f"`{key}` has no effect with `existing`, a container that is made already: remove it")
 
 
-def _check_words(at: Place, container: Container) -> None:
+def _check_words(at: KeyPath, container: Container) -> None:
     if container.pull not in PULLS:
         at["pull"].found(" or ".join(PULLS))
     if container.address not in {"", *CONTAINER_ADDRESSES}:
@@ -106,7 +106,7 @@ def _check_words(at: Place, container: Container) -> None:
         at["stop"]["grace"].found(f"at most {STOP_GRACE_MAX_S / 3600.0:g}h")
 
 
-def _check_socket(at: Place, container: Container) -> None:
+def _check_socket(at: KeyPath, container: Container) -> None:
     """Check that `{socket}` is not used: it is for processes; a container is reached at a port."""
     sleep = container.sleep or Sleep()
     wake = sleep.wake if isinstance(sleep.wake, list) else []
@@ -120,7 +120,7 @@ def _check_socket(at: Place, container: Container) -> None:
             at[key].advise("a container is reached at a port, and has no {socket}: use {port}")
 
 
-def _check_copies(at: Place, scaling: Scaling, container: Container) -> None:
+def _check_copies(at: KeyPath, scaling: Scaling, container: Container) -> None:
     if container.network == HOST_NETWORK:
         why = "`network: host`"
     else:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from activator.config.key_path import KeyPath
 from activator.config.model.keys import Cors
 from activator.config.model.kubernetes import (
     ACTIVATIONS,
@@ -35,7 +36,6 @@ from activator.config.model.listeners import (
 from activator.config.model.pods import POD_PROTOCOLS, PROBE_GRPC, PROXY_VERSIONS, PodTls, Push
 from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_TIMEOUT_S, CANCEL_WAIT
 from activator.config.model.revision import Revision
-from activator.config.places import Place
 from activator.config.reader import TOKEN
 from activator.runtime.networks import canonical
 from activator.runtime.unix_address import is_unix
@@ -52,7 +52,7 @@ _ORIGIN: Final = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9.:_\[\]-]+")
 NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
 
 
-def check_listener(at: Place, listener: Listener) -> None:
+def check_listener(at: KeyPath, listener: Listener) -> None:
     """Check one listener with its own settings."""
     check_access(at, listener, listener.address)
     _check_proxies(at, listener)
@@ -75,7 +75,7 @@ def check_listener(at: Place, listener: Listener) -> None:
         _check_pair(place, pair, (place["certificate"], place["key"]))
 
 
-def check_redirects(at: Place, listeners: Iterable[tuple[Place, str | Listener]]) -> None:
+def check_redirects(at: KeyPath, listeners: Iterable[tuple[KeyPath, str | Listener]]) -> None:
     """Check the redirects of all listeners. `at`: the place of `listen`."""
     listed = list(listeners)
     ports = https_ports([one for _, one in listed])
@@ -85,7 +85,7 @@ def check_redirects(at: Place, listeners: Iterable[tuple[Place, str | Listener]]
 
 
 def _check_redirect(
-    at: Place, listener: Listener, redirect: str | Redirect, ports: set[int], beside: tuple[Place, ...]
+    at: KeyPath, listener: Listener, redirect: str | Redirect, ports: set[int], beside: tuple[KeyPath, ...]
 ) -> None:
     if isinstance(redirect, str):
         if redirect != REDIRECT_HTTPS:
@@ -106,7 +106,7 @@ def _listed(ports: set[int]) -> str:
     return ", ".join(str(port) if port else "chosen at the start" for port in sorted(ports))
 
 
-def check_access(at: Place, socket: SocketFile, address: str) -> None:
+def check_access(at: KeyPath, socket: SocketFile, address: str) -> None:
     """Check the permissions of a Unix socket."""
     for key in ("mode", "owner", "group"):
         if getattr(socket, key) and address and not is_unix(address):
@@ -115,7 +115,7 @@ def check_access(at: Place, socket: SocketFile, address: str) -> None:
         at["mode"].found("three octal digits such as 0660")
 
 
-def _check_proxies(at: Place, listener: Listener) -> None:
+def _check_proxies(at: KeyPath, listener: Listener) -> None:
     found = listener.proxy_protocol
     if found is None:
         return
@@ -126,7 +126,7 @@ def _check_proxies(at: Place, listener: Listener) -> None:
     check_each(listed, networks, is_peer, f"{NETWORK}, or unix")
 
 
-def check_cors(at: Place, cors: Cors) -> None:
+def check_cors(at: KeyPath, cors: Cors) -> None:
     check_each(at["origins"], cors.origins, _is_origin, 'an origin such as https://app.example.com, or "*"')
     if len(cors.origins) > ORIGINS_MAX:
         at["origins"].found(f"at most {ORIGINS_MAX} origins", str(len(cors.origins)))
@@ -140,7 +140,7 @@ def _is_origin(text: str) -> bool:
     return _ORIGIN.fullmatch(text) is not None and not (default and text.endswith(default))
 
 
-def check_forwarded(at: Place, forwarded: Forwarded) -> None:
+def check_forwarded(at: KeyPath, forwarded: Forwarded) -> None:
     check_each(at["trust"], forwarded.trust, is_peer, f"{NETWORK}, or unix")
     if forwarded.headers not in FORWARDED_HEADERS:
         at["headers"].found("one of " + ", ".join(FORWARDED_HEADERS))
@@ -148,7 +148,7 @@ def check_forwarded(at: Place, forwarded: Forwarded) -> None:
         at["via"].found("one word, such as activator")
 
 
-def check_kubernetes(at: Place, kubernetes: Kubernetes) -> None:
+def check_kubernetes(at: KeyPath, kubernetes: Kubernetes) -> None:
     if kubernetes.mode not in KUBERNETES_MODES:
         at["mode"].found(" or ".join(KUBERNETES_MODES))
     if kubernetes.sharing not in SHARINGS:
@@ -159,7 +159,7 @@ def check_kubernetes(at: Place, kubernetes: Kubernetes) -> None:
         at["autoscaler"].found("ws://host:port")
 
 
-def _check_mode(at: Place, kubernetes: Kubernetes) -> None:
+def _check_mode(at: KeyPath, kubernetes: Kubernetes) -> None:
     """Report keys that the other mode has."""
     mode = kubernetes.mode
     others = {KNATIVE: ("namespace", "service"), ACTIVATIONS: ("autoscaler", "scale_fallback")}.get(mode, ())
@@ -174,7 +174,7 @@ def _check_mode(at: Place, kubernetes: Kubernetes) -> None:
         at["service"].found("namespace/name")
 
 
-def check_push(at: Place, push: Push) -> None:
+def check_push(at: KeyPath, push: Push) -> None:
     check_each(at["networks"], push.networks, _is_network, NETWORK)
     tokens = (at["token"], at["token_file"])
     if push.token and push.token_file:
@@ -187,7 +187,7 @@ def check_push(at: Place, push: Push) -> None:
         at.advise(advice, beside=tokens)
 
 
-def check_connections(at: Place, revision: Revision) -> None:
+def check_connections(at: KeyPath, revision: Revision) -> None:
     """Check the keys of a revision about the connections to its pods."""
     check_each(at["upgrades"], revision.upgrades, _is_token, "a protocol such as websocket")
     _check_protocol(at, revision)
@@ -197,7 +197,7 @@ def check_connections(at: Place, revision: Revision) -> None:
         _check_pod_tls(at["tls"], revision.tls, program_key(at, revision))
 
 
-def _check_pod_tls(at: Place, tls: PodTls, program: str) -> None:
+def _check_pod_tls(at: KeyPath, tls: PodTls, program: str) -> None:
     pair = (at["certificate"], at["key"])
     if program:
         at.advise("`tls` requires `pods`: connections to local programs are without TLS")
@@ -214,7 +214,7 @@ def _check_pod_tls(at: Place, tls: PodTls, program: str) -> None:
             at["ca"].found("a file of certificates in PEM", problem)
 
 
-def _check_proxy_protocol(revision_at: Place, revision: Revision) -> None:
+def _check_proxy_protocol(revision_at: KeyPath, revision: Revision) -> None:
     """Check the PROXY protocol for pods, and the keys that it excludes."""
     version, at = revision.proxy_protocol, revision_at["proxy_protocol"]
     if not version:
@@ -232,7 +232,7 @@ def _check_proxy_protocol(revision_at: Place, revision: Revision) -> None:
         at.advise("`sleep.http_post` is sent without a PROXY protocol header: use `sleep.command` or `sleep.signal`")
 
 
-def _check_cancel(at: Place, revision: Revision) -> None:
+def _check_cancel(at: KeyPath, revision: Revision) -> None:
     """Check the keys for requests that are cancelled."""
     timeout = revision.cancel_timeout
     if revision.on_cancel not in CANCEL_MODES:
@@ -244,7 +244,7 @@ def _check_cancel(at: Place, revision: Revision) -> None:
         check_positive(at, revision, "cancel_timeout")
 
 
-def _check_protocol(at: Place, revision: Revision) -> None:
+def _check_protocol(at: KeyPath, revision: Revision) -> None:
     """Check the protocol for the pods."""
     protocol, tls = revision.protocol, (at["tls"],)
     if protocol not in POD_PROTOCOLS:
@@ -257,19 +257,19 @@ def _check_protocol(at: Place, revision: Revision) -> None:
         at["lenient_pods"].advise("`lenient_pods` is about HTTP/1.1, and `protocol` is " + protocol)
 
 
-def _check_alpn(at: Place, listener: Listener) -> None:
+def _check_alpn(at: KeyPath, listener: Listener) -> None:
     known = " or ".join(ALPN_PROTOCOLS)
     check_each(at["alpn"], listener.alpn, ALPN_PROTOCOLS.__contains__, known)
     if not listener.alpn:
         at["alpn"].found(f"at least one of {known}", "an empty list")
 
 
-def _check_version(at: Place, tls: Listener | PodTls) -> None:
+def _check_version(at: KeyPath, tls: Listener | PodTls) -> None:
     if tls.min_version not in TLS_VERSIONS:
         at["min_version"].found(" or ".join(f'"{known}"' for known in TLS_VERSIONS))
 
 
-def _check_pair(at: Place, pair: Listener | PodTls | CertificateFiles, beside: tuple[Place, ...]) -> None:
+def _check_pair(at: KeyPath, pair: Listener | PodTls | CertificateFiles, beside: tuple[KeyPath, ...]) -> None:
     from activator.runtime.certificates import problem_with  # ssl is imported only if TLS is configured
 
     problem = problem_with(pair.certificate, pair.key)
@@ -280,14 +280,14 @@ def _check_pair(at: Place, pair: Listener | PodTls | CertificateFiles, beside: t
 # --- for other checks -------------------------------------------------------------------------------------------------
 
 
-def check_each(at: Place, texts: Iterable[str], fits: Callable[[str], bool], expected: str) -> None:
+def check_each(at: KeyPath, texts: Iterable[str], fits: Callable[[str], bool], expected: str) -> None:
     """Check each text of a list."""
     for place, text in at.each(texts):
         if not fits(text):
             place.found(expected)
 
 
-def check_positive(at: Place, group: Any, *keys: str, expected: str = "more than 0") -> None:
+def check_positive(at: KeyPath, group: Any, *keys: str, expected: str = "more than 0") -> None:
     """Check numbers that cannot be 0, if they are set."""
     for key in keys:
         value = getattr(group, key)
@@ -295,14 +295,14 @@ def check_positive(at: Place, group: Any, *keys: str, expected: str = "more than
             at[key].found(expected)
 
 
-def check_variables(at: Place, environment: Mapping[str, str]) -> None:
+def check_variables(at: KeyPath, environment: Mapping[str, str]) -> None:
     """Check environment variables of a program."""
     for name, value in environment.items():
         if name == "" or "=" in name or "\0" in name or "\0" in value:
             at.found("names of variables", f'"{name}"')
 
 
-def program_key(at: Place, revision: Revision) -> str:
+def program_key(at: KeyPath, revision: Revision) -> str:
     """Return the key of a revision's program: `process`, `container`, or an empty string."""
     if revision.process is not None or at["process"].is_unread:
         return "process"

@@ -19,6 +19,7 @@ from activator.config.checks import Checker, canonical_host
 from activator.config.filter_checks import authoriser_of
 from activator.config.foreign import foreign_problem
 from activator.config.forms import FILE, group_of
+from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
 from activator.config.model.filters import Fault, ForwardAuth, HeaderRules, RateLimit
 from activator.config.model.kinds import Duration
@@ -38,7 +39,6 @@ from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC, Fallback
 from activator.config.model_entries import expand_models
-from activator.config.places import Findings, Place
 from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
@@ -146,7 +146,7 @@ def from_tree(root: Item, name: str, problems: list[str], policy_names: Abstract
     findings = Findings(root, problems)
     config = Reader(findings).read(root, FILE)
     if config is not UNREADABLE:
-        Checker(Place(findings), policy_names).check(config)
+        Checker(KeyPath(findings), policy_names).check(config)
     if problems:
         problems = list(dict.fromkeys(problems))  # a key of a model is read twice
         raise ConfigError(sorted(problems, key=lambda problem: _line_of(problem, name)))

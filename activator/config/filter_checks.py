@@ -11,10 +11,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from activator.config.edge_checks import NETWORK, check_each, is_peer
+from activator.config.key_path import KeyPath
 from activator.config.model.filters import Fault, FilterUse, ForwardAuth
 from activator.config.model.records import Record
 from activator.config.model.revision import Revision
-from activator.config.places import Place
 from activator.config.rates import RATE_MAX, parse_rate
 from activator.config.reader import TOKEN
 from activator.config.specs import FILTER_ENTRY_POINTS
@@ -55,7 +55,7 @@ def authoriser_of(url: str) -> tuple[str, int, bool, str, str] | None:
     return host, port or (443 if tls else 80), tls, parts.netloc, target
 
 
-def check_filters(at: Place, revision: Revision) -> None:
+def check_filters(at: KeyPath, revision: Revision) -> None:
     """Check the filters of one revision."""
     for side, rules in (("request", revision.headers.request), ("response", revision.headers.response)):
         place = at["headers"][side]
@@ -81,7 +81,7 @@ def check_filters(at: Place, revision: Revision) -> None:
         _check_use(place, use)
 
 
-def _check_field(at: Place, name: str, value: str, may_be_host: bool) -> None:
+def _check_field(at: KeyPath, name: str, value: str, may_be_host: bool) -> None:
     if TOKEN.fullmatch(name) is None:
         at.advise(f"{name!r} is no name of a header field")
     elif name.lower() in _OURS:
@@ -92,7 +92,7 @@ def _check_field(at: Place, name: str, value: str, may_be_host: bool) -> None:
         at.found("a value in one line")
 
 
-def _check_forward_auth(at: Place, found: ForwardAuth) -> None:
+def _check_forward_auth(at: KeyPath, found: ForwardAuth) -> None:
     if "@" in found.url:  # perhaps a password, which must not be shown
         at["url"].found("a URL such as http://127.0.0.1:9091/verify", "one with a user name")
     elif authoriser_of(found.url) is None:
@@ -107,7 +107,7 @@ def _check_forward_auth(at: Place, found: ForwardAuth) -> None:
         at["timeout"].found("more than 0s, at most 1m")
 
 
-def _check_fault(at: Place, fault: Fault) -> None:
+def _check_fault(at: KeyPath, fault: Fault) -> None:
     if fault.delay > DELAY_MAX_S:
         at["delay"].found("at most 10m")
     if fault.status is not None and not 200 <= fault.status <= 599:
@@ -116,7 +116,7 @@ def _check_fault(at: Place, fault: Fault) -> None:
         at.advise("say what happens: `delay`, `status` or both")
 
 
-def _check_record(at: Place, record: Record) -> None:
+def _check_record(at: KeyPath, record: Record) -> None:
     if record.requests > RECORDED_REQUESTS_MAX:
         at["requests"].found(f"at most {RECORDED_REQUESTS_MAX}")
     capture, place = record.capture, at["capture"]
@@ -130,7 +130,7 @@ def _check_record(at: Place, record: Record) -> None:
         place["keep"].found("more than 0s, at most 24h")
 
 
-def _check_use(at: Place, use: FilterUse) -> None:
+def _check_use(at: KeyPath, use: FilterUse) -> None:
     if at["name"].is_unread:
         return
     try:

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from activator.config.edge_checks import check_positive, program_key
+from activator.config.key_path import KeyPath
 from activator.config.model.file import Config
 from activator.config.model.groups import AFFINITY, GPUS, GROUP_DISCIPLINES, Group
 from activator.config.model.kinds import Size
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
-from activator.config.places import Place
 from activator.config.specs import key_of
 from activator.runtime.units import GIB, KIB, MIB
 
@@ -26,7 +26,7 @@ _RESOURCE: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class _Known(NamedTuple):
     """A revision of the file. `program`: the key of its program; empty if it has none."""
 
-    at: Place
+    at: KeyPath
     revision: Revision
     program: str
 
@@ -42,7 +42,7 @@ class _Known(NamedTuple):
         return least if program is None else max(program.min_scale or least, int(program.pinned))
 
     @property
-    def needs(self) -> tuple[Place, ...]:
+    def needs(self) -> tuple[KeyPath, ...]:
         """The keys with its amounts."""
         return self.at["needs"], self.at[self.program]["gpus"]
 
@@ -50,7 +50,7 @@ class _Known(NamedTuple):
 class GroupChecker:
     """The checks of all groups of a file, after those of its revisions."""
 
-    def __init__(self, root: Place, config: Config) -> None:
+    def __init__(self, root: KeyPath, config: Config) -> None:
         self._root = root
         self._config = config
         self._revisions: dict[str, _Known] = {}
@@ -75,7 +75,7 @@ class GroupChecker:
 
     # --- one group ---
 
-    def _check_group(self, at: Place, group: Group, names: dict[str, str]) -> None:
+    def _check_group(self, at: KeyPath, group: Group, names: dict[str, str]) -> None:
         if not at["name"].is_unread:
             _check_name(at, group.name, names)
         members = self._check_members(at, group)
@@ -92,7 +92,7 @@ class GroupChecker:
         else:
             _check_budget(at["budget"], group.budget, str(at), members)
 
-    def _check_members(self, at: Place, group: Group) -> dict[str, _Known]:
+    def _check_members(self, at: KeyPath, group: Group) -> dict[str, _Known]:
         """Return the valid members."""
         found: dict[str, _Known] = {}
         if not group.members:
@@ -142,7 +142,7 @@ class GroupChecker:
                 place.advise(f"it needs {wanted} GPUs, and {left} are listed that no group has", beside=(at,))
 
 
-def _check_name(at: Place, name: str, names: dict[str, str]) -> None:
+def _check_name(at: KeyPath, name: str, names: dict[str, str]) -> None:
     if _NAME.fullmatch(name) is None:
         at["name"].found("letters, digits, dots and dashes")
     elif name == GPUS:
@@ -153,7 +153,7 @@ def _check_name(at: Place, name: str, names: dict[str, str]) -> None:
     names.setdefault(name, str(at))
 
 
-def _check_exclusive(at: Place, members: dict[str, _Known]) -> None:
+def _check_exclusive(at: KeyPath, members: dict[str, _Known]) -> None:
     if "budget" in at:
         at["budget"].advise("set `budget` or `exclusive`, not both")
     for name, known in members.items():
@@ -168,7 +168,7 @@ def _check_exclusive(at: Place, members: dict[str, _Known]) -> None:
             at["exclusive"].advise(advice)
 
 
-def _check_budget(at: Place, budget: dict[str, Size], path: str, members: dict[str, _Known]) -> None:
+def _check_budget(at: KeyPath, budget: dict[str, Size], path: str, members: dict[str, _Known]) -> None:
     if not budget:
         at.found("at least one resource", "none")
     for resource, amount in budget.items():
@@ -183,7 +183,7 @@ def _check_budget(at: Place, budget: dict[str, Size], path: str, members: dict[s
             _check_sums(at[resource], resource, amount, members)
 
 
-def _check_needs(at: Place, known: _Known, budget: dict[str, Size], path: str) -> None:
+def _check_needs(at: KeyPath, known: _Known, budget: dict[str, Size], path: str) -> None:
     if not any(known.amount(resource) for resource in budget):
         advice = f"set `needs`: what one of its programs takes of the budget of {path} ({', '.join(budget)})"
         known.at.advise(advice, beside=(at, *known.needs))
@@ -199,7 +199,7 @@ def _check_needs(at: Place, known: _Known, budget: dict[str, Size], path: str) -
         known.at[known.program]["gpus"].advise(advice, beside=(at,))
 
 
-def _check_sums(at: Place, resource: str, budget: int, members: dict[str, _Known]) -> None:
+def _check_sums(at: KeyPath, resource: str, budget: int, members: dict[str, _Known]) -> None:
     shown = partial(_shown, resource)
     kept = {name: known.kept() * known.amount(resource) for name, known in members.items()}
     for name, known in members.items():
@@ -225,7 +225,7 @@ def _check_sums(at: Place, resource: str, budget: int, members: dict[str, _Known
 # --- sleep ------------------------------------------------------------------------------------------------------------
 
 
-def _check_sleep(at: Place, sleep: Sleep, known: _Known) -> None:
+def _check_sleep(at: KeyPath, sleep: Sleep, known: _Known) -> None:
     ways = [key for key in ("http_post", "command", "signal") if getattr(sleep, key)]
     if len(ways) != 1 and at.is_whole:
         found = " and ".join(f"`{way}`" for way in ways) or "none"
@@ -246,7 +246,7 @@ def _check_sleep(at: Place, sleep: Sleep, known: _Known) -> None:
             at["needs"][resource].advise(advice)
 
 
-def _check_wake(at: Place, sleep: Sleep) -> None:
+def _check_wake(at: KeyPath, sleep: Sleep) -> None:
     wake = sleep.wake
     if sleep.signal:
         if wake:

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from activator.config.engine_inspection import EngineInspection
 from activator.config.engines import engine_path
+from activator.config.key_path import Findings, KeyPath
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.programs import Process
 from activator.config.model_entries import expand_models
-from activator.config.places import Findings, Place
 from activator.config.programs import (
     check_program,
     container_variables,
@@ -38,7 +38,7 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
     """Return one line for each mistake, with its place in the file that `root` was read from."""
     problems: list[str] = []
     expand_models(root, problems)
-    file = Place(Findings(root, problems))
+    file = KeyPath(Findings(root, problems))
     for at, revision in file["revisions"].each(config.revisions):
         for key, named in (("waiting_page", revision.waiting_page), ("fallback", revision.fallback)):
             if named is not None and named.file:
@@ -52,7 +52,7 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
     return problems
 
 
-def _attempt(at: Place, inspect: Callable[[], T]) -> T | None:
+def _attempt(at: KeyPath, inspect: Callable[[], T]) -> T | None:
     """Return what `inspect` returns; None, and its problems are reported, if it raises ConfigError."""
     try:
         return inspect()
@@ -70,7 +70,7 @@ class _ContainerChecks:
         self._environ = environ
         self._engines: dict[str, EngineInspection | None] = {}  # by socket path; None: unusable, already reported
 
-    def check(self, file: Place) -> None:
+    def check(self, file: KeyPath) -> None:
         containers, at = self._config.containers, file["containers"]
         if containers.discover:
             self._engine(at, containers.engine, at["discover"].where)
@@ -78,7 +78,7 @@ class _ContainerChecks:
             if revision.container is not None:
                 self._check(place["container"], revision.container)
 
-    def _check(self, at: Place, container: Container) -> None:
+    def _check(self, at: KeyPath, container: Container) -> None:
         _attempt(at["env_file"], partial(container_variables, container, self._environ))
         _attempt(at["volumes"], partial(volumes_of, container, self._environ))
         if container.logs.file:
@@ -97,7 +97,7 @@ class _ContainerChecks:
         except (OSError, http.client.HTTPException) as error:
             at.advise(f"the container engine at {engine.path} does not answer: {error}")
 
-    def _engine(self, at: Place, named: str, where: str = "") -> EngineInspection | None:
+    def _engine(self, at: KeyPath, named: str, where: str = "") -> EngineInspection | None:
         try:
             found = engine_path(named, self._environ)
         except ConfigError as error:
@@ -113,7 +113,7 @@ class _ContainerChecks:
         return self._engines[found]
 
 
-def _check_process(at: Place, process: Process, environ: Mapping[str, str]) -> None:
+def _check_process(at: KeyPath, process: Process, environ: Mapping[str, str]) -> None:
     directory = _attempt(at["directory"], partial(directory_of, process, environ))
     if directory is None:
         return

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.edge_checks import check_positive
+from activator.config.key_path import KeyPath
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import SHARING_EXACT, SHARING_KNATIVE
 from activator.config.model.members import PROOFS, Members
-from activator.config.places import Place
 
 MEMBERS_MAX: Final = 256  # a group has as many seats
 
 
-def check_members(root: Place, config: Config) -> None:
+def check_members(root: KeyPath, config: Config) -> None:
     """Check `members`, and the key of the cluster that depends on it."""
     at, members, kubernetes = root["members"], config.members, config.kubernetes
     for key, proof in (("on_silence", members.on_silence), ("on_partition", members.on_partition)):
@@ -33,7 +33,7 @@ def check_members(root: Place, config: Config) -> None:
     _check_peers(at, members, kubernetes is not None or root["kubernetes"].is_unread)
 
 
-def _check_peers(at: Place, members: Members, has_cluster: bool) -> None:
+def _check_peers(at: KeyPath, members: Members, has_cluster: bool) -> None:
     peers, address, listen = members.peers, members.address, members.listen
     if not peers:
         if not has_cluster:
@@ -53,7 +53,7 @@ def _check_peers(at: Place, members: Members, has_cluster: bool) -> None:
         at["peers"].advise(advice)
 
 
-def _check_sharing(root: Place, sharing: str, members: Members) -> None:
+def _check_sharing(root: KeyPath, sharing: str, members: Members) -> None:
     at, listen = root["kubernetes"]["sharing"], (root["members"]["listen"],)
     if sharing == SHARING_EXACT and not members.listen:
         at.advise("`sharing: exact` requires `members`, with `listen` and `key_file`", beside=listen)

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from activator.config.key_path import KeyPath
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn
-from activator.config.places import Place
 from activator.config.reader import TOKEN
 from lb.registry import problem_with, takes_key, takes_weights
 
 
-def check_policy(at: Place, revision: Revision, policy_names: AbstractSet[str] | None) -> None:
+def check_policy(at: KeyPath, revision: Revision, policy_names: AbstractSet[str] | None) -> None:
     """Check the policy of one revision. `policy_names`: the available ones; None: any name is accepted."""
     policy, hash_on = revision.policy, revision.hash_on
     if policy and policy_names is not None:
@@ -32,7 +32,7 @@ def check_policy(at: Place, revision: Revision, policy_names: AbstractSet[str] |
         check_key_source(at["hash_on"], hash_on, "hash_on")
 
 
-def _check_name(at: Place, policy: str, policy_names: AbstractSet[str]) -> None:
+def _check_name(at: KeyPath, policy: str, policy_names: AbstractSet[str]) -> None:
     if ":" not in policy and policy not in policy_names:
         at.found("one of " + ", ".join(sorted(policy_names)) + " or package.module:Class")
         return
@@ -41,7 +41,7 @@ def _check_name(at: Place, policy: str, policy_names: AbstractSet[str]) -> None:
         at.found("a policy that can be loaded", problem)
 
 
-def check_key_source(at: Place, source: str | HashOn, key: str) -> None:
+def check_key_source(at: KeyPath, source: str | HashOn, key: str) -> None:
     """Check the source of a request's key: the value of `key`, which is at `at`."""
     if isinstance(source, str):
         if source != HASH_ON_CLIENT_IP:

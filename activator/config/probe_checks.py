@@ -9,9 +9,9 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import program_key
+from activator.config.key_path import KeyPath
 from activator.config.model.pods import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS, Probe
 from activator.config.model.revision import Revision
-from activator.config.places import Place
 from activator.config.reader import TOKEN
 
 _PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it is sent
@@ -23,7 +23,7 @@ HEALTH_INTERVAL_MIN_S: Final = 0.1  # between two checks of one pod
 _HTTP_KEYS: Final = ("path", "host", "identity_header")
 
 
-def check_probe(revision_at: Place, revision: Revision) -> None:
+def check_probe(revision_at: KeyPath, revision: Revision) -> None:
     """Check the key `probe` of one revision."""
     probe, at = revision.probe, revision_at["probe"]
     if probe is None:
@@ -52,7 +52,7 @@ def check_probe(revision_at: Place, revision: Revision) -> None:
         )
 
 
-def check_health(revision_at: Place, revision: Revision) -> None:
+def check_health(revision_at: KeyPath, revision: Revision) -> None:
     """Check the active health checks in the key `health` of one revision."""
     health, at = revision.health, revision_at["health"]
     active = [key for key in ("http_get", "interval", "rise", "fall") if getattr(health, key) not in (None, "")]
@@ -72,7 +72,7 @@ def check_health(revision_at: Place, revision: Revision) -> None:
         at["interval"].found(f"0, or at least {HEALTH_INTERVAL_MIN_S:g} s")
 
 
-def _check_texts(at: Place, probe: Probe) -> None:
+def _check_texts(at: KeyPath, probe: Probe) -> None:
     if probe.path and _PATH.fullmatch(probe.path) is None:
         at["path"].found("a path that begins with /, without spaces")
     if probe.host:

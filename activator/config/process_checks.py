@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Final
 
 from activator.config.edge_checks import check_positive, check_variables
+from activator.config.key_path import KeyPath
 from activator.config.model.programs import (
     LIFETIME_REQUEST,
     LIFETIMES,
@@ -23,7 +24,6 @@ from activator.config.model.programs import (
 )
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import Scaling
-from activator.config.places import Place
 from activator.config.programs import parse_processors
 from activator.runtime.units import KIB
 
@@ -45,7 +45,7 @@ class ProcessChecker:
         """Record that another part of the file uses this port."""
         self._ports.setdefault(port, what)
 
-    def check(self, revision_at: Place, revision: Revision) -> None:
+    def check(self, revision_at: KeyPath, revision: Revision) -> None:
         """Check the process of a revision, if it has one."""
         process, at = revision.process, revision_at["process"]
         if process is None:
@@ -66,7 +66,7 @@ class ProcessChecker:
         _check_signal(at["stop"]["signal"], process.stop.signal)
         check_variables(at["environment"], process.environment)
 
-    def check_program(self, at: Place, program: Program, directory: str) -> None:
+    def check_program(self, at: KeyPath, program: Program, directory: str) -> None:
         """Check the keys that all kinds of programs have; `directory` is the one of its relative paths."""
         least, most = program.min_scale, program.max_scale
         if 0 < most < least:
@@ -74,7 +74,7 @@ class ProcessChecker:
         _check_readiness(at["readiness"], program.readiness)
         self._check_logs(at["logs"], program.logs, directory)
 
-    def _check_port(self, revision_at: Place, scaling: Scaling, process: Process) -> None:
+    def _check_port(self, revision_at: KeyPath, scaling: Scaling, process: Process) -> None:
         at, path, ports = revision_at["process"]["port"], str(revision_at), process.ports()
         if ports is None:
             at.found(f"a port from 1 to 65535, or a range such as 9000-9010 of at most {PORTS_MAX} ports")
@@ -91,7 +91,7 @@ class ProcessChecker:
             advice = f"are too many, {have}: lower it, or widen the range"
         _check_copies(revision_at, scaling, process, len(ports), advice)
 
-    def _check_socket(self, revision_at: Place, scaling: Scaling, process: Process) -> None:
+    def _check_socket(self, revision_at: KeyPath, scaling: Scaling, process: Process) -> None:
         """Check a process that listens on a Unix socket instead of a port."""
         at = revision_at["process"]
         if isinstance(process.socket, str):
@@ -107,7 +107,7 @@ class ProcessChecker:
             if any("{port}" in word for word in command):
                 at[key].advise("a program that listens on a Unix socket has no {port}: use {socket}")
 
-    def _check_socket_path(self, revision_at: Place, scaling: Scaling, process: Process, given: str) -> None:
+    def _check_socket_path(self, revision_at: KeyPath, scaling: Scaling, process: Process, given: str) -> None:
         at, path = revision_at["process"]["socket"], str(revision_at)
         if not given or given.startswith("@") or given.endswith("/") or not given.isprintable():
             at.found("true, or a path such as /run/app/app.sock", f'"{given}"')
@@ -118,7 +118,7 @@ class ProcessChecker:
         advice = f"cannot share `process.socket: {given}`: set 1, or leave the path out and use {{socket}}"
         _check_copies(revision_at, scaling, process, 1, advice)
 
-    def _check_logs(self, at: Place, logs: Logs, directory: str) -> None:
+    def _check_logs(self, at: KeyPath, logs: Logs, directory: str) -> None:
         if logs.file:
             place = ("" if logs.file.startswith(("/", "~", "$")) else directory, logs.file)
             owner = self._files.setdefault(place, str(at))
@@ -128,7 +128,7 @@ class ProcessChecker:
             at["max_size"].found("at least 64KiB")
 
 
-def _check_copies(at: Place, scaling: Scaling, process: Process, most: int, advice: str) -> None:
+def _check_copies(at: KeyPath, scaling: Scaling, process: Process, most: int, advice: str) -> None:
     """Check that no key asks for more than `most` copies; `advice` follows their number in the message."""
     for group, name, keys in (
         (process, "process", ("min_scale", "max_scale")),
@@ -143,7 +143,7 @@ def _check_copies(at: Place, scaling: Scaling, process: Process, most: int, advi
             place["min"].advise(f"{entry.min} copies {advice}", schedule.where)
 
 
-def _check_lifetime(at: Place, revision: Revision, process: Process) -> None:
+def _check_lifetime(at: KeyPath, revision: Revision, process: Process) -> None:
     """Check a program that ends after one request: it excludes all other connections, and a second request."""
     readiness = process.readiness
     for is_so, keys, advice in (
@@ -160,17 +160,17 @@ def _check_lifetime(at: Place, revision: Revision, process: Process) -> None:
         ),
     ):
         if is_so:
-            reduce(Place.__getitem__, keys, at).advise(f"with `lifetime: request`: {advice}")
+            reduce(KeyPath.__getitem__, keys, at).advise(f"with `lifetime: request`: {advice}")
 
 
-def _check_signal(at: Place, name: str) -> None:
+def _check_signal(at: KeyPath, name: str) -> None:
     if name not in _SIGNALS:
         word = name.upper().removeprefix("SIG")
         near = difflib.get_close_matches(f"SIG{word}", _SIGNALS, n=1, cutoff=0.8) if word.isalpha() else []
         at.found(near[0] if near else "a name such as SIGINT")
 
 
-def _check_readiness(at: Place, readiness: Readiness) -> None:
+def _check_readiness(at: KeyPath, readiness: Readiness) -> None:
     if readiness.http_get[:1] not in ("/", ""):
         at["http_get"].found("a path that begins with /")
     if readiness.log:
@@ -184,7 +184,7 @@ def _check_readiness(at: Place, readiness: Readiness) -> None:
     check_positive(at, readiness, "interval")
 
 
-def _check_alone(at: Place, readiness: Readiness, owner: str, others: tuple[str, ...], why: str) -> None:
+def _check_alone(at: KeyPath, readiness: Readiness, owner: str, others: tuple[str, ...], why: str) -> None:
     """Report other readiness checks, which have no effect besides `owner`."""
     for key in others:
         value = getattr(readiness, key)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.edge_checks import check_positive, is_method
+from activator.config.key_path import KeyPath
 from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, Queue, QueueRule
-from activator.config.places import Place
 from activator.config.reader import TOKEN
 
 FAIR_WEIGHTS_MAX: Final = 512  # configured weights of one revision
@@ -17,7 +17,7 @@ _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights
 _DEFAULTS: Final = Queue()
 
 
-def check_queue(at: Place, queue: Queue, by_key: frozenset[str] | None) -> None:
+def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> None:
     """Check the key `queue`, which is at `at`. `by_key`: the disciplines for which the file's `keys` are enough."""
     discipline, beside = queue.discipline, (at["discipline"],)
     if discipline not in DISCIPLINES:
@@ -49,7 +49,7 @@ def check_queue(at: Place, queue: Queue, by_key: frozenset[str] | None) -> None:
         _check_rule(place, rule, discipline, beside)
 
 
-def _check_rule(at: Place, rule: QueueRule, discipline: str, beside: tuple[Place, ...]) -> None:
+def _check_rule(at: KeyPath, rule: QueueRule, discipline: str, beside: tuple[KeyPath, ...]) -> None:
     prefix = rule.path_prefix
     if not prefix.startswith("/") or "?" in prefix or not prefix.isascii():
         at["path_prefix"].found("the ASCII beginning of a path, from / on")

@@ -18,8 +18,8 @@ from typing import Any, Final
 import yaml
 
 from activator.config.forms import Choice, Form, Group, Key, Many, Mapping, Scalar
+from activator.config.key_path import Findings, KeyPath, Path
 from activator.config.model.kinds import Duration, Secret, Size
-from activator.config.places import Findings, Path, Place
 from activator.config.tree import Item
 
 TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a header name, a method, a cookie name
@@ -99,7 +99,7 @@ class Reader:
             key = group.keys.get(name)
             if key is None:
                 found = f'the unknown key "{name}"'
-                Place(self._findings, path).found(_nearest(name, group.keys), found, one.key_where)
+                KeyPath(self._findings, path).found(_nearest(name, group.keys), found, one.key_where)
                 self._findings.skip((*path, name), is_part=False)
                 continue
             value = self.read(one, key.form, (*path, name))
@@ -109,7 +109,7 @@ class Reader:
                 values[key.attribute] = value
         for key in group.required:
             if key.name not in entries:
-                Place(self._findings, path).found(f'the key "{key.name}"', "none")
+                KeyPath(self._findings, path).found(f'the key "{key.name}"', "none")
                 self._findings.skip((*path, key.name), is_part=False)
             values.setdefault(key.attribute, key.form.zero)
         return group.make(values)
@@ -122,7 +122,7 @@ class Reader:
 
     def _mistaken(self, item: Item, form: Form, path: Path) -> _Unreadable:
         """Report a value that does not fit."""
-        at, placeholder = Place(self._findings, path), _placeholder(item)
+        at, placeholder = KeyPath(self._findings, path), _placeholder(item)
         if placeholder and isinstance(form, Scalar) and form.cls is str and "enum" not in form.schema:
             at.advise(f'YAML reads {placeholder} as a mapping: write "{placeholder}", in quotes')
         else:

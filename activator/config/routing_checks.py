@@ -10,9 +10,9 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import check_each, is_method
+from activator.config.key_path import KeyPath
 from activator.config.model.revision import Revision
 from activator.config.model.routing import Match
-from activator.config.places import Place
 from activator.config.policy_checks import check_key_source
 from activator.config.reader import TOKEN
 from activator.runtime.url_path import normal_prefix
@@ -29,7 +29,7 @@ _Group = tuple[object, ...]
 class Rule:
     """The routing rule of one revision."""
 
-    def __init__(self, at: Place, revision: Revision) -> None:
+    def __init__(self, at: KeyPath, revision: Revision) -> None:
         match = revision.match or Match()
         self.at = at
         self.path = str(at)
@@ -92,7 +92,7 @@ class RoutingChecker:
     def __init__(self) -> None:
         self._hosts: dict[str, _Host] = {}
 
-    def check_revision(self, at: Place, revision: Revision) -> Rule:
+    def check_revision(self, at: KeyPath, revision: Revision) -> Rule:
         """Check a revision by itself."""
         match, aliases = revision.match, revision.aliases
         if match is not None:
@@ -113,7 +113,7 @@ class RoutingChecker:
             check_key_source(at["split_on"], revision.split_on, "split_on")
         return Rule(at, revision)
 
-    def claim(self, host: str, text: str, at: Place, rule: Rule) -> None:
+    def claim(self, host: str, text: str, at: KeyPath, rule: Rule) -> None:
         """Add a host of the revision; `text` is its spelling in the file."""
         known = self._hosts.setdefault(host, _Host())
         if rule in known.rules or rule is known.default:
@@ -149,7 +149,7 @@ class RoutingChecker:
                     _check_group(weighted, seen)
 
 
-def _check_match(at: Place, match: Match) -> None:
+def _check_match(at: KeyPath, match: Match) -> None:
     if match.path and not _is_prefix(match.path):
         at["path"].found("the beginning of a path, such as /v1, without `.`, `..` and empty segments, ? # ; \\ and %2F")
     if match.strip_path and not match.path.strip("/"):
@@ -163,7 +163,7 @@ def _check_match(at: Place, match: Match) -> None:
             place.found("at least one name", "an empty list")
 
 
-def _check_headers(at: Place, headers: dict[str, str]) -> None:
+def _check_headers(at: KeyPath, headers: dict[str, str]) -> None:
     if len(headers) > MATCH_HEADERS_MAX:
         at.found(f"at most {MATCH_HEADERS_MAX} headers", str(len(headers)))
     if len({name.lower() for name in headers}) < len(headers):
@@ -175,7 +175,7 @@ def _check_headers(at: Place, headers: dict[str, str]) -> None:
             at[name].found("a value of printable ASCII characters")
 
 
-def _check_models(at: Place, names: list[str], allows_star: bool) -> None:
+def _check_models(at: KeyPath, names: list[str], allows_star: bool) -> None:
     if len(names) > MODELS_MAX:
         at.found(f"at most {MODELS_MAX} names", str(len(names)))
     for place, name in at.each(names):

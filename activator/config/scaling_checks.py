@@ -10,6 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from activator.config.edge_checks import program_key
+from activator.config.key_path import KeyPath
 from activator.config.model.programs import Program
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import (
@@ -22,7 +23,6 @@ from activator.config.model.scaling import (
     Scaling,
     ScheduledScale,
 )
-from activator.config.places import Place
 
 # Keys of `process` and those of `scaling` with the same meaning.
 TWINS: Final = (
@@ -35,7 +35,7 @@ _HOUR: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 _WINDOW: Final = f"whole seconds from 1s to {SCALING_WINDOW_MAX_S / 3600.0:g}h"
 
 
-def check_scaling(revision_at: Place, revision: Revision) -> None:
+def check_scaling(revision_at: KeyPath, revision: Revision) -> None:
     """Check `scaling` of one revision."""
     at, scaling, program = revision_at["scaling"], revision.scaling, revision.program
     key = program_key(revision_at, revision)
@@ -53,7 +53,7 @@ def check_scaling(revision_at: Place, revision: Revision) -> None:
 
 
 def check_values(
-    at: Place, scaling: Scaling, stable_window_s: float, program: Program | None = None, key: str = "process"
+    at: KeyPath, scaling: Scaling, stable_window_s: float, program: Program | None = None, key: str = "process"
 ) -> None:
     """Check the keys that do not depend on who runs the pods; `stable_window_s` is the default.
 
@@ -73,7 +73,7 @@ def check_values(
         _check_entry(place, entry)
 
 
-def _check_twins(at: Place, program_at: Place, key: str) -> None:
+def _check_twins(at: KeyPath, program_at: KeyPath, key: str) -> None:
     for of_program, of_scaling in TWINS:
         if of_program in program_at and of_scaling in at:
             at[of_scaling].advise(
@@ -81,7 +81,7 @@ def _check_twins(at: Place, program_at: Place, key: str) -> None:
             )
 
 
-def _check_windows(at: Place, scaling: Scaling, stable_window_s: float) -> None:
+def _check_windows(at: KeyPath, scaling: Scaling, stable_window_s: float) -> None:
     for key in ("stable_window", "panic_window"):
         value = getattr(scaling, key)
         if value is not None and not (1.0 <= value <= SCALING_WINDOW_MAX_S and float(value).is_integer()):
@@ -96,7 +96,7 @@ def _check_windows(at: Place, scaling: Scaling, stable_window_s: float) -> None:
             at[key].found(f"at most {SCALING_WINDOW_MAX_S / 3600.0:g}h")
 
 
-def _check_bounds(at: Place, scaling: Scaling, where: str, most: int) -> None:
+def _check_bounds(at: KeyPath, scaling: Scaling, where: str, most: int) -> None:
     """Compare with the maximum, the value of the key `where`; the program's own minimum is compared elsewhere."""
     found = [(at[key], getattr(scaling, key)) for key in ("min", "initial_scale", "activation_scale")]
     found += [(place["min"], entry.min) for place, entry in at["schedule"].each(scaling.schedule)]
@@ -105,7 +105,7 @@ def _check_bounds(at: Place, scaling: Scaling, where: str, most: int) -> None:
             place.advise(f"{number} is more than `{where}: {most}`: lower it, or raise `{where}`")
 
 
-def _check_entry(at: Place, entry: ScheduledScale) -> None:
+def _check_entry(at: KeyPath, entry: ScheduledScale) -> None:
     for key, hour in (("from", entry.from_), ("until", entry.until)):
         if _HOUR.fullmatch(hour) is None:
             at[key].found('an hour such as "08:00"')

@@ -8,6 +8,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from activator.config.edge_checks import check_positive
+from activator.config.key_path import KeyPath
 from activator.config.log_template import KNATIVE, TemplateError, template_fields
 from activator.config.model.file import Config
 from activator.config.model.telemetry import (
@@ -19,10 +20,9 @@ from activator.config.model.telemetry import (
     KnativeExport,
     Log,
 )
-from activator.config.places import Place
 
 
-def check_telemetry(root: Place, config: Config) -> None:
+def check_telemetry(root: KeyPath, config: Config) -> None:
     """Check the telemetry settings of the whole file."""
     _check_access_log(root["access_log"], config.access_log)
     _check_log(root["log"], config.log)
@@ -31,7 +31,7 @@ def check_telemetry(root: Place, config: Config) -> None:
     _check_url(root["tracing"]["endpoint"], config.tracing.endpoint)
 
 
-def _check_access_log(at: Place, wanted: bool | str) -> None:
+def _check_access_log(at: KeyPath, wanted: bool | str) -> None:
     if wanted is False or wanted in {"json", "common", KNATIVE}:
         return
     if wanted is True:
@@ -43,7 +43,7 @@ def _check_access_log(at: Place, wanted: bool | str) -> None:
         at.found(str(error))
 
 
-def _check_log(at: Place, log: Log) -> None:
+def _check_log(at: KeyPath, log: Log) -> None:
     _check_word(at["format"], log.format, LOG_FORMATS)
     _check_word(at["level"], log.level, LOG_LEVELS)
     for part, level in log.levels.items():
@@ -55,7 +55,7 @@ def _check_log(at: Place, log: Log) -> None:
             at["levels"].found("parts out of " + ", ".join(LOG_PARTS), found, place.where)
 
 
-def _check_knative(at: Place, knative: KnativeExport) -> None:
+def _check_knative(at: KeyPath, knative: KnativeExport) -> None:
     _check_word(at["protocol"], knative.protocol, METRICS_PROTOCOLS)
     if knative.protocol == "http/protobuf":
         _check_url(at["endpoint"], knative.endpoint)
@@ -64,13 +64,13 @@ def _check_knative(at: Place, knative: KnativeExport) -> None:
     check_positive(at, knative, "export_interval", expected="more than 0s")
 
 
-def _check_word(at: Place, word: str, words: tuple[str, ...]) -> None:
+def _check_word(at: KeyPath, word: str, words: tuple[str, ...]) -> None:
     """Check that a value is one of the words, or empty."""
     if word and word not in words:
         at.found("one of " + ", ".join(words))
 
 
-def _check_url(at: Place, url: str) -> None:
+def _check_url(at: KeyPath, url: str) -> None:
     if url and not _is_url(url):
         at.found("a URL such as http://127.0.0.1:4318")
 

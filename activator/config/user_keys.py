@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from activator.config.forms import FILE
+from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
 from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
-from activator.config.places import Findings, Place
 from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
@@ -86,7 +86,7 @@ def read_keys_file(config: Config) -> list[Key]:
         findings = Findings(Item(root.where, entries={"keys_file": root}), problems)
         keys = Reader(findings).read(root, FILE.keys["keys"].form, ("keys_file",))
         if keys is not UNREADABLE:
-            place = Place(findings)
+            place = KeyPath(findings)
             if not keys and not problems:
                 place["keys_file"].found("at least one user")
             checked = _UserChecks(known_revisions(config))
@@ -119,7 +119,7 @@ def known_revisions(config: Config) -> frozenset[str] | None:
     return frozenset([f"{revision.namespace}/{revision.name}" for revision in config.revisions])
 
 
-def check_keys(root: Place, config: Config) -> None:
+def check_keys(root: KeyPath, config: Config) -> None:
     """Check all keys of a file."""
     readable = "revisions" in root and root["revisions"].is_whole
     _UserChecks(known_revisions(config) if readable else None).check(root["keys"], config.keys)
@@ -144,7 +144,7 @@ class _UserChecks:
             except StartError:  # its file or variable has just been removed
                 continue
 
-    def check(self, at: Place, keys: Sequence[Key]) -> None:
+    def check(self, at: KeyPath, keys: Sequence[Key]) -> None:
         """Check a list of users."""
         self._count += len(keys)
         if self._count > KEYS_MAX:
@@ -155,7 +155,7 @@ class _UserChecks:
 
 
 def _check_key(
-    at: Place, key: Key, known: frozenset[str] | None, names: dict[str, str], digests: dict[bytes, str]
+    at: KeyPath, key: Key, known: frozenset[str] | None, names: dict[str, str], digests: dict[bytes, str]
 ) -> None:
     if _NAME.fullmatch(key.name) is None:
         at["name"].found("a name of at most 63 letters, digits, `-`, `_`, `.` and `@`")
@@ -178,7 +178,7 @@ def _check_key(
             place.found("the name of a revision of this file, as `name` or `namespace/name`")
 
 
-def _check_limits(at: Place, limits: KeyLimits) -> None:
+def _check_limits(at: KeyPath, limits: KeyLimits) -> None:
     for name, rate in (("requests", limits.requests), ("tokens", limits.tokens)):
         if rate is not None and parse_rate(rate) is None:
             at[name].found("a number per period, such as 60/min, 10/s or 1M/day")

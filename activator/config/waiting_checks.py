@@ -11,9 +11,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from activator.config.edge_checks import check_each, program_key
+from activator.config.key_path import KeyPath
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import COUNTS, Activity, Fallback
-from activator.config.places import Place
 from activator.config.specs import key_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
@@ -27,7 +27,7 @@ _STATUS: Final = re.compile(r"[45]([0-9]{2}|xx)")
 _NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
 
-def check_waiting(at: Place, revision: Revision) -> None:
+def check_waiting(at: KeyPath, revision: Revision) -> None:
     """Check the waiting settings of one revision."""
     for place, rule in at["no_wake"].each(revision.no_wake):
         if not (rule.path or rule.methods or rule.user_agent):
@@ -45,12 +45,12 @@ def check_waiting(at: Place, revision: Revision) -> None:
         _check_fallback(at["fallback"], fallback)
 
 
-def _check_least(at: Place, seconds: float, least: float) -> None:
+def _check_least(at: KeyPath, seconds: float, least: float) -> None:
     if seconds < least:
         at.found(f"at least {least:g}s")
 
 
-def _check_fallback(at: Place, fallback: Fallback) -> None:
+def _check_fallback(at: KeyPath, fallback: Fallback) -> None:
     ways = ("file", "redirect", "revision")
     if sum(bool(getattr(fallback, key)) for key in ways) != 1:
         at.advise("one of `file`, `redirect` and `revision` is required", beside=tuple(at[key] for key in ways))
@@ -61,7 +61,7 @@ def _check_fallback(at: Place, fallback: Fallback) -> None:
         at["redirect"].found("an address such as https://status.example.com/, or /path")
 
 
-def _check_activity(at: Place, activity: Activity, has_program: bool) -> None:
+def _check_activity(at: KeyPath, activity: Activity, has_program: bool) -> None:
     for key in ("websocket", "stream"):
         if getattr(activity, key) not in COUNTS:
             at[key].found("open or traffic")
@@ -77,9 +77,9 @@ def _check_activity(at: Place, activity: Activity, has_program: bool) -> None:
     _check_least(at["busy"]["interval"], busy.interval, CHECK_INTERVAL_MIN_S)
 
 
-def check_fallbacks(root: Place, revisions: list[Revision]) -> None:
+def check_fallbacks(root: KeyPath, revisions: list[Revision]) -> None:
     """Check the fallbacks of all revisions: each named one exists, and none leads back to itself."""
-    found: dict[str, tuple[Place, Revision]] = {}
+    found: dict[str, tuple[KeyPath, Revision]] = {}
     for place, revision in root["revisions"].each(revisions):
         if not place["name"].is_unread:
             found.setdefault(f"{revision.namespace}/{revision.name}", (place, revision))

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from activator.messages import Change, Listed, ObservedPod, PodGone
+from activator.messages import Change, ObservedPod, PodGone, PodsListed
 from activator.runtime.sockets import split_address
 from activator.runtime.unix_address import is_unix, path_of
 
@@ -40,7 +40,7 @@ class OwnPorts:
         """Return the change without pods at own ports: a list is shortened, a single pod becomes PodGone."""
         if type(change) is ObservedPod:
             return PodGone(change.key, change.source, change.identity) if self._is_left_out(change) else change
-        if type(change) is Listed:
+        if type(change) is PodsListed:
             kept = tuple([pod for pod in change.pods if not self._is_left_out(pod)])
             if len(kept) != len(change.pods):
                 return msgspec.structs.replace(change, pods=kept)

@@ -17,7 +17,7 @@ from activator.control_plane.groups.shown import shown, waits_of
 from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
-from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.autoscaler import LastDecision
 from activator.control_plane.snapshot import UNANSWERED_S, Known, revisions, state_worker
 from activator.control_plane.sources.container.source import ContainerSource
 from activator.control_plane.sources.container.units import ContainerUnits
@@ -207,7 +207,7 @@ class ControlPlane:
         revisions = self.worker.model.revisions.items()
         return tuple([(key, pod.identity) for key, one in revisions for pod in one.pods.values() if pod.is_aside])
 
-    def scaling(self, key: str) -> Shown | None:
+    def scaling(self, key: str) -> LastDecision | None:
         """Return the last scaling decision of a revision; None if no source scales it."""
         found = (source.scaling(key) for source in self._sources)
         return next((shown for shown in found if shown is not None), None)

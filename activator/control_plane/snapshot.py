@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from activator.control_plane.probes.probed_pod import Failing
-from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.autoscaler import LastDecision
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.state.records import RevisionRecord
 from activator.control_plane.state.worker import StateWorker
@@ -29,7 +29,7 @@ class Known(NamedTuple):
 def revisions(
     known: dict[str, RevisionRecord],
     processes: dict[str, dict[str, int]],
-    scaling: Callable[[str], Shown | None],
+    scaling: Callable[[str], LastDecision | None],
     failing: Callable[[str], dict[str, Failing]],
     now_s: float,
 ) -> dict[str, dict[str, Any]]:
@@ -48,7 +48,7 @@ def revisions(
     }
 
 
-def _scaling(shown: Shown | None, now_s: float) -> dict[str, Any] | None:
+def _scaling(shown: LastDecision | None, now_s: float) -> dict[str, Any] | None:
     """Return the last decision, and the last one that changed the number; ages in seconds."""
     if shown is None:
         return None

@@ -8,12 +8,12 @@ from typing import Protocol
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane import statistics
-from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.routing import Router, entry_of
 from activator.data_plane.server.registry import ConnectionRegistry
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.data_plane.tables.apply import RevisionTables, load_of
 from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.interfaces import SlotEvents
@@ -45,7 +45,7 @@ log = logging.getLogger("activator.data")
 class Parts(Protocol):
     """The parts of a data plane that its tables and throttlers have effects on."""
 
-    answers: AnswerStore
+    answers: ResponseStore
     errors_total: int
     filters: FilterCatalogue
     loads: SharedLoads | None

@@ -17,9 +17,6 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.data_plane import settings, statistics
-from activator.data_plane.answers.links import AnswerLinks
-from activator.data_plane.answers.messages import AnswerMessage
-from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.catalogue import FilterCatalogue
 from activator.data_plane.hooks import PlaneEvents, PlaneHooks
@@ -40,6 +37,9 @@ from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.shown_requests import described, shown
 from activator.data_plane.snapshot import revisions
+from activator.data_plane.stored_responses.links import StoredResponseLinks
+from activator.data_plane.stored_responses.messages import AnswerMessage
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.tables.audit import Auditor
 from activator.data_plane.throttle.budget import HeldBudget
@@ -54,6 +54,7 @@ from activator.messages import (
     Drain,
     Drained,
     Effect,
+    EnableKnativeHeaders,
     FailRevision,
     FromData,
     RevisionStatistics,
@@ -61,7 +62,6 @@ from activator.messages import (
     SetPending,
     SetUsers,
     ShowOutput,
-    SpeakKnative,
 )
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import NEVER, Now, Periodic, TimingWheel
@@ -111,7 +111,7 @@ class DataPlane:
         bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, turn.shares.add)
         send_timeout_s = float(config.limits.send_timeout)
         self.proxy = Proxy(self.router, self.wheel, now, bodies, ATTEMPTS_MAX, self.failed, send_timeout_s)
-        answers = self.answers = AnswerStore(
+        answers = self.answers = ResponseStore(
             self.wheel,
             now,
             loop.call_soon,
@@ -120,7 +120,7 @@ class DataPlane:
             partial(secrets.token_hex, ANSWER_NAME_BYTES),
         )
         answers.number = ALONE
-        self.answer_links = AnswerLinks(answers)
+        self.answer_links = StoredResponseLinks(answers)
         self.proxy.answers = answers
         self.captures = CaptureRoom(self.wheel, now)
         self.quotas = Quotas(now)
@@ -263,7 +263,7 @@ class DataPlane:
         elif isinstance(command, SetUsers):
             self.filters.set_users(command.users)
             self._renew_filters()
-        elif isinstance(command, SpeakKnative):
+        elif isinstance(command, EnableKnativeHeaders):
             if self.filters.speak_knative(command.cluster_domain, command.passes_through, self._unhealthy):
                 self._renew_filters()
         elif isinstance(command, ShowOutput):

@@ -41,7 +41,7 @@ from activator.kubernetes.resources import Selection
 from activator.kubernetes.watch_stream import WatchStream
 from activator.runtime.backoff import fraction
 from activator.runtime.clock import NEVER, Now
-from activator.runtime.tasks import EndablePause, pause
+from activator.runtime.tasks import InterruptibleSleep, pause
 from lb.rng import Rng
 
 KUBE_EVENTS_PER_TURN_MAX: Final = 200  # watch events handled before the loop gets a turn
@@ -82,7 +82,7 @@ class Reflector(Generic[Object]):
         self.name = selection.resource.plural
         self._now = now
         self._pause = pause
-        self._rest = EndablePause(pause)  # the pause after a failure
+        self._rest = InterruptibleSleep(pause)  # the pause after a failure
         self._inactivity_s = inactivity_s
         self._watch_s = watch_s
         self._page_objects = page_objects

@@ -5,7 +5,7 @@ from __future__ import annotations
 from activator.kubernetes.errors import LineTooLongError
 
 
-class LineCutter:
+class LineSplitter:
     """Splits bytes into lines in O(bytes). `pending_bytes` is the size of the incomplete line."""
 
     def __init__(self, line_bytes_max: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 
 from activator.kubernetes.errors import KubeError, WatchCutError
-from activator.kubernetes.watch_lines import LineCutter
+from activator.kubernetes.watch_lines import LineSplitter
 
 
 class WatchStream:
@@ -17,7 +17,7 @@ class WatchStream:
 
     def __init__(self, response: aiohttp.ClientResponse, line_bytes_max: int) -> None:
         self._response = response
-        self._cutter = LineCutter(line_bytes_max)
+        self._cutter = LineSplitter(line_bytes_max)
         self._aborted: KubeError | None = None
 
     async def lines(self) -> list[bytes]:

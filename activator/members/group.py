@@ -36,11 +36,11 @@ from activator.data_plane.ownership.names import MemberName
 from activator.members.contacts import Contact, Contacts, GroupRules
 from activator.members.messages import (
     Accept,
-    Beat,
     Commit,
     Ended,
     GroupMessage,
     GroupView,
+    Heartbeat,
     Introduction,
     Leave,
     LivesChanged,
@@ -198,7 +198,7 @@ class Group:
         if contact is None or not contact.is_linked:
             return
         self.contacts.note_message(contact)
-        if isinstance(message, Beat):
+        if isinstance(message, Heartbeat):
             contact.accepted_epoch = max(message.accepted, contact.accepted_epoch)
             contact.owned, contact.held = message.owned, message.held
             self._highest = max(self._highest, message.accepted)
@@ -233,7 +233,7 @@ class Group:
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
             self._beat_s = now_s
             for contact in self.contacts.linked():
-                self._send(contact.seat, Beat(self.accepted.epoch, self.effective.epoch, *self._readiness.own))
+                self._send(contact.seat, Heartbeat(self.accepted.epoch, self.effective.epoch, *self._readiness.own))
         if self.rules.releases_silent and self.contacts.has_majority():
             self.contacts.release_silent()
         if not self._takes_part and self._may_take_part(now_s):
@@ -469,7 +469,7 @@ class Group:
                 self._majority_s = self._now()
                 self._allow(True)
 
-    def _repair(self, contact: Contact, beat: Beat) -> None:
+    def _repair(self, contact: Contact, beat: Heartbeat) -> None:
         """Send a view again that the contact has not received, because a link ended."""
         proposal = self._proposal
         if proposal is not None:

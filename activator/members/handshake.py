@@ -50,7 +50,7 @@ class Process(msgspec.Struct, frozen=True, array_like=True):
     started: int  # in clock ticks since the boot
 
 
-class Party(msgspec.Struct, frozen=True, array_like=True):
+class PeerIdentity(msgspec.Struct, frozen=True, array_like=True):
     """The identity of one end. `data_plane` is the number of a data plane, or 0 for the replica as a whole."""
 
     group: str
@@ -70,7 +70,7 @@ class Opening(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
     version: int
     oldest: int
     nonce: bytes
-    party: Party = Party("", 0, 0, "", Process("", 0, 0))
+    party: PeerIdentity = PeerIdentity("", 0, 0, "", Process("", 0, 0))
     wanted: int = 0
 
 
@@ -90,7 +90,7 @@ class Proof(msgspec.Struct, frozen=True, tag="proof", array_like=True):
 class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
     """The fourth frame: proves that the listener has the key and is this party."""
 
-    party: Party
+    party: PeerIdentity
     proof: bytes
 
 
@@ -100,7 +100,7 @@ class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):
     `wanted` is the data plane of the listener that the connection is for, or 0 for the replica as a whole.
     """
 
-    party: Party
+    party: PeerIdentity
     wanted: int
     proof: bytes
 
@@ -156,7 +156,7 @@ class _Transcript:
             raise HandshakeError(WITHOUT_KEY)
 
 
-class Dialer:
+class HandshakeClient:
     """The side that has connected. `expected` is the replica that must answer, or 0 for any.
 
     To be used in the order `opening`, `take_challenge`, `take_answer`, `take_welcome`. `version` is the protocol in
@@ -164,7 +164,7 @@ class Dialer:
     """
 
     def __init__(
-        self, key: bytes, party: Party, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
+        self, key: bytes, party: PeerIdentity, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
     ) -> None:
         self._party = party
         self._wanted = wanted
@@ -208,7 +208,7 @@ class Dialer:
         self._transcript.add(greeting)
         return greeting
 
-    def take_welcome(self, frame: bytes) -> tuple[Party, SessionKeys]:
+    def take_welcome(self, frame: bytes) -> tuple[PeerIdentity, SessionKeys]:
         """Return the identity of the other side, and the keys. Raises HandshakeError."""
         welcome = _decoded(_WELCOME, frame)
         if isinstance(welcome, Refusal):
@@ -218,7 +218,7 @@ class Dialer:
         return replace(self._other, data_plane=self._wanted), keys
 
 
-class Listener:
+class HandshakeServer:
     """The side that was connected to.
 
     To be called in the order `take_opening`, `take_proof`, `take_greeting`, `welcome`. `version` is the protocol in
@@ -245,7 +245,7 @@ class Listener:
         self._transcript.add(challenge)
         return challenge
 
-    def take_proof(self, frame: bytes, party: Party) -> bytes:
+    def take_proof(self, frame: bytes, party: PeerIdentity) -> bytes:
         """Return the answer to send, which identifies this side. Raises HandshakeError, whose text may be sent."""
         self._transcript.check(_decoded(_PROOF, frame).proof, b"dialer")
         self._transcript.add(frame)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from activator.config.model.members import Members
 from activator.members.data_planes import GroupDataPlanes
+from activator.members.directory import ForbiddenError, MemberDirectory, StaticDirectory
 from activator.members.key import read_key, stretched
 from activator.members.membership import Membership
-from activator.members.roster import ForbiddenError, Roster, StaticRoster
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
 from activator.runtime.extras import need
@@ -61,14 +61,14 @@ async def join(
 
 def _roster(
     config: Members, displaced: Callable[[], None], now: Now, rng: Rng, tasks: TaskGroupOwner
-) -> tuple[Roster, str]:
+) -> tuple[MemberDirectory, str]:
     """Return the roster, and the address of this replica for the others."""
     if config.peers:
-        fixed = StaticRoster(config.peers, config.listen, config.address)
+        fixed = StaticDirectory(config.peers, config.listen, config.address)
         return fixed, fixed.own_address
     need("kubernetes", "kubernetes mode")
-    from activator.members.kubernetes_roster import KubernetesRoster, PodIdentity
+    from activator.members.kubernetes_directory import KubernetesDirectory, PodIdentity
 
     pod = PodIdentity(os.environ)
-    roster = KubernetesRoster(pod, config.group, os.environ, displaced, now, rng, tasks)
+    roster = KubernetesDirectory(pod, config.group, os.environ, displaced, now, rng, tasks)
     return roster, config.address or pod.address(config.listen)

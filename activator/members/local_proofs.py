@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from activator.members.handshake import Party, Process
+from activator.members.handshake import PeerIdentity, Process
 from activator.members.messages import Replica
 from activator.members.proof import EndOfProcesses, have_ended
 
@@ -38,7 +38,7 @@ class LocalProofs:
         self._inquiring: set[int] = set()  # replicas that have ended, less than END_SETTLE_S ago
         self._is_closed = False
 
-    def watch(self, party: Party, planes: tuple[tuple[int, int], ...]) -> None:
+    def watch(self, party: PeerIdentity, planes: tuple[tuple[int, int], ...]) -> None:
         """Watch the processes of a linked replica, if it is on this machine.
 
         `planes`: PID and start time of each of its data planes that is a process of its own.
@@ -56,7 +56,7 @@ class LocalProofs:
         if watch.is_watching:
             self._watches[replica] = watch
 
-    def unlinked(self, seat: int, party: Party) -> None:
+    def unlinked(self, seat: int, party: PeerIdentity) -> None:
         """Stop watching a replica that has lost its link, if it is still alive after END_SETTLE_S."""
         if party.process.machine == self._process.machine:
             self._loop.call_later(END_SETTLE_S, self._settled, seat, party)
@@ -94,7 +94,7 @@ class LocalProofs:
         if not self._is_closed:
             self._ended(number)
 
-    def _settled(self, seat: int, party: Party) -> None:
+    def _settled(self, seat: int, party: PeerIdentity) -> None:
         if self._is_closed or self._is_linked(seat, party.replica):
             return
         watch = self._watches.get(party.replica)

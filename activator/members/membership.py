@@ -26,8 +26,9 @@ from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.members.contacts import GroupRules
 from activator.members.data_planes import GroupDataPlanes, GroupSide
+from activator.members.directory import MemberDirectory
 from activator.members.group import Group
-from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
+from activator.members.handshake import Greeting, HandshakeError, NotWantedError, PeerIdentity, Process, Seal
 from activator.members.lives import Lives
 from activator.members.local_proofs import LocalProofs
 from activator.members.mesh import Connection, Mesh, VacantError
@@ -43,7 +44,6 @@ from activator.members.messages import (
 from activator.members.numbers import epoch_count, follows_on, replica_number, seat_of
 from activator.members.plane_links import PlaneLinks
 from activator.members.proof import this_process
-from activator.members.roster import Roster
 from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
@@ -68,7 +68,7 @@ log = logging.getLogger("activator.members")
 class SeatLink:
     """The link to the replica that has a seat."""
 
-    def __init__(self, wire: Wire, party: Party, is_dialled: bool, version: int) -> None:
+    def __init__(self, wire: Wire, party: PeerIdentity, is_dialled: bool, version: int) -> None:
         self.wire = wire
         self.party = party
         self.is_dialled = is_dialled
@@ -86,7 +86,7 @@ class Membership(GroupSide):
         self,
         config: Members,
         key: bytes,
-        roster: Roster,
+        roster: MemberDirectory,
         address: str,
         seat: int,
         planes: GroupDataPlanes,
@@ -393,8 +393,8 @@ class Membership(GroupSide):
         finally:
             self._dialling.discard(seat)
 
-    def _party(self, data_plane: int) -> Party:
-        return Party(self._config.group, self.replica, data_plane, self._address, self._process)
+    def _party(self, data_plane: int) -> PeerIdentity:
+        return PeerIdentity(self._config.group, self.replica, data_plane, self._address, self._process)
 
     def _accepts(self, greeting: Greeting) -> None:
         """Check that the greeting's replica may join this group. Raises HandshakeError."""

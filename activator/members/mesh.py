@@ -26,12 +26,12 @@ from typing import Any, Final
 from activator.members.handshake import (
     GREETING_BYTES_MAX,
     NONCE_BYTES,
-    Dialer,
     Greeting,
+    HandshakeClient,
     HandshakeError,
-    Listener,
+    HandshakeServer,
     NotWantedError,
-    Party,
+    PeerIdentity,
     SessionKeys,
     refusal,
 )
@@ -62,7 +62,7 @@ class Connection:
     """An authenticated connection. `is_dialled`: this side has dialled it. `version` is that of the protocol."""
 
     def __init__(
-        self, sock: socket.socket, own: int, party: Party, keys: SessionKeys, is_dialled: bool, version: int
+        self, sock: socket.socket, own: int, party: PeerIdentity, keys: SessionKeys, is_dialled: bool, version: int
     ) -> None:
         self.sock = sock
         self.own = own  # our data plane, or 0 for the replica as a whole
@@ -82,7 +82,7 @@ class Mesh:
         self,
         key: bytes,
         group: str,
-        party: Callable[[int], Party],
+        party: Callable[[int], PeerIdentity],
         accepts: Callable[[Greeting], None],
         met: Callable[[Connection], None],
         now: Now,
@@ -176,7 +176,7 @@ class Mesh:
 
     async def _answer(self, sock: socket.socket) -> None:
         prepare(sock)
-        listener = Listener(self._key, self._group)
+        listener = HandshakeServer(self._key, self._group)
         try:
             await self._write(sock, listener.take_opening(await self._read(sock), os.urandom(NONCE_BYTES)))
             await self._write(sock, listener.take_proof(await self._read(sock), self._party(0)))
@@ -239,7 +239,7 @@ class Mesh:
 
     async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
         party = self._party(own)
-        dialer = Dialer(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
+        dialer = HandshakeClient(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
         await self._write(sock, dialer.opening)
         await self._write(sock, dialer.take_challenge(await self._read(sock)))
         await self._write(sock, dialer.take_answer(await self._read(sock)))

@@ -77,7 +77,7 @@ class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
     lives: RevisionLives
 
 
-class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class Heartbeat(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """A heartbeat, with the epochs of the accepted and of the effective view.
 
     `owned` counts the revisions that the data planes of the sender own, `held` those of them whose slots they cannot
@@ -147,7 +147,7 @@ class Loads(msgspec.Struct, frozen=True, tag=True, array_like=True):
     loads: Annotated[tuple[RevisionLoad, ...], msgspec.Meta(max_length=LOADS_MAX)]
 
 
-GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Suspected | Leave | Loads
+GroupMessage = Introduction | LivesChanged | Heartbeat | Propose | Accept | Commit | Ended | Suspected | Leave | Loads
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)

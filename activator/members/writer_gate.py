@@ -17,7 +17,7 @@ from typing import Final
 from activator.members.group import NO_VIEW
 from activator.members.messages import GroupView
 from activator.members.numbers import follows_on, seat_of
-from activator.messages.writers import Doubt, Places, Writers
+from activator.messages.writers import Places, UnconfirmedWriters, Writers
 from activator.runtime.clock import Now
 
 DOUBTS_MAX: Final = 8
@@ -31,7 +31,7 @@ class WriterGate:
         self._settle_s = settle_s
         self._now = now
         self._effective = NO_VIEW
-        self._doubts: list[tuple[float, Doubt]] = []  # each with the time at which it expires
+        self._doubts: list[tuple[float, UnconfirmedWriters]] = []  # each with the time at which it expires
         self._all_wait_s = float("-inf")  # until this time, all objects wait
         self._could_write_s = float("-inf")  # when this replica could last write
 
@@ -70,7 +70,7 @@ class WriterGate:
             return
         silent = {one.number for one in former.replicas if one.writes} & set(effective.unproven)
         if silent:
-            doubt = Doubt(writers_of(former), frozenset(seat_of(number) for number in silent))
+            doubt = UnconfirmedWriters(writers_of(former), frozenset(seat_of(number) for number in silent))
             self._doubts.append((until_s, doubt))
 
 

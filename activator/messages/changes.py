@@ -63,7 +63,7 @@ class PodGone(Message, frozen=True, tag=True):
     identity: str
 
 
-class Listed(Message, frozen=True, tag=True):
+class PodsListed(Message, frozen=True, tag=True):
     """All pods of one revision that a source knows; those that it reported before and does not list now are removed."""
 
     key: str
@@ -212,7 +212,7 @@ Change = (
     | RevisionRecovered
     | ObservedPod
     | PodGone
-    | Listed
+    | PodsListed
     | Probed
     | PodFailedChecks
     | PodSetAside

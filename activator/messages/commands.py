@@ -17,7 +17,7 @@ class Drain(Message, frozen=True, tag=True):
     tunnels_timeout_s: float
 
 
-class SpeakKnative(Message, frozen=True, tag=True):
+class EnableKnativeHeaders(Message, frozen=True, tag=True):
     """Enable Knative's headers (data_plane/headers/knative.py); `passes_through`: required by a mesh."""
 
     cluster_domain: str
@@ -53,4 +53,4 @@ class ShowOutput(Message, frozen=True, tag=True):
     lines: tuple[str, ...]
 
 
-Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | SetPending | SetUsers | ShowOutput
+Command = AnnounceDrain | Drain | EnableKnativeHeaders | SetHealth | SetPending | SetUsers | ShowOutput

@@ -69,7 +69,7 @@ class FreeSlot(Message, frozen=True, tag=True):
     generation: int
 
 
-class PumpQueue(Message, frozen=True, tag=True):
+class DispatchQueue(Message, frozen=True, tag=True):
     """Check whether a waiting request can be granted a slot."""
 
     key: str
@@ -124,7 +124,7 @@ Effect = (
     | SetPod
     | WithdrawPod
     | FreeSlot
-    | PumpQueue
+    | DispatchQueue
     | ReclaimLeases
     | RebuildRevision
     | RebuildPods

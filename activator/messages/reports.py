@@ -55,7 +55,7 @@ class Drained(Message, frozen=True, tag=True):
     finished: bool
 
 
-# The outcomes of asynchronous requests (data_plane/answers/store.py).
+# The outcomes of asynchronous requests (data_plane/stored_responses/store.py).
 ANSWER_OUTCOMES: Final = ("accepted", "synchronous", "done", "too_large", "collected", "expired", "deleted", "lost")
 
 

@@ -20,7 +20,7 @@ from activator.runtime.rendezvous import owner_of
 Places = tuple[int, ...]  # seats of the writing replicas
 
 
-class Doubt(NamedTuple):
+class UnconfirmedWriters(NamedTuple):
     """Unreachable writers of an earlier view that may still be writing."""
 
     places: Places
@@ -35,7 +35,7 @@ class Writers(msgspec.Struct, frozen=True):
 
     own: int = 0
     views: tuple[Places, ...] = ()
-    doubts: tuple[Doubt, ...] = ()
+    doubts: tuple[UnconfirmedWriters, ...] = ()
     is_allowed: bool = True
     present: frozenset[int] = frozenset()
 

@@ -61,7 +61,7 @@ def listening_context(pairs: list[CertificatePair], min_version: str, protocols:
     choice = _Choice(pairs, min_version, protocols)
     context = _context(min_version, protocols)
     context.load_cert_chain(*pairs[0], password=no_password)
-    context.sslobject_class = _Greeted
+    context.sslobject_class = _ServerTlsObject
     context.sni_callback = choice.choose
     hooks: Any = context
     hooks._msg_callback = _AlpnInspector(protocols)  # Python has no other way to read the offered protocols
@@ -111,7 +111,7 @@ class _Unraisable:
             self._before(unraisable)
 
 
-class _Greeted(ssl.SSLObject):
+class _ServerTlsObject(ssl.SSLObject):
     """The TLS object of one client connection."""
 
     offers_other: bool = False  # the client offers protocols, and none of ours
@@ -148,7 +148,7 @@ class _Choice:
 
     def choose(self, connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
         """Select the certificate for `name`, or return an alert; this is OpenSSL's callback."""
-        if isinstance(connection, _Greeted) and connection.offers_other:
+        if isinstance(connection, _ServerTlsObject) and connection.offers_other:
             return _NO_APPLICATION_PROTOCOL
         connection.context = self._named(name)
         return None
@@ -179,7 +179,7 @@ class _AlpnInspector:
     def __call__(
         self, connection: ssl.SSLObject, direction: str, version: object, content: int, message: int, data: bytes
     ) -> None:
-        if content == _HANDSHAKE and message == _CLIENT_HELLO and isinstance(connection, _Greeted):
+        if content == _HANDSHAKE and message == _CLIENT_HELLO and isinstance(connection, _ServerTlsObject):
             offered = offered_protocols(data)
             connection.offers_other = bool(offered) and self._protocols.isdisjoint(offered)
 

@@ -40,7 +40,7 @@ class GrpcStatus(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class Verdict(IntEnum):
+class PodFault(IntEnum):
     """The effect of a failed request on the passive health check of its pod (throttle/verdict.py)."""
 
     NOTHING = 0
@@ -72,11 +72,11 @@ _NONE: Final = Substitute.NONE
 _RESPONSE: Final = Substitute.RESPONSE
 _REVISION: Final = Substitute.REVISION
 _ANY: Final = Substitute.ANY
-_NOTHING: Final = Verdict.NOTHING
-_STRUCK: Final = Verdict.STRUCK
-_UNREACHED: Final = Verdict.UNREACHED
-_DEAD: Final = Verdict.DEAD
-_STRUCK_ON_TRIAL: Final = Verdict.STRUCK_ON_TRIAL
+_NOTHING: Final = PodFault.NOTHING
+_STRUCK: Final = PodFault.STRUCK
+_UNREACHED: Final = PodFault.UNREACHED
+_DEAD: Final = PodFault.DEAD
+_STRUCK_ON_TRIAL: Final = PodFault.STRUCK_ON_TRIAL
 
 
 class Reason(Enum):
@@ -87,7 +87,7 @@ class Reason(Enum):
     grpc_status: GrpcStatus
     sentence: str
     substitute: Substitute
-    verdict: Verdict
+    verdict: PodFault
     is_retriable: bool
 
     def __new__(
@@ -97,7 +97,7 @@ class Reason(Enum):
         grpc_status: GrpcStatus,
         sentence: str,
         substitute: Substitute = Substitute.NONE,
-        verdict: Verdict = Verdict.NOTHING,
+        verdict: PodFault = PodFault.NOTHING,
         is_retriable: bool = False,
     ) -> Self:
         """Make a member of the table below.

@@ -119,7 +119,7 @@ async def pause(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-class EndablePause:
+class InterruptibleSleep:
     """A pause of one task that another part of the program can end early."""
 
     def __init__(self, pause: Callable[[float], Awaitable[None]] = pause) -> None:

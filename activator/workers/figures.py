@@ -24,7 +24,7 @@ from activator.workers.messages import WorkerCounts
 from activator.workers.sums import lasting, plus
 
 
-class Life:
+class RevisionTotals:
     """One life of a revision. `number` is its incarnation in the figures."""
 
     def __init__(self, number: int) -> None:
@@ -66,14 +66,14 @@ class Life:
             self.leaving.discard(worker)
 
 
-class Figures:
+class WorkerTotals:
     """The figures of all workers. `ended` is called with the last figures of a revision that was dropped."""
 
     def __init__(self, ended: Callable[[RevisionStatistics], None]) -> None:
         self._ended = ended
-        self._lives: dict[str, Life] = {}
-        self._dropped: list[Life] = []
-        self._life_of: dict[tuple[int, int], Life] = {}  # by worker and its incarnation
+        self._lives: dict[str, RevisionTotals] = {}
+        self._dropped: list[RevisionTotals] = []
+        self._life_of: dict[tuple[int, int], RevisionTotals] = {}  # by worker and its incarnation
         self._numbers = 0
         self._counts: dict[int, WorkerCounts] = {}
         self._ended_counts = WorkerCounts()
@@ -86,7 +86,7 @@ class Figures:
             if type(effect) is SetRevision or type(effect) is RebuildRevision:
                 if effect.key not in self._lives:
                     self._numbers += 1
-                    self._lives[effect.key] = Life(self._numbers)
+                    self._lives[effect.key] = RevisionTotals(self._numbers)
             elif type(effect) is DropRevision:
                 life = self._lives.pop(effect.key, None)
                 if life is not None:
@@ -151,7 +151,7 @@ class Figures:
 
     # --- internal ---
 
-    def _found(self, worker: int, statistics: RevisionStatistics) -> Life | None:
+    def _found(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
         known = self._life_of.get((worker, statistics.incarnation))
         if known is None:
             known = self._guessed(worker, statistics)
@@ -159,7 +159,7 @@ class Figures:
                 self._life_of[worker, statistics.incarnation] = known
         return known
 
-    def _guessed(self, worker: int, statistics: RevisionStatistics) -> Life | None:
+    def _guessed(self, worker: int, statistics: RevisionStatistics) -> RevisionTotals | None:
         """Return the present life of the key.
 
         If it was dropped, return the newest dropped life that this worker still has to report.
@@ -171,7 +171,7 @@ class Figures:
                 return life
         return None
 
-    def _conclude(self, life: Life) -> None:
+    def _conclude(self, life: RevisionTotals) -> None:
         if life.leaving is None or life.leaving or life not in self._dropped:
             return
         self._dropped.remove(life)

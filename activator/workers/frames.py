@@ -16,7 +16,6 @@ from typing import Any, Final
 import msgspec
 from mypy_extensions import i64
 
-from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,
@@ -38,6 +37,7 @@ from activator.data_plane.ownership.messages import (
     Want,
 )
 from activator.data_plane.quotas.messages import QuotaMessage
+from activator.data_plane.stored_responses.messages import StoredResponsePart, StoredResponseQuery
 
 DecodeError = msgspec.DecodeError
 
@@ -86,7 +86,7 @@ _KINDS: Final[dict[str, Any]] = {
     )
 }
 
-_STRUCTS: Final = PodLoads | AnswerQuery | AnswerPart | QuotaMessage  # the messages that are structs
+_STRUCTS: Final = PodLoads | StoredResponseQuery | StoredResponsePart | QuotaMessage  # the messages that are structs
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _PACKED: Final = msgspec.msgpack.Decoder(tuple[list[int], list[float], list[str], list[list[Any]]])
 _PLAIN: Final = msgspec.msgpack.Decoder(list[list[Any]])

@@ -1,7 +1,7 @@
 """The life of the workers: they are forked, watched, ended when they hang, and replaced when they have ended.
 
 Rules
-  1. A worker takes part once it has reported `Begun` and its pidfd is known; it gets no slots before that.
+  1. A worker takes part once it has reported `WorkerStarted` and its pidfd is known; it gets no slots before that.
   2. A worker has ended when its pidfd becomes readable: then it has no descriptor, so no connection to any pod.
   3. A worker that sends nothing for `limits.worker_stall` is killed. A worker that ends is replaced at once; if the
      workers of a place end soon after their start again and again, the next start is delayed.
@@ -25,9 +25,9 @@ from activator.runtime.tasks import pause, wait_for
 from activator.runtime.wire import Wire, pair
 from activator.workers.fork_server import Zygote
 from activator.workers.forking import Forking, ForkListener
-from activator.workers.messages import Begin, End, Rewire
+from activator.workers.messages import Rewire, StartWorker, StopWorker
 from activator.workers.peers import first_slot
-from activator.workers.worker_process import Place, WorkerProcess
+from activator.workers.worker_process import WorkerProcess, WorkerSlot
 from activator.workers.workers import Released, ReleasedWorker
 from lb.rng import Rng
 
@@ -78,7 +78,7 @@ class WorkerLifecycle(ForkListener):
     ) -> None:
         self.config = config
         self.replica = 0  # number of this replica in its group; 0 outside of a group
-        self.places = [Place(index) for index in range(count)]
+        self.places = [WorkerSlot(index) for index in range(count)]
         self.by_number: dict[int, WorkerProcess] = {}  # workers that have not ended
         self.is_ending = False  # no worker is replaced any more
         self._is_released = False  # the workers continue with a later process
@@ -132,7 +132,7 @@ class WorkerLifecycle(ForkListener):
     def end_former(self, worker: WorkerProcess) -> None:
         """End a worker of a former process, whose last request has ended."""
         worker.is_over = True
-        worker.send(End())
+        worker.send(StopWorker())
 
     async def release(self, reaper: int) -> Released:
         """Make all workers continue with a later process; no worker is started or replaced any more. Raises OSError.
@@ -181,7 +181,7 @@ class WorkerLifecycle(ForkListener):
         workers = list(self.by_number.values())
         for worker in workers:
             worker.is_over = True
-            worker.send(End())
+            worker.send(StopWorker())
         until_s = self._now() + WORKER_CLOSE_S
         for worker in workers:
             await wait_for(worker.ended, max(until_s - self._now(), 0.0))
@@ -195,7 +195,7 @@ class WorkerLifecycle(ForkListener):
         await self._forking.close()
 
     def begun(self, worker: WorkerProcess) -> None:
-        """Register that the worker has reported `Begun`."""
+        """Register that the worker has reported `WorkerStarted`."""
         worker.is_ready = True
         worker.joined.set()
         self._take_in(worker)
@@ -245,7 +245,7 @@ class WorkerLifecycle(ForkListener):
 
     # --- internal ---
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: WorkerSlot) -> None:
         try:
             self._fork(place)
         except OSError as error:  # no descriptors, or the fork server is just ending
@@ -253,7 +253,7 @@ class WorkerLifecycle(ForkListener):
             place.waits_until_s = self._now() + RETRY_S
             self._loop.call_later(RETRY_S, self._start_later, place)
 
-    def _fork(self, place: Place) -> None:
+    def _fork(self, place: WorkerSlot) -> None:
         """Ask the fork server for a worker at this place. Raises OSError."""
         own, others = pair()
         number = self.last_number + 1
@@ -270,7 +270,7 @@ class WorkerLifecycle(ForkListener):
         place.worker = self.by_number[number] = worker
         self._connect(worker, own)
         first = first_slot(os.urandom) if self.replica else 0
-        worker.send(Begin(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, first))
+        worker.send(StartWorker(member, place.index, self.config, self._rng.below(1 << 30), self._log_level, first))
 
     def _connect(self, worker: WorkerProcess, sock: socket.socket) -> None:
         worker.wire = Wire(
@@ -321,7 +321,7 @@ class WorkerLifecycle(ForkListener):
         if not self.is_ending:
             self._replace(place, worker)
 
-    def _replace(self, place: Place, former: WorkerProcess) -> None:
+    def _replace(self, place: WorkerSlot, former: WorkerProcess) -> None:
         now_s = self._now()
         place.restarts_total += 1
         lived_s = now_s - former.started_s
@@ -340,7 +340,7 @@ class WorkerLifecycle(ForkListener):
         self._loop.call_later(delay_s, self._start_later, place)
         self._listener.vacant()
 
-    def _start_later(self, place: Place) -> None:
+    def _start_later(self, place: WorkerSlot) -> None:
         place.waits_until_s = 0.0
         if not self.is_ending and place.worker is None:
             self._start(place)

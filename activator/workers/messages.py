@@ -24,7 +24,7 @@ from activator.telemetry.metrics.request_counts import RequestCounts
 # --- to a worker ----------------------------------------------------------------------------------------------------
 
 
-class Begin(Message, frozen=True, tag=True):
+class StartWorker(Message, frozen=True, tag=True):
     """The first message.
 
     `number` is that of the worker as a member, unique to this process; `place` is 0 … workers - 1; `seed` is that of
@@ -85,7 +85,7 @@ class Rewire(Message, frozen=True, tag=True):
 
 
 class Join(Message, frozen=True, tag=True):
-    """Report the loads of all revisions, then `Begun`. It is sent to a worker of a former process."""
+    """Report the loads of all revisions, then `WorkerStarted`. It is sent to a worker of a former process."""
 
 
 class Retire(Message, frozen=True, tag=True):
@@ -112,7 +112,7 @@ class SetLogLevel(Message, frozen=True, tag=True):
     level: str
 
 
-class Settle(Message, frozen=True, tag=True):
+class ApplyClusterSettings(Message, frozen=True, tag=True):
     """Use a cluster's settings of logs and traces."""
 
     settings: ClusterSettings
@@ -159,14 +159,14 @@ class GetProfile(Message, frozen=True, tag=True):
     seconds: float
 
 
-class End(Message, frozen=True, tag=True):
+class StopWorker(Message, frozen=True, tag=True):
     """Write the remaining log lines and exit. No request is in flight any more."""
 
 
 ToWorker = (
     Effect
     | Command
-    | Begin
+    | StartWorker
     | Members
     | Link
     | AllowGrants
@@ -176,7 +176,7 @@ ToWorker = (
     | Retire
     | CheckCertificates
     | Reconfigure
-    | Settle
+    | ApplyClusterSettings
     | SetLogLevel
     | GetStatistics
     | GetSnapshot
@@ -184,13 +184,13 @@ ToWorker = (
     | GetCapture
     | GetTasks
     | GetProfile
-    | End
+    | StopWorker
 )
 
 # --- from a worker --------------------------------------------------------------------------------------------------
 
 
-class Begun(Message, frozen=True, tag=True):
+class WorkerStarted(Message, frozen=True, tag=True):
     """The worker has its data plane, and processes further messages."""
 
 
@@ -198,13 +198,13 @@ class Listening(Message, frozen=True, tag=True):
     """The worker accepts on the sockets of a `Listen`; there is one answer for each."""
 
 
-class Unserved(Message, frozen=True, tag=True):
+class SocketClosed(Message, frozen=True, tag=True):
     """The worker has closed this socket, because its certificate could not be read."""
 
     number: int
 
 
-class Alive(Message, frozen=True, tag=True):
+class WorkerAlive(Message, frozen=True, tag=True):
     """A heartbeat of the worker's loop."""
 
 
@@ -257,7 +257,16 @@ class Answer(Message, frozen=True, tag=True):
 
 
 FromWorker = (
-    FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | RequestsCounted | Snapshot | Answer
+    FromData
+    | WorkerStarted
+    | Listening
+    | SocketClosed
+    | WorkerAlive
+    | Unlinked
+    | Statistics
+    | RequestsCounted
+    | Snapshot
+    | Answer
 )
 
 # --- as bytes -------------------------------------------------------------------------------------------------------

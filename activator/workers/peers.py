@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.data_plane.answers.links import AnswerLinks
-from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import MemberMessage
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.quotas.quotas import Quotas
+from activator.data_plane.stored_responses.links import StoredResponseLinks
+from activator.data_plane.stored_responses.messages import StoredResponsePart, StoredResponseQuery
 from activator.runtime.clock import Now
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.frames import decode, encode, pack, unpack
@@ -58,7 +58,7 @@ class Peers:
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # set before the first link
         self.loads: SharedLoads | None = None  # likewise
-        self.answers: AnswerLinks | None = None  # likewise
+        self.answers: StoredResponseLinks | None = None  # likewise
         self.quotas: Quotas | None = None  # likewise
         self.recorder: Recorder | None = None  # records all messages, if set
         self._unlinked = unlinked
@@ -146,7 +146,7 @@ class Peers:
         elif isinstance(message, PodLoads):
             if self.loads is not None:
                 self.loads.receive(worker, message)
-        elif isinstance(message, AnswerQuery | AnswerPart):
+        elif isinstance(message, StoredResponseQuery | StoredResponsePart):
             if self.answers is not None:
                 self.answers.receive(worker, message)
         elif self.quotas is not None:

@@ -41,14 +41,13 @@ from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.request_counts import RequestReader, WorkersRequests
 from activator.workers.fan_out import FanOut
-from activator.workers.figures import Figures
+from activator.workers.figures import WorkerTotals
 from activator.workers.fork_server import Zygote
 from activator.workers.lifecycle import WORKER_START_S, WORKER_WATCH_S, WorkerLifecycle, WorkerListener
 from activator.workers.messages import (
-    Alive,
     AllowGrants,
     Answer,
-    Begun,
+    ApplyClusterSettings,
     CheckCertificates,
     FromWorker,
     GetStatistics,
@@ -60,13 +59,14 @@ from activator.workers.messages import (
     RequestsCounted,
     Retire,
     SetLogLevel,
-    Settle,
     Snapshot,
+    SocketClosed,
     Statistics,
     ToWorker,
     Unlinked,
-    Unserved,
+    WorkerAlive,
     WorkerCounts,
+    WorkerStarted,
     from_worker,
 )
 from activator.workers.pending_queries import GATHER_S, PendingQueries
@@ -117,7 +117,7 @@ class WorkerPool(Workers, WorkerListener):
         self._sockets = SharedSockets(count)
         self._assignment = SocketAssignment(self._sockets, self._lifecycle, now)
         self._fan_out = FanOut(self._send_to, receive, Lives())
-        self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
+        self._figures = WorkerTotals(lambda statistics: receive(RevisionEnded(statistics)))
         self._requests = WorkersRequests()
         self._queries = PendingQueries()
         self.inspection = PoolInspection(self._lifecycle, self._queries, now)
@@ -278,7 +278,7 @@ class WorkerPool(Workers, WorkerListener):
 
     def settle(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self._send_to_all(Settle(settings))
+        self._send_to_all(ApplyClusterSettings(settings))
 
     def set_log_level(self, part: str, level: str) -> None:
         self._log_levels[part] = level
@@ -333,7 +333,7 @@ class WorkerPool(Workers, WorkerListener):
         if not self._may_grant:
             worker.send(AllowGrants(False))
         if self._settings is not None:
-            worker.send(Settle(self._settings))
+            worker.send(ApplyClusterSettings(self._settings))
         for part, level in self._log_levels.items():
             worker.send(SetLogLevel(part, level))
         self._fan_out.joined(worker.number, self._tables())
@@ -358,15 +358,15 @@ class WorkerPool(Workers, WorkerListener):
             self._fan_out.receive(worker.number, message)
 
     def _act(self, worker: WorkerProcess, message: FromWorker) -> None:
-        if isinstance(message, Alive):
+        if isinstance(message, WorkerAlive):
             return
-        if isinstance(message, Begun):
+        if isinstance(message, WorkerStarted):
             self._lifecycle.begun(worker)
         elif isinstance(message, Listening):
             worker.listens_awaited -= 1
             if worker.listens_awaited == 0:
                 worker.listening.set()
-        elif isinstance(message, Unserved):
+        elif isinstance(message, SocketClosed):
             worker.given.discard(message.number)
             self._loop.call_later(RELISTEN_S, self._assignment.assign)
         elif isinstance(message, Unlinked):

@@ -14,7 +14,7 @@ from activator.workers.lifecycle import WorkerLifecycle
 from activator.workers.messages import GetCapture, GetProfile, GetRequests, GetSnapshot, GetTasks, ToWorker
 from activator.workers.pending_queries import GATHER_S, PendingQueries
 from activator.workers.snapshots import together
-from activator.workers.worker_process import Place, WorkerProcess
+from activator.workers.worker_process import WorkerProcess, WorkerSlot
 
 PROFILE_SLACK_S: Final = 5.0  # time for the answer after the length of the profile
 
@@ -77,7 +77,7 @@ class PoolInspection(Inspection):
         former = [one for one in self._lifecycle.taking_part() if one.is_former]
         return [*map(self._described, self._lifecycle.places), *map(self._described_former, former)]
 
-    def _described(self, place: Place) -> dict[str, Any]:
+    def _described(self, place: WorkerSlot) -> dict[str, Any]:
         worker = place.worker
         state = "waiting" if worker is None else "serving" if worker.begun.is_set() else "starting"
         return {

@@ -37,13 +37,10 @@ from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.metrics.request_counts import RequestCounter, RequestCounts
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import (
-    Alive,
     AllowGrants,
     Answer,
-    Begin,
-    Begun,
+    ApplyClusterSettings,
     CheckCertificates,
-    End,
     FromWorker,
     GetCapture,
     GetProfile,
@@ -61,13 +58,16 @@ from activator.workers.messages import (
     Retire,
     Rewire,
     SetLogLevel,
-    Settle,
     Snapshot,
+    SocketClosed,
+    StartWorker,
     Statistics,
+    StopWorker,
     ToWorker,
     Unlinked,
-    Unserved,
+    WorkerAlive,
     WorkerCounts,
+    WorkerStarted,
     encode,
     to_worker,
 )
@@ -94,7 +94,7 @@ def load() -> None:
 
 
 def main(descriptor: int) -> int:
-    """Serve until the parent sends `End`, and return the exit code."""
+    """Serve until the parent sends `StopWorker`, and return the exit code."""
     import uvloop
 
     return uvloop.run(_serve(socket.socket(fileno=descriptor)))
@@ -123,12 +123,12 @@ class Worker:
         self._outgoing: list[FromWorker] = []
         self._wire = self._connect(sock)
         self._profiler = Profiler(time.monotonic)
-        self._serving: Serving | None = None  # from `Begin` on
+        self._serving: Serving | None = None  # from `StartWorker` on
 
     def continue_as(self, serving: Serving) -> None:
         """Make a data plane that has served alone one of the workers of the parent."""
         self._serving = serving
-        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(Alive()))
+        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(WorkerAlive()))
 
     # --- messages of and to the parent ---
 
@@ -191,7 +191,7 @@ class Worker:
         self._serving.data.apply(effects)
 
     def _act(self, message: ToWorker, given: deque[int]) -> None:
-        if isinstance(message, Begin):
+        if isinstance(message, StartWorker):
             self._begin(message)
             return
         serving = self._serving
@@ -213,19 +213,19 @@ class Worker:
         elif isinstance(message, Reconfigure):
             serving.telemetry.set(message.config)
             serving.data.reconfigure(message.config)
-        elif isinstance(message, Settle):
+        elif isinstance(message, ApplyClusterSettings):
             serving.telemetry.settle(message.settings)
         elif isinstance(message, SetLogLevel):
             if serving.telemetry.app_log is not None:
                 serving.telemetry.app_log.set_level(message.part, message.level)
-        elif isinstance(message, Rewire | Join | Retire | End):
+        elif isinstance(message, Rewire | Join | Retire | StopWorker):
             self._end_or_move(message, given, serving)
         else:
             self._answer(message, serving)
 
-    def _end_or_move(self, message: Rewire | Join | Retire | End, given: deque[int], serving: Serving) -> None:
+    def _end_or_move(self, message: Rewire | Join | Retire | StopWorker, given: deque[int], serving: Serving) -> None:
         """End, or take a step of the move to a later process of the activator."""
-        if isinstance(message, End):
+        if isinstance(message, StopWorker):
             self._tasks.start("end", self._end(serving))
         elif isinstance(message, Rewire):
             self._rewire(socket.socket(fileno=given.popleft()))
@@ -236,7 +236,7 @@ class Worker:
         else:
             for load in serving.data.tables.all_loads():
                 self.send(load)
-            self.send(Begun())
+            self.send(WorkerStarted())
 
     def _answer(self, message: ToWorker, serving: Serving) -> None:
         """Answer a query of the parent."""
@@ -254,17 +254,17 @@ class Worker:
         elif isinstance(message, GetProfile):
             self._tasks.start("profile", self._profile(message))
 
-    def _begin(self, message: Begin) -> None:
+    def _begin(self, message: StartWorker) -> None:
         try:
             self._serving = make_serving(message, self, self._tasks)
         except StartError as error:
             log.critical("%s", error)
             self._leave(EXIT_NOT_STARTED)
             return
-        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(Alive()))
+        self._tasks.repeat("alive", ALIVE_INTERVAL_S, lambda: self.send(WorkerAlive()))
         self._tasks.repeat("log", LOG_WINDOW_S, self._serving.telemetry.sweep)
         self._tasks.repeat("freed memory", MEMORY_CHECK_S, FreedMemory().check)
-        self.send(Begun())
+        self.send(WorkerStarted())
 
     async def _end(self, serving: Serving) -> None:
         serving.telemetry.close()
@@ -354,7 +354,7 @@ class Serving:
             except StartError as error:  # the parent could read it, so the files were replaced just now
                 log.error("%s; next attempt at the next check of the certificates", error)
                 sock.close()
-                self._worker.send(Unserved(number))
+                self._worker.send(SocketClosed(number))
                 return
         sock.setblocking(False)
         listener = self._listening[number] = ListeningSocket(sock, wanted, certificate, sock.family == socket.AF_UNIX)
@@ -407,7 +407,7 @@ class Serving:
             yield self.data.statistics_of(throttler)
 
 
-def make_serving(begin: Begin, worker: Worker, tasks: TaskGroupOwner) -> Serving:
+def make_serving(begin: StartWorker, worker: Worker, tasks: TaskGroupOwner) -> Serving:
     """Return what a worker begins with. Raises StartError if spans cannot be sent as configured."""
     loop = asyncio.get_running_loop()
     now = time.monotonic

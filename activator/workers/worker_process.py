@@ -24,7 +24,7 @@ class WorkerProcess:
         self.process = 0  # PID
         self.pidfd = -1  # -1: not forked yet, or ended
         self.wire: Wire | None = None
-        self.is_ready = False  # it has reported `Begun`
+        self.is_ready = False  # it has reported `WorkerStarted`
         self.begun = asyncio.Event()  # it takes part: it is ready, and its pidfd is known
         self.listening = asyncio.Event()  # it accepts on all sockets that it was sent
         self.listens_awaited = 0
@@ -34,7 +34,7 @@ class WorkerProcess:
         self.is_killed = False
         self.is_former = False  # a former process of the activator started it: it finishes its requests and ends
         self.is_over = False  # it was asked to end
-        self.joined = asyncio.Event()  # it has reported `Begun`: a former one when it has reported its loads
+        self.joined = asyncio.Event()  # it has reported `WorkerStarted`: a former one when it has reported its loads
         self._loop = asyncio.get_running_loop()
         self._outgoing: list[ToWorker] = []
         self._descriptors: list[int] = []
@@ -82,7 +82,7 @@ class WorkerProcess:
             self.wire.send_now(encode(outgoing), descriptors)
 
 
-class Place:
+class WorkerSlot:
     """A place, which has one worker at a time."""
 
     def __init__(self, index: int) -> None:

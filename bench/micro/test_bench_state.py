@@ -14,7 +14,7 @@ from activator.data_plane.tables.hooks import TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import Listed, ObservedPod, PodStatus, RevisionSet
+from activator.messages import ObservedPod, PodsListed, PodStatus, RevisionSet
 from activator.runtime.clock import TimingWheel
 from bench.micro.rounds import in_rounds
 from bench.seed_figures import ADD_POD_NS, LIST_NS
@@ -70,7 +70,7 @@ def seen(number: int, status: PodStatus) -> ObservedPod:
     return ObservedPod(KEY, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
 
 
-def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, ObservedPod] | None = None) -> Listed:
+def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, ObservedPod] | None = None) -> PodsListed:
     """Return ready pods, but the first `changed` ones in `status`; the others are the same objects if `kept`."""
     words = []
     for number in range(pods):
@@ -78,7 +78,7 @@ def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, ObservedP
             words.append(seen(number, status if number < changed else PodStatus.READY))
         else:
             words.append(kept.setdefault(number, seen(number, PodStatus.READY)))
-    return Listed(KEY, "list", tuple(words))
+    return PodsListed(KEY, "list", tuple(words))
 
 
 @pytest.mark.benchmark(group="state")

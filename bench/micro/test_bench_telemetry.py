@@ -20,7 +20,7 @@ from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, samples_of
 from activator.telemetry.metrics.families import Kind
-from activator.telemetry.metrics.named import Roster
+from activator.telemetry.metrics.named import NamedRevisions
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
 from bench.micro.rounds import TIMES, in_rounds, note
@@ -77,7 +77,7 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
         throttler.counters.codes[200] = 10
         throttlers[throttler.key] = throttler
     families = [one for one in REVISION_FAMILIES if histograms or one.kind is not Kind.HISTOGRAM]
-    roster = Roster(tuple(families), REVISIONS)
+    roster = NamedRevisions(tuple(families), REVISIONS)
     writers = [(family, FamilyText(family)) for family in families]
     lines = 0
 

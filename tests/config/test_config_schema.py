@@ -13,8 +13,8 @@ import yaml
 from activator.config.checks import Checker
 from activator.config.file import schema
 from activator.config.forms import FILE, Key
+from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
-from activator.config.places import Findings, Place
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.reference import keys
 from activator.config.tree import read_tree
@@ -117,5 +117,5 @@ def test_the_examples_of_the_file_itself_pass_the_checks(path: str, key: Key) ->
         root = read_tree(text, "example", {}, problems)
         assert root is not None
         findings = Findings(root, problems)
-        Checker(Place(findings), None).check(Reader(findings).read(root, FILE))
+        Checker(KeyPath(findings), None).check(Reader(findings).read(root, FILE))
         assert problems == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from activator.control_plane.own_ports import OwnPorts
-from activator.messages import Listed, ObservedPod, PodGone, PodStatus, RevisionGone
+from activator.messages import ObservedPod, PodGone, PodsListed, PodStatus, RevisionGone
 
 
 def seen(identity: str, address: str) -> ObservedPod:
@@ -54,9 +54,9 @@ def test_changes_are_without_them(caplog: pytest.LogCaptureFixture) -> None:
     good, bad = seen("a", "127.0.0.1:80"), seen("b", "127.0.0.1:8008")
     assert ports.without_own(good) is good
     assert ports.without_own(bad) == PodGone("default/a", "kubernetes", "b")
-    whole = Listed("default/a", "kubernetes", (good,))
+    whole = PodsListed("default/a", "kubernetes", (good,))
     assert ports.without_own(whole) is whole
-    assert ports.without_own(Listed("default/a", "kubernetes", (good, bad))) == whole
+    assert ports.without_own(PodsListed("default/a", "kubernetes", (good, bad))) == whole
     gone = RevisionGone("default/a")
     assert ports.without_own(gone) is gone
     assert len(caplog.records) == 1, "once for each pod"

@@ -14,7 +14,7 @@ import uvloop
 
 from activator.config.model.file import Config
 from activator.config.specs import BalancingSpec, ProbeSpec, ProbingSpec, RevisionSpec, RoutingSpec
-from activator.control_plane.state.worker import Outcome, StateWorker
+from activator.control_plane.state.worker import ChangeOutcome, StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
 from activator.messages import (
@@ -108,11 +108,11 @@ class Running:
     async def comes(self, pod: Pod, identity: str) -> None:
         address = f"127.0.0.1:{pod.port}"
         seen = ObservedPod(f"ns/{pod.revision}", "list", identity, address, PodStatus.READY)
-        assert await self.worker.submit_with_outcome(seen) is Outcome.APPLIED
+        assert await self.worker.submit_with_outcome(seen) is ChangeOutcome.APPLIED
 
     async def goes(self, pod: Pod, identity: str) -> None:
         gone = PodGone(f"ns/{pod.revision}", "list", identity)
-        assert await self.worker.submit_with_outcome(gone) is Outcome.APPLIED
+        assert await self.worker.submit_with_outcome(gone) is ChangeOutcome.APPLIED
         self.gone_s[pod.revision, pod.port] = time.monotonic()
 
     async def client(self, revision: str) -> None:

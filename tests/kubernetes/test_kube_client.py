@@ -33,7 +33,7 @@ from activator.kubernetes.errors import (
     WatchStalledError,
 )
 from activator.kubernetes.resources import CONFIG_MAPS, SERVICES, Resource
-from activator.kubernetes.watch_lines import LineCutter
+from activator.kubernetes.watch_lines import LineSplitter
 from activator.runtime.units import MIB
 from tests.kubernetes.fake_cluster import fake_cluster, on_a_loop, until, write_config
 from tests.kubernetes.fake_objects import RefusalError
@@ -403,19 +403,19 @@ async def test_closing_the_client_ends_its_watches(tmp_path: Path) -> None:
 
 def test_lines_are_cut_wherever_the_network_does() -> None:
     text = b'{"a":1}\n\n{"bb":22}\r\n{"c":'
-    whole = LineCutter(100).feed(text)
+    whole = LineSplitter(100).feed(text)
     for size in range(1, len(text)):
-        cutter = LineCutter(100)
+        cutter = LineSplitter(100)
         lines = [line for start in range(0, len(text), size) for line in cutter.feed(text[start : start + size])]
         assert lines == whole == [b'{"a":1}', b'{"bb":22}\r']
         assert cutter.pending_bytes == 5
 
 
 def test_a_line_beyond_its_bound_is_noticed_before_its_end() -> None:
-    cutter = LineCutter(10)
+    cutter = LineSplitter(10)
     assert cutter.feed(b"x" * 10) == []
     with pytest.raises(LineTooLongError):
         cutter.feed(b"x")
     with pytest.raises(LineTooLongError):
-        LineCutter(10).feed(b"x" * 11 + b"\n")
-    assert LineCutter(10).feed(b"x" * 10 + b"\n") == [b"x" * 10]
+        LineSplitter(10).feed(b"x" * 11 + b"\n")
+    assert LineSplitter(10).feed(b"x" * 10 + b"\n") == [b"x" * 10]

@@ -9,7 +9,7 @@ from pathlib import Path
 from activator.kubernetes.outage import WAKES_APART_MAX_S, WAKES_FORGOTTEN_S, Outage
 from activator.kubernetes.resources import CONFIG_MAPS, SERVICES, Selection
 from activator.kubernetes.watches import KubeWatches
-from activator.runtime.tasks import EndablePause
+from activator.runtime.tasks import InterruptibleSleep
 from lb.rng import Rng
 from tests.kubernetes.fake_cluster import fake_cluster, on_a_loop, until
 from tests.kubernetes.fake_objects import RefusalError
@@ -99,7 +99,7 @@ def test_an_api_that_comes_and_goes_wakes_more_and_more_rarely() -> None:
 
 @on_a_loop
 async def test_a_pause_that_is_ended() -> None:
-    waits = EndablePause(lambda seconds: asyncio.get_running_loop().create_future())
+    waits = InterruptibleSleep(lambda seconds: asyncio.get_running_loop().create_future())
     waits.end()
     task = asyncio.ensure_future(waits(30.0))
     await asyncio.sleep(0)

@@ -16,11 +16,11 @@ from activator.members.handshake import (
     KEY_BYTES_MIN,
     PROTOCOL,
     WITHOUT_KEY,
-    Dialer,
+    HandshakeClient,
     HandshakeError,
-    Listener,
+    HandshakeServer,
     NotWantedError,
-    Party,
+    PeerIdentity,
     Process,
     Seal,
     SessionKeys,
@@ -30,18 +30,18 @@ from activator.members.key import read_key, stretched
 from activator.runtime.errors import StartError
 
 KEY = b"k" * 32
-ONE = Party("edge", 1, 0, "10.0.0.1:8015", Process("machine", 1, 2))
-OTHER = Party("edge", 2, 0, "10.0.0.2:8015", Process("machine", 3, 4))
+ONE = PeerIdentity("edge", 1, 0, "10.0.0.1:8015", Process("machine", 1, 2))
+OTHER = PeerIdentity("edge", 2, 0, "10.0.0.2:8015", Process("machine", 3, 4))
 
 
-def dialer(key: bytes = KEY, party: Party = ONE, expected: int = 0) -> Dialer:
-    return Dialer(key, party, 9, expected, os.urandom(32))
+def dialer(key: bytes = KEY, party: PeerIdentity = ONE, expected: int = 0) -> HandshakeClient:
+    return HandshakeClient(key, party, 9, expected, os.urandom(32))
 
 
 def shake(
-    one: Dialer,
-    listener: Listener,
-    party: Party = OTHER,
+    one: HandshakeClient,
+    listener: HandshakeServer,
+    party: PeerIdentity = OTHER,
     on_the_way: Callable[[str, bytes], bytes] = lambda _, frame: frame,
 ) -> tuple[SessionKeys, SessionKeys]:
     """Run the handshake; `on_the_way(name, frame)` is what arrives of a frame."""
@@ -57,7 +57,7 @@ def shake(
 
 
 def met() -> tuple[SessionKeys, SessionKeys]:
-    return shake(dialer(), Listener(KEY, "edge"))
+    return shake(dialer(), HandshakeServer(KEY, "edge"))
 
 
 def test_both_get_the_same_keys_crossed() -> None:
@@ -71,11 +71,11 @@ def test_no_two_connections_have_the_same_keys() -> None:
 
 
 def test_all_frames_are_short() -> None:
-    long = Party(
+    long = PeerIdentity(
         "g" * 63, (1 << 48) - 1, (1 << 60) - 1, "[" + "f" * 39 + "]:65535", Process("m" * 60, 1 << 30, 1 << 60)
     )
-    one = Dialer(KEY, long, (1 << 60) - 1, 0, os.urandom(32))
-    listener = Listener(KEY, long.group)
+    one = HandshakeClient(KEY, long, (1 << 60) - 1, 0, os.urandom(32))
+    listener = HandshakeServer(KEY, long.group)
     frames = [one.opening]
     frames.append(listener.take_opening(one.opening, os.urandom(32)))
     frames.append(one.take_challenge(frames[-1]))
@@ -92,7 +92,7 @@ def test_a_stranger_who_connects_gets_a_random_number_and_a_refusal() -> None:
     """No name, and no code to guess keys against: whatever it sends, the answer waits for its proof."""
     one = dialer(key=b"x" * 32)
     nonce = os.urandom(32)
-    listener = Listener(KEY, "edge")
+    listener = HandshakeServer(KEY, "edge")
     challenge = listener.take_opening(one.opening, nonce)
     assert challenge == msgspec.msgpack.encode(["challenge", PROTOCOL, nonce]), "nothing but these"
     for attempt in (one.take_challenge(challenge), challenge, one.opening, b"", b"\x92\xa5proof\xc4\x20" + b"\0" * 32):
@@ -103,7 +103,7 @@ def test_a_stranger_who_connects_gets_a_random_number_and_a_refusal() -> None:
 
 def test_a_stranger_who_listens_gets_one_code_and_no_name() -> None:
     one = dialer()
-    stranger = Listener(b"x" * 32, "edge")
+    stranger = HandshakeServer(b"x" * 32, "edge")
     proof = one.take_challenge(stranger.take_opening(one.opening, os.urandom(32)))
     assert not any(secret in frame for secret in SECRETS for frame in (one.opening, proof))
     with pytest.raises(HandshakeError):
@@ -121,8 +121,8 @@ def test_frames_of_another_handshake_are_good_for_nothing() -> None:
         recorded[name] = frame
         return frame
 
-    shake(dialer(), Listener(KEY, "edge"), on_the_way=record)
-    replayed = Listener(KEY, "edge")
+    shake(dialer(), HandshakeServer(KEY, "edge"), on_the_way=record)
+    replayed = HandshakeServer(KEY, "edge")
     replayed.take_opening(recorded["opening"], os.urandom(32))
     with pytest.raises(HandshakeError, match="does not have the key"):
         replayed.take_proof(recorded["proof"], OTHER)
@@ -132,12 +132,12 @@ def test_frames_of_another_handshake_are_good_for_nothing() -> None:
             return recorded[one] if one == name else frame
 
         with pytest.raises(HandshakeError):
-            shake(dialer(), Listener(KEY, "edge"), on_the_way=replay)
+            shake(dialer(), HandshakeServer(KEY, "edge"), on_the_way=replay)
 
 
 def test_what_one_side_has_sent_is_no_proof_of_the_other() -> None:
     """A stranger between two dialers cannot have them prove themselves to each other as listeners."""
-    one, listener = dialer(), Listener(KEY, "edge")
+    one, listener = dialer(), HandshakeServer(KEY, "edge")
     proof = one.take_challenge(listener.take_opening(one.opening, os.urandom(32)))
     with pytest.raises(HandshakeError):
         one.take_answer(proof)
@@ -145,18 +145,18 @@ def test_what_one_side_has_sent_is_no_proof_of_the_other() -> None:
 
 def test_another_group_and_another_program_are_refused() -> None:
     with pytest.raises(HandshakeError, match="another group"):
-        shake(dialer(), Listener(KEY, "core"))
+        shake(dialer(), HandshakeServer(KEY, "core"))
     with pytest.raises(HandshakeError, match="does not have the key"):
-        shake(dialer(stretched(KEY, "edge")), Listener(stretched(KEY, "core"), "edge"))
+        shake(dialer(stretched(KEY, "edge")), HandshakeServer(stretched(KEY, "core"), "edge"))
     with pytest.raises(HandshakeError, match="malformed frame"):
-        Listener(KEY, "edge").take_opening(b"GET / HTTP/1.1\r\n", os.urandom(32))
+        HandshakeServer(KEY, "edge").take_opening(b"GET / HTTP/1.1\r\n", os.urandom(32))
 
 
 def test_an_old_version_is_refused_and_both_sides_know_why() -> None:
     """The first frame of versions 1 and 2 named the replica; the answer had a code over it."""
     former = msgspec.msgpack.encode(["greeting", "activator-members", 2, 1, os.urandom(32), ONE, 0])
     with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 4 to 4: stop all"):
-        Listener(KEY, "edge").take_opening(former, os.urandom(32))
+        HandshakeServer(KEY, "edge").take_opening(former, os.urandom(32))
     with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 4 to 4") as error:
         dialer().take_challenge(msgspec.msgpack.encode(["refusal", 2, "version 4 of the protocol is not spoken here"]))
     assert not isinstance(error.value, NotWantedError), "it is logged and counted"
@@ -166,21 +166,21 @@ def test_an_old_version_is_refused_and_both_sides_know_why() -> None:
 
 
 def test_a_newer_member_speaks_as_the_older_one_does() -> None:
-    newer = Dialer(KEY, ONE, 9, 0, os.urandom(32), newest=PROTOCOL + 1)
-    shake(newer, Listener(KEY, "edge"))
+    newer = HandshakeClient(KEY, ONE, 9, 0, os.urandom(32), newest=PROTOCOL + 1)
+    shake(newer, HandshakeServer(KEY, "edge"))
     assert newer.version == PROTOCOL
 
 
 def test_a_refusal_of_a_member_is_no_lasting_one() -> None:
     one = dialer()
-    one.take_challenge(Listener(KEY, "edge").take_opening(one.opening, os.urandom(32)))
+    one.take_challenge(HandshakeServer(KEY, "edge").take_opening(one.opening, os.urandom(32)))
     with pytest.raises(NotWantedError, match="not in this view"):
         one.take_welcome(refusal("not in this view"))
 
 
 def test_whoever_is_expected_must_answer() -> None:
     with pytest.raises(HandshakeError, match="another replica has that address now"):
-        shake(dialer(expected=7), Listener(KEY, "edge"))
+        shake(dialer(expected=7), HandshakeServer(KEY, "edge"))
 
 
 FRAMES = ["opening", "challenge", "proof", "answer", "greeting", "welcome"]
@@ -195,7 +195,7 @@ def test_whatever_is_changed_on_the_way_is_noticed(place: int, change: int, whos
         return frame[:at] + bytes([frame[at] ^ change]) + frame[at + 1 :]
 
     with pytest.raises(HandshakeError):
-        shake(dialer(), Listener(KEY, "edge"), on_the_way=altered)
+        shake(dialer(), HandshakeServer(KEY, "edge"), on_the_way=altered)
 
 
 @given(size=st.integers(0, 200), whose=st.sampled_from(FRAMES))
@@ -204,7 +204,7 @@ def test_whatever_is_cut_on_the_way_is_noticed(size: int, whose: str) -> None:
         return frame if name != whose else frame[: size % len(frame)]
 
     with pytest.raises(HandshakeError):
-        shake(dialer(), Listener(KEY, "edge"), on_the_way=cut)
+        shake(dialer(), HandshakeServer(KEY, "edge"), on_the_way=cut)
 
 
 def test_frames_are_good_once_and_in_order() -> None:

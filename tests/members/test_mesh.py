@@ -16,11 +16,11 @@ import pytest
 from activator.members import mesh as mesh_module
 from activator.members.handshake import (
     PROTOCOL,
-    Dialer,
     Greeting,
+    HandshakeClient,
     HandshakeError,
     NotWantedError,
-    Party,
+    PeerIdentity,
     Process,
     Seal,
 )
@@ -45,8 +45,8 @@ class Replica:
         self.address = ""
         self.mesh = Mesh(key, group, self.party, self.accepts, self.met.append, time.monotonic, self.tasks)
 
-    def party(self, data_plane: int) -> Party:
-        return Party("edge", self.number, data_plane, self.address, NOWHERE)
+    def party(self, data_plane: int) -> PeerIdentity:
+        return PeerIdentity("edge", self.number, data_plane, self.address, NOWHERE)
 
     def accepts(self, greeting: Greeting) -> None:
         if self.refusal is not None:
@@ -209,7 +209,7 @@ def test_a_stranger_with_a_good_opening_gets_no_name_and_no_code() -> None:
 
     async def story(one: Replica, two: Replica) -> None:
         loop = asyncio.get_running_loop()
-        dialer = Dialer(b"x" * 32, Party("edge", 2, 0, "", NOWHERE), 0, 0, b"n" * 32)
+        dialer = HandshakeClient(b"x" * 32, PeerIdentity("edge", 2, 0, "", NOWHERE), 0, 0, b"n" * 32)
         sock = await stranger(one.address)
         await loop.sock_sendall(sock, struct.pack("<I", len(dialer.opening)) + dialer.opening)
         said = await loop.sock_recv(sock, 4096)
@@ -230,7 +230,7 @@ def test_a_member_of_a_former_version_gets_a_refusal_that_it_can_read() -> None:
     async def story(one: Replica, two: Replica) -> None:
         loop = asyncio.get_running_loop()
         former = msgspec.msgpack.encode(
-            ["greeting", "activator-members", 2, 1, b"n" * 32, Party("edge", 2, 0, "10.0.0.2:8015", NOWHERE), 0]
+            ["greeting", "activator-members", 2, 1, b"n" * 32, PeerIdentity("edge", 2, 0, "10.0.0.2:8015", NOWHERE), 0]
         )
         sock = await stranger(one.address)
         await loop.sock_sendall(sock, struct.pack("<I", len(former)) + former)

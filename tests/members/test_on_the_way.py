@@ -15,10 +15,10 @@ from activator.config.model.members import Members
 from activator.data_plane.ownership.names import MemberName
 from activator.data_plane.ownership.view import View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
+from activator.members.directory import StaticDirectory
 from activator.members.handshake import Process, SessionKeys
 from activator.members.membership import Membership
 from activator.members.numbers import seat_of, worker_number, worker_place
-from activator.members.roster import StaticRoster
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 from tests.members.relay import Relay
@@ -69,7 +69,7 @@ class Machine:
         self.planes = Planes()
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         config = Members(listen="127.0.0.1:0", peers=peers, address=address)
-        roster = StaticRoster(peers, config.listen, address)
+        roster = StaticDirectory(peers, config.listen, address)
         seat = next(seat for seat, one in roster.addresses.items() if one == address)
         process = Process(name, 1000 + seed, 1)
         self.membership = Membership(

@@ -13,9 +13,9 @@ import activator
 from activator.config.specs import BalancingSpec, KnativeSpec, QueueSpec
 from activator.control_plane.groups.policy import Eviction, Wait, WaitsFor
 from activator.control_plane.probes.probe import ProbeOutcome
-from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.autoscaler import LastDecision
 from activator.control_plane.scaling.explanation import ScalingReason
-from activator.control_plane.sources.push.intake import Verdict
+from activator.control_plane.sources.push.intake import ReportOutcome
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
@@ -125,7 +125,7 @@ def a_program() -> Program:
             parked=dict.fromkeys(range(24)),
         ),
         prober=Of(outcome_totals={ProbeOutcome.ANSWERED: 25, ProbeOutcome.REFUSED: 26, ProbeOutcome.SILENT: 27}),
-        intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={ProbeOutcome.SILENT: 35}),
+        intake=Of(verdict_totals={ReportOutcome.APPLIED: 34}, validation_totals={ProbeOutcome.SILENT: 35}),
     )
     return Program(
         parts.data,
@@ -407,9 +407,11 @@ def a_decision(wanted: int, panicking: bool, stable: float, panic: float, target
 
 
 def scaled(revisions: int) -> Any:
-    shown = [Shown("ns/app", a_decision(1, True, 2.0, 3.0, 4.0), None, True)]
-    shown += [Shown("ns/asleep", a_decision(5, True, 6.0, 7.0, 8.0), None, False)]
-    shown += [Shown(f"ns/{number}", a_decision(2, True, 1.0, 1.0, number), None, True) for number in range(revisions)]
+    shown = [LastDecision("ns/app", a_decision(1, True, 2.0, 3.0, 4.0), None, True)]
+    shown += [LastDecision("ns/asleep", a_decision(5, True, 6.0, 7.0, 8.0), None, False)]
+    shown += [
+        LastDecision(f"ns/{number}", a_decision(2, True, 1.0, 1.0, number), None, True) for number in range(revisions)
+    ]
     return ScalingFigures(shown, {ScalingReason.PANIC: 9, ScalingReason.GRACE: 10, ScalingReason.ASLEEP: 0})
 
 

@@ -8,6 +8,7 @@ from activator.config.specs import RevisionSpec
 from activator.members.lives import Lives
 from activator.messages import (
     Command,
+    DispatchQueue,
     Drain,
     Drained,
     DropRevision,
@@ -18,7 +19,6 @@ from activator.messages import (
     ObservedTable,
     PodDrained,
     PodServed,
-    PumpQueue,
     RebuildRevision,
     SentRevision,
     SetHealth,
@@ -62,7 +62,7 @@ def both() -> Both:
 
 
 def test_effects_and_commands_go_to_all(both: Both) -> None:
-    effects: list[Effect] = [PumpQueue(KEY), WithdrawPod(KEY, "p", 1.0)]
+    effects: list[Effect] = [DispatchQueue(KEY), WithdrawPod(KEY, "p", 1.0)]
     both.fan_out.apply(effects)
     both.fan_out.execute(SetHealth("", "x"))
     assert both.sent == {1: [*effects, SetHealth("", "x")], 2: [*effects, SetHealth("", "x")]}
@@ -73,8 +73,8 @@ def test_one_that_comes_is_sent_all_that_there_is_and_what_follows(both: Both) -
     both.fan_out.execute(SetHealth("", ""))
     whole = RebuildRevision(SPEC, (), "")
     both.fan_out.joined(3, [SentRevision(whole, 7)])
-    both.fan_out.apply([PumpQueue(KEY)])
-    assert both.sent[3] == [SetHealth("", ""), whole, PumpQueue(KEY)]
+    both.fan_out.apply([DispatchQueue(KEY)])
+    assert both.sent[3] == [SetHealth("", ""), whole, DispatchQueue(KEY)]
 
 
 def test_output_that_is_shown_is_shown_by_those_that_come(both: Both) -> None:
@@ -199,11 +199,11 @@ def test_effects_are_confirmed_when_all_have_them(both: Both) -> None:
 
 def test_a_worker_that_comes_later_counts_from_what_was_sent_before(both: Both) -> None:
     both.fan_out.joined(3, [SentRevision(RebuildRevision(SPEC, (), ""), 7)])
-    both.fan_out.apply([PumpQueue(KEY)])
+    both.fan_out.apply([DispatchQueue(KEY)])
     for worker, applied in ((1, 8), (2, 8), (3, 1)):
         both.fan_out.receive(worker, ObservedTable(KEY, applied, ()))
     assert confirmations(both) == [(1, 8, False), (2, 8, False), (3, 8, True)]
-    both.fan_out.apply([RebuildRevision(SPEC, (), ""), PumpQueue(KEY)])  # all count from the beginning
+    both.fan_out.apply([RebuildRevision(SPEC, (), ""), DispatchQueue(KEY)])  # all count from the beginning
     for worker in (1, 2, 3):
         both.fan_out.receive(worker, ObservedTable(KEY, 1, ()))
     assert confirmations(both) == [(1, 1, False), (2, 1, False), (3, 1, True)]

@@ -22,7 +22,7 @@ from activator.messages import (
     TrafficStatistics,
 )
 from activator.runtime.distribution import Distribution
-from activator.workers.figures import Figures
+from activator.workers.figures import WorkerTotals
 from activator.workers.messages import Statistics, WorkerCounts, encode, from_worker
 from activator.workers.sums import GAUGES, OF_FIRST, lasting, plus
 
@@ -130,7 +130,7 @@ class Read:
 
     def __init__(self) -> None:
         self.ended: list[RevisionStatistics] = []
-        self.figures = Figures(self.ended.append)
+        self.figures = WorkerTotals(self.ended.append)
         self.figures.applied([SetRevision(RevisionSpec(key=KEY))], [1, 2])
 
     def one(self) -> RevisionStatistics:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.answers.messages import AnswerPart, AnswerQuery
 from activator.data_plane.loads.messages import PodLoad, PodLoads
 from activator.data_plane.ownership.messages import (
     Cancel,
@@ -41,6 +40,7 @@ from activator.data_plane.quotas.messages import (
     QuotaRequest,
     QuotaState,
 )
+from activator.data_plane.stored_responses.messages import StoredResponsePart, StoredResponseQuery
 from activator.workers.frames import DecodeError, decode, encode, pack, unpack
 
 numbers = st.integers(0, 2**62)
@@ -81,8 +81,8 @@ said = st.one_of(
     st.builds(QuotaLevel, numbers, names, levels, times, times),
     st.builds(QuotaLevelAck, numbers, names, times, times),
     st.just(PodLoads("ns/a#0", True, (PodLoad("pod", 3),))),
-    st.just(AnswerQuery(1, "place", "GET", 0)),
-    st.just(AnswerPart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")])),
+    st.just(StoredResponseQuery(1, "place", "GET", 0)),
+    st.just(StoredResponsePart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")])),
 )
 
 
@@ -106,10 +106,10 @@ def test_replicas_of_former_versions_are_understood() -> None:
             ["Register", 3, "ns/a", [[7, "pod", "10.0.0.1:80"]], [waits]],
             Register(3, "ns/a", (HeldSlot(7, "pod", "10.0.0.1:80"),), (WaitingRequest(5, 0, 0.5),)),
         ),
-        "AskAnswer": (["AskAnswer", 1, "place", "GET", 0], AnswerQuery(1, "place", "GET", 0)),
+        "AskAnswer": (["AskAnswer", 1, "place", "GET", 0], StoredResponseQuery(1, "place", "GET", 0)),
         "TellAnswer": (
             ["TellAnswer", 1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")], True],
-            AnswerPart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")], True),
+            StoredResponsePart(1, 200, b"OK", b"", True, 3, b"abc", [(b"a", b"b")], True),
         ),
     }
     for written, meant in frames.values():

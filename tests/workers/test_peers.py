@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from activator.data_plane.answers.links import PartReceiver
-from activator.data_plane.answers.messages import AnswerPart
 from activator.data_plane.ownership.member import Member
+from activator.data_plane.stored_responses.links import PartReceiver
+from activator.data_plane.stored_responses.messages import StoredResponsePart
 from activator.members.handshake import Seal, SessionKeys
 from activator.runtime.wire import pair
 from activator.workers.peers import Peers
@@ -41,10 +41,10 @@ class Heard(PartReceiver):
     """What came of a query."""
 
     def __init__(self) -> None:
-        self.parts: list[AnswerPart] = []
+        self.parts: list[StoredResponsePart] = []
         self.ended = asyncio.Event()
 
-    def part_received(self, part: AnswerPart) -> None:
+    def part_received(self, part: StoredResponsePart) -> None:
         self.parts.append(part)
         self.ended.set()
 

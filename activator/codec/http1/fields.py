@@ -70,7 +70,7 @@ _LENGTH_NAME: Final = b"content-length:"
 _FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")  # RFC 9110 5.6.2, 5.5
 
 
-class FieldJudge:
+class FieldValidator:
     """The classified fields of one head; `read` discards the previous head."""
 
     def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64, takes_claims: bool) -> None:

@@ -29,7 +29,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import ChunkTracker
-from activator.codec.http1.fields import FieldJudge, end_of_line, lengths_in, without_lengths
+from activator.codec.http1.fields import FieldValidator, end_of_line, lengths_in, without_lengths
 from activator.codec.http1.llhttp import Delivery, Grammar
 from activator.codec.message import Headers
 from activator.runtime.errors import WireError
@@ -71,7 +71,7 @@ class MessageParser:
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
         self._line_ends_max = fields_max + 2  # per head: of the first line, the fields and the empty line
-        self._fields = FieldJudge(bad, too_large, coding, fields_max, takes_claims)
+        self._fields = FieldValidator(bad, too_large, coding, fields_max, takes_claims)
         self._delivery = Delivery()
         self._chunks = chunks
         self._grammar: Grammar = self._new_grammar()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from activator.control_plane.groups.counts import ProgramCounts
-from activator.control_plane.groups.policy import Eviction, Member, Plan, View, Wait
+from activator.control_plane.groups.policy import Eviction, Plan, RevisionState, View, Wait
 from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.control_plane.groups.timeline import Timeline
 from activator.messages import Load
@@ -60,7 +60,7 @@ class MemberState:
         self.waited_from_s = 0.0  # when it began to wait
 
 
-class Group:
+class BudgetGroup:
     """One group; `programs` runs its programs."""
 
     def __init__(self, rule: GroupRule, programs: Programs, now: Now) -> None:
@@ -211,13 +211,13 @@ class Group:
 
     # --- within ---
 
-    def _member(self, key: str, state: MemberState) -> Member:
+    def _member(self, key: str, state: MemberState) -> RevisionState:
         counts = self._programs.counts(key, self.rule.name)
         if counts.ready:
             state.asked_s = NEVER
         rule = state.rule
         floor = max(rule.min, 1 if rule.pinned and state.granted else 0)
-        return Member(
+        return RevisionState(
             key,
             rule.needs,
             rule.asleep,

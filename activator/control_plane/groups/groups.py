@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from activator.control_plane.groups.group import Group, MemberState, Programs
+from activator.control_plane.groups.group import BudgetGroup, MemberState, Programs
 from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.messages import Load
 from activator.runtime.clock import Now
@@ -40,14 +40,14 @@ class Groups:
         self._programs = programs
         self._move = move
         self._now = now
-        self.groups: dict[str, Group] = {}
-        self._of: dict[str, Group] = {}  # by key of the revision
+        self.groups: dict[str, BudgetGroup] = {}
+        self._of: dict[str, BudgetGroup] = {}  # by key of the revision
         self._wanted: dict[str, int] = {}
         self._kept: dict[str, int] = {}
         self._restored: dict[str, HandedUse] = {}  # from a former process, until the revision is in its group
         self._evicted: set[str] = set()  # revisions without a group that start nothing until a request arrives
         # Groups that are no longer configured, while programs are left that were started in them.
-        self._dissolved: dict[str, Group] = {}
+        self._dissolved: dict[str, BudgetGroup] = {}
 
     # --- the file ---
 
@@ -56,12 +56,12 @@ class Groups:
         before = {key: group.rule.name for key, group in self._of.items()}
         states = {key: group.members[key] for key, group in self._of.items()}
         names = {rule.name for rule in rules}
-        groups: dict[str, Group] = {}
-        of: dict[str, Group] = {}
+        groups: dict[str, BudgetGroup] = {}
+        of: dict[str, BudgetGroup] = {}
         moved = []
         for rule in rules:
             group = self.groups.get(rule.name) or self._dissolved.pop(rule.name, None)
-            group = group or Group(rule, self._programs, self._now)
+            group = group or BudgetGroup(rule, self._programs, self._now)
             groups[rule.name] = group
             members: dict[str, MemberState] = {}
             for key, member in rule.members.items():
@@ -177,7 +177,7 @@ class Groups:
 
     # --- reading ---
 
-    def of(self, key: str) -> Group | None:
+    def of(self, key: str) -> BudgetGroup | None:
         return self._of.get(key)
 
     # --- within ---

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.control_plane.groups.policy import Eviction, Member, View
+from activator.control_plane.groups.policy import Eviction, RevisionState, View
 from activator.runtime.clock import NEVER
 
 
@@ -11,7 +11,7 @@ class PlanEntry:
 
     __slots__ = ("eviction", "grant", "member", "reserved", "sleeps", "stopped_asleep")
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: RevisionState) -> None:
         self.member = member
         self.grant = member.granted
         self.reserved = 0  # programs that are granted as soon as the leaving ones have ended

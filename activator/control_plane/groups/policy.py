@@ -29,7 +29,7 @@ class Eviction(Enum):
     ASLEEP = "asleep"  # it slept, and the resources that it held are needed
 
 
-class Member(NamedTuple):
+class RevisionState(NamedTuple):
     """The present state of one revision of a group."""
 
     key: str
@@ -59,7 +59,7 @@ class View(NamedTuple):
 
     now_s: float
     budget: Amounts
-    members: tuple[Member, ...]
+    members: tuple[RevisionState, ...]
     exclusive: bool = False  # one revision at a time with any number of programs; there is no budget then
     former: Amounts = ()
 

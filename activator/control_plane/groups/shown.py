@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from activator.control_plane.groups.group import Group, MemberState
+from activator.control_plane.groups.group import BudgetGroup, MemberState
 from activator.control_plane.groups.policy import Wait, WaitsFor
 
 _SENTENCES: Final = {
@@ -15,7 +15,7 @@ _SENTENCES: Final = {
 }
 
 
-def shown(group: Group, now_s: float) -> dict[str, Any]:
+def shown(group: BudgetGroup, now_s: float) -> dict[str, Any]:
     """Return the view of one group; ages in seconds."""
     rule = group.rule
     used = group.used()
@@ -39,7 +39,7 @@ def shown(group: Group, now_s: float) -> dict[str, Any]:
     }
 
 
-def waits_of(group: Group, key: str, now_s: float) -> dict[str, Any]:
+def waits_of(group: BudgetGroup, key: str, now_s: float) -> dict[str, Any]:
     """Return the view of a member's state in its group."""
     state: MemberState = group.members[key]
     made: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}

@@ -26,7 +26,7 @@ from activator.runtime.clock import NEVER
 _BEFORE_ALL = float("-inf")  # the age of a claim for a guaranteed minimum
 
 
-class Turns(GroupPolicy):
+class TurnPolicy(GroupPolicy):
     """The common part of both policies."""
 
     def __init__(self, patience_s: float) -> None:
@@ -79,7 +79,7 @@ class Turns(GroupPolicy):
         return False
 
 
-class Affinity(Turns):
+class Affinity(TurnPolicy):
     """Serves the requests of a loaded revision together; none is passed over for longer than `overtaken_at_most_s`."""
 
     name = "affinity"
@@ -88,7 +88,7 @@ class Affinity(Turns):
         super().__init__(overtaken_at_most_s)
 
 
-class Fifo(Turns):
+class Fifo(TurnPolicy):
     """Serves the revision whose next request arrived first."""
 
     name = "fifo"

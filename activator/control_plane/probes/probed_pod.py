@@ -79,7 +79,7 @@ class ProbeContext:
         raise NotImplementedError
 
 
-class Place:
+class ProbePermit:
     """A place among the pods that are probed at the same moment; it is released after PROBE_MOMENT_S."""
 
     def __init__(self, places: asyncio.Semaphore, later: Later) -> None:

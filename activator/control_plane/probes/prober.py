@@ -27,9 +27,9 @@ from activator.control_plane.probes.probed_pod import (
     PROBE_EXPEDITE_S,
     AdaptiveTimeout,
     Failing,
-    Place,
     ProbeContext,
     ProbedPod,
+    ProbePermit,
     Wait,
 )
 from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
@@ -248,7 +248,7 @@ class Prober(ProbeContext):
         request = ProbeRequest(order.address, order.probe, order.tls, order.identity, order.key, pod.expedited)
         places = self._places[request.expedited]
         await places.acquire()
-        place = Place(places, self._later)
+        place = ProbePermit(places, self._later)
         try:
             begun_s = self.now()
             found = await self.probe_pod(request, adaptive.timeout_s(pod.consecutive_timeouts))

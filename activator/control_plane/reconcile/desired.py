@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from activator.control_plane.reconcile.traffic_wanted import ObservedTraffic, Traffic
+from activator.control_plane.reconcile.traffic_wanted import DesiredPath, ObservedTraffic
 
 ACTIVATION_GROUP: Final = "activator.dev"
 ACTIVATION_VERSION: Final = "activator.dev/v1alpha1"
@@ -156,7 +156,7 @@ class Desired(msgspec.Struct, frozen=True):
     events: tuple[EventSpec, ...] = ()
     observed: Observed = NOTHING_OBSERVED
     present: bool = True
-    traffic: Traffic | None = None  # mode transparent; None: leave the Service's traffic alone
+    traffic: DesiredPath | None = None  # mode transparent; None: leave the Service's traffic alone
     urgent: bool = False  # jumps the queue; a change from zero always does
 
     @property

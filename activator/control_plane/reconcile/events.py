@@ -18,9 +18,9 @@ from typing import Final, final
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, not_found
 from activator.control_plane.reconcile.desired import Desired, EventSpec
-from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
+from activator.control_plane.reconcile.report import UNCHANGED, Component, ComponentResult, Result
 from activator.control_plane.reconcile.rights import EVENTS
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 from activator.control_plane.reconcile.writer import MANAGERS
 from activator.runtime.clock import Now
 
@@ -108,28 +108,28 @@ class EventComponent:
             self._series.pop(one, None)
         self._budgets.pop(uid, None)
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return True also if a count is to be written later: the pass returns when."""
         return run.desired.key in self._pending or run.desired.uid in self._unwritten
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write the pending events and the counts that are due."""
         pending = self._pending.pop(run.desired.key, None)
         outcome = UNCHANGED
         for event, count in pending.take() if pending is not None else ():
             if await self._report(run, event, count):
-                outcome = Outcome(Result.WRITTEN)
+                outcome = ComponentResult(Result.WRITTEN)
         for key in list(self._unwritten.get(run.desired.uid, ())):
             series = self._series.get(key)
             if series is None or series.count == series.written:
                 self._mark_written(key)
             elif self._now() - series.written_s >= SERIES_PATCH_S:
                 await self._patch(run, key, series)
-                outcome = Outcome(Result.WRITTEN)
+                outcome = ComponentResult(Result.WRITTEN)
         due_s = self._due_in_s(run.desired.uid)
-        return outcome if due_s is None else Outcome(outcome.result, again_in_s=due_s)
+        return outcome if due_s is None else ComponentResult(outcome.result, again_in_s=due_s)
 
-    async def _report(self, run: Pass, event: EventSpec, count: int) -> bool:
+    async def _report(self, run: ReconcileRun, event: EventSpec, count: int) -> bool:
         now_s, uid = self._now(), run.desired.uid
         key = (uid, event.reason, event.action, event.warning)
         series = self._series.get(key)
@@ -143,7 +143,7 @@ class EventComponent:
             return False
         return await self._create(run, key, event, count)
 
-    async def _create(self, run: Pass, key: SeriesKey, event: EventSpec, count: int) -> bool:
+    async def _create(self, run: ReconcileRun, key: SeriesKey, event: EventSpec, count: int) -> bool:
         wall_s = self._wall_s()
         name = f"{run.desired.name[:230]}.{int(wall_s * 1e6):016x}{len(self._series) & 0xFFF:03x}"
         body = self._body(run.desired, event, name, wall_s)
@@ -163,7 +163,7 @@ class EventComponent:
             self._mark_written(self._series.popitem(last=False)[0])
         return True
 
-    async def _patch(self, run: Pass, key: SeriesKey, series: Series) -> None:
+    async def _patch(self, run: ReconcileRun, key: SeriesKey, series: Series) -> None:
         count = series.count
         patch: Json = {"series": {"count": count, "lastObservedTime": wire.rfc3339_micro(series.wall_s)}}
         path = EVENTS.path(run.desired.namespace, series.event_name)

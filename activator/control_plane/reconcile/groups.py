@@ -13,8 +13,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from activator.control_plane.reconcile.report import GOOD, UNCHANGED, Component, Outcome, Result
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.report import GOOD, UNCHANGED, Component, ComponentResult, Result
+from activator.control_plane.reconcile.run import ReconcileRun
 
 Groups = tuple[tuple[Component, ...], ...]
 
@@ -33,16 +33,18 @@ class Part(Protocol):
     @property
     def component(self) -> Component: ...
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return False if nothing is to be sent or read, by the known state alone."""
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Establish the desired state."""
 
 
-async def run_groups(parts: Mapping[Component, Part], run: Pass, groups: Groups) -> dict[Component, Outcome]:
+async def run_groups(
+    parts: Mapping[Component, Part], run: ReconcileRun, groups: Groups
+) -> dict[Component, ComponentResult]:
     """Run all groups in order; return the outcomes."""
-    outcomes: dict[Component, Outcome] = {}
+    outcomes: dict[Component, ComponentResult] = {}
     for group in groups:
         failed = any(outcome.result not in GOOD for outcome in outcomes.values())
         busy: list[Component] = []
@@ -50,21 +52,23 @@ async def run_groups(parts: Mapping[Component, Part], run: Pass, groups: Groups)
             if run.is_unchanged(component, not parts[component].has_work(run)):
                 outcomes[component] = UNCHANGED
             elif failed and component in DEPENDENT and run.desired.present:
-                outcomes[component] = Outcome(Result.SKIPPED, "the Service failed")
+                outcomes[component] = ComponentResult(Result.SKIPPED, "the Service failed")
             else:
                 busy.append(component)
         outcomes.update(zip(busy, await _together(parts, run, busy)))
     return outcomes
 
 
-async def _together(parts: Mapping[Component, Part], run: Pass, busy: Sequence[Component]) -> list[Outcome]:
+async def _together(
+    parts: Mapping[Component, Part], run: ReconcileRun, busy: Sequence[Component]
+) -> list[ComponentResult]:
     if len(busy) == 1:
         return [await _outcome(parts[busy[0]], run)]
     return await asyncio.gather(*(_outcome(parts[component], run) for component in busy)) if busy else []
 
 
-async def _outcome(part: Part, run: Pass) -> Outcome:
+async def _outcome(part: Part, run: ReconcileRun) -> ComponentResult:
     try:
         return await part.run(run)
     except Exception as error:
-        return Outcome(Result.FAILED, str(error), error=error)
+        return ComponentResult(Result.FAILED, str(error), error=error)

@@ -23,10 +23,10 @@ from activator.control_plane.reconcile.desired import Desired, ObservedScale
 from activator.control_plane.reconcile.events import EventComponent
 from activator.control_plane.reconcile.groups import IN_ORDER, REMOVAL, Groups, Part, run_groups
 from activator.control_plane.reconcile.kinds import Kinds
-from activator.control_plane.reconcile.memory import Memory
+from activator.control_plane.reconcile.observed_cache import ObservedCache
 from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.report import GOOD, UNCHANGED, Component, Report, Result
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 from activator.control_plane.reconcile.scale import ScaleComponent
 from activator.control_plane.reconcile.service import ServiceComponent
 from activator.control_plane.reconcile.status import StatusComponent
@@ -82,7 +82,7 @@ class Reconciler:
             Component.TRAFFIC: TrafficComponent(),
         }
         self._desired: dict[str, Desired] = {}
-        self._memories: dict[str, Memory] = {}
+        self._memories: dict[str, ObservedCache] = {}
         self._active = 0
         self._turns: dict[str, asyncio.Task[None] | None] = {}  # running passes
         self._closed = False
@@ -101,7 +101,7 @@ class Reconciler:
             self.refused_total += 1
             return False
         if before is None or before.uid != desired.uid:
-            self._memories[key] = Memory()
+            self._memories[key] = ObservedCache()
         self._desired[key] = desired
         self._events.add(desired)
         if self._queue.is_free(key) and self._is_done(desired):
@@ -185,9 +185,9 @@ class Reconciler:
         known = self._memories[desired.key].known_scale(desired.observed, self._now())
         return isinstance(known, ObservedScale) and known.replicas == 0
 
-    def _pass(self, desired: Desired) -> Pass:
+    def _pass(self, desired: Desired) -> ReconcileRun:
         reads = Reads(self._api, desired)
-        return Pass(desired, self._memories[desired.key], reads, self._writer, self._now, self._wall_s)
+        return ReconcileRun(desired, self._memories[desired.key], reads, self._writer, self._now, self._wall_s)
 
     def _groups(self, desired: Desired) -> Groups:
         return IN_ORDER if desired.present else REMOVAL

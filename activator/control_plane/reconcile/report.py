@@ -34,7 +34,7 @@ class Result(Enum):
 GOOD = frozenset({Result.UNCHANGED, Result.WRITTEN, Result.DELETED})
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class ComponentResult(msgspec.Struct, frozen=True):
     """The result of one component, with details.
 
     `taken_from`: the managers that a field was taken from. `is_adoption`: the activator has never had the field before,
@@ -49,8 +49,8 @@ class Outcome(msgspec.Struct, frozen=True):
     is_adoption: bool = False
 
 
-UNCHANGED = Outcome(Result.UNCHANGED)
-WRITTEN = Outcome(Result.WRITTEN)
+UNCHANGED = ComponentResult(Result.UNCHANGED)
+WRITTEN = ComponentResult(Result.WRITTEN)
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True):
     key: str
     uid: str
     generation: int
-    outcomes: dict[Component, Outcome]
+    outcomes: dict[Component, ComponentResult]
     retry_in_s: float | None = None
 
     @property

@@ -8,14 +8,14 @@ from msgspec import UNSET, UnsetType
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.desired import Desired, ObservedStatus
-from activator.control_plane.reconcile.memory import Memory
+from activator.control_plane.reconcile.observed_cache import ObservedCache
 from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.report import Component
 from activator.control_plane.reconcile.writer import Writer
 from activator.runtime.clock import Now
 
 
-class Pass:
+class ReconcileRun:
     """The desired and the known state, and the means to read and write."""
 
     __slots__ = ("desired", "memory", "now", "reads", "wall_s", "writer")
@@ -23,7 +23,7 @@ class Pass:
     def __init__(
         self,
         desired: Desired,
-        memory: Memory,
+        memory: ObservedCache,
         reads: Reads,
         writer: Writer,
         now: Now,

@@ -22,8 +22,8 @@ from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, is_conflict, managers_in, not_found
 from activator.control_plane.reconcile.desired import ObservedScale
 from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
-from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, ComponentResult, Result
+from activator.control_plane.reconcile.run import ReconcileRun
 from activator.runtime.backoff import grown_s
 
 TAKE_AGAIN_INITIAL_S: Final = 1.0  # pause before replicas are taken again; doubles
@@ -42,7 +42,7 @@ class ScaleComponent:
     def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return False if another component scales, or if the replicas are as wanted, which is recorded."""
         replicas = run.desired.replicas
         if replicas is None:
@@ -53,7 +53,7 @@ class ScaleComponent:
         run.memory.settled = (known.uid, replicas)
         return False
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write the replicas; raise the API's refusal."""
         desired, replicas = run.desired, run.desired.replicas
         if replicas is None:
@@ -61,7 +61,7 @@ class ScaleComponent:
         try:
             path = await self._kinds.scale_path(desired.target, desired.namespace)
         except NoScaleError as error:
-            return Outcome(Result.NOT_FOUND, str(error))
+            return ComponentResult(Result.NOT_FOUND, str(error))
         known = run.memory.known_scale(desired.observed, run.now())
         if known is UNSET:
             known = await self._read(run, path)
@@ -76,14 +76,14 @@ class ScaleComponent:
             return await self._patched(run, path, replicas)
         return await self._written(run, path, replicas)
 
-    async def _patched(self, run: Pass, path: str, replicas: int) -> Outcome:
+    async def _patched(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
         """Write the replicas of a custom resource by a patch, because its scale cannot be applied (rule 4)."""
         memory, now_s, target = run.memory, run.now(), run.desired.target
         again = memory.taken_for == replicas
         wait_s = _wait_s(run, replicas)
         if wait_s > 0:
             message = f"another program sets the replicas of {target.kind} {target.name} as well"
-            return Outcome(Result.CONTESTED, message, again_in_s=wait_s)
+            return ComponentResult(Result.CONTESTED, message, again_in_s=wait_s)
         memory.store_scale(UNSET, now_s)  # unknown until the answer
         body = wire.scale_body(run.desired, replicas)
         try:
@@ -97,7 +97,7 @@ class ScaleComponent:
         memory.store_scale(wire.scale_seen(answer), now_s)
         return WRITTEN
 
-    async def _written(self, run: Pass, path: str, replicas: int) -> Outcome:
+    async def _written(self, run: ReconcileRun, path: str, replicas: int) -> ComponentResult:
         desired, memory, now_s = run.desired, run.memory, run.now()
         wait_s = _wait_s(run, replicas)
         is_taken_back = False
@@ -120,7 +120,7 @@ class ScaleComponent:
             if is_conflict(error) and managers and wait_s > 0:
                 whose = ", ".join(managers)
                 message = f"{whose} sets the replicas of {desired.target.kind} {desired.target.name} as well"
-                return Outcome(Result.CONTESTED, message, managers, wait_s)
+                return ComponentResult(Result.CONTESTED, message, managers, wait_s)
             if not_found(error):
                 return _absent(run)
             raise
@@ -134,9 +134,9 @@ class ScaleComponent:
         written = wire.scale_seen(applied.body)
         memory.settled = (written.uid, replicas)
         memory.store_scale(written, now_s)
-        return Outcome(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
+        return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
-    async def _read(self, run: Pass, path: str) -> ObservedScale | None:
+    async def _read(self, run: ReconcileRun, path: str) -> ObservedScale | None:
         body = await run.reads.get(path)
         scale = None if body is None else wire.scale_seen(body)
         run.memory.store_scale(scale, run.now())
@@ -148,7 +148,7 @@ def _was_changed(settled: tuple[str, int] | None, scale: ObservedScale) -> bool:
     return settled is not None and settled[0] == scale.uid and settled[1] != scale.replicas
 
 
-def _wait_s(run: Pass, replicas: int) -> float:
+def _wait_s(run: ReconcileRun, replicas: int) -> float:
     """Return how long the same number must not be taken yet; 0 or less: it may be taken."""
     memory, now_s = run.memory, run.now()
     quiet_s = now_s - memory.taken_at_s
@@ -157,7 +157,7 @@ def _wait_s(run: Pass, replicas: int) -> float:
     return grown_s(TAKE_AGAIN_INITIAL_S, memory.takes - 1, TAKE_AGAIN_MAX_S) - quiet_s
 
 
-def _absent(run: Pass) -> Outcome:
+def _absent(run: ReconcileRun) -> ComponentResult:
     run.memory.store_scale(UNSET, run.now())
     target = run.desired.target
-    return Outcome(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")
+    return ComponentResult(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")

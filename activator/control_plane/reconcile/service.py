@@ -19,9 +19,9 @@ from msgspec import UNSET
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, already_exists, is_conflict, not_found
 from activator.control_plane.reconcile.desired import PODS_PORT, ObservedService, PodsService
-from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, ComponentResult, Result
 from activator.control_plane.reconcile.rights import SERVICES
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 from activator.control_plane.reconcile.writer import MANAGERS
 
 
@@ -31,7 +31,7 @@ class ServiceComponent:
 
     component = Component.SERVICE
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return False if the Service is known to be as wanted."""
         known = run.memory.known_service(run.desired.observed, run.now())
         wanted = run.desired.service if run.desired.present else None
@@ -41,7 +41,7 @@ class ServiceComponent:
             return isinstance(known, ObservedService) and known.owner_uid == run.desired.uid
         return not isinstance(known, ObservedService) or not wire.is_service(known, wanted, run.desired)
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Create, update or delete the Service. Raises the error of the API if it rejects a write."""
         wanted = run.desired.service if run.desired.present else None
         known = await self._known(run, "" if wanted is None else wanted.name)
@@ -58,7 +58,7 @@ class ServiceComponent:
             return UNCHANGED
         return await self._changed(run, wanted, known)
 
-    async def _known(self, run: Pass, name: str) -> ObservedService | None:
+    async def _known(self, run: ReconcileRun, name: str) -> ObservedService | None:
         known = run.memory.known_service(run.desired.observed, run.now())
         if isinstance(known, ObservedService) or known is None:
             return known
@@ -69,9 +69,11 @@ class ServiceComponent:
         run.memory.store_service(service, run.now())
         return service
 
-    async def _created(self, run: Pass, wanted: PodsService) -> Outcome:
+    async def _created(self, run: ReconcileRun, wanted: PodsService) -> ComponentResult:
         if run.memory.had_service and await run.status(fresh=True) is None:
-            return Outcome(Result.NOT_FOUND, f"the Activation {run.desired.key} is gone, and its Service with it")
+            return ComponentResult(
+                Result.NOT_FOUND, f"the Activation {run.desired.key} is gone, and its Service with it"
+            )
         body = wire.service_body(wanted, run.desired)
         collection = SERVICES.collection(run.desired.namespace)
         call = run.writer.api.create(collection, body, MANAGERS[self.component])
@@ -92,7 +94,7 @@ class ServiceComponent:
         run.memory.store_service(wire.service_seen(answer), run.now())
         return WRITTEN
 
-    async def _changed(self, run: Pass, wanted: PodsService, known: ObservedService) -> Outcome:
+    async def _changed(self, run: ReconcileRun, wanted: PodsService, known: ObservedService) -> ComponentResult:
         path = SERVICES.path(run.desired.namespace, wanted.name)
         foreign: list[ObservedService] = []
 
@@ -118,9 +120,9 @@ class ServiceComponent:
             call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
             seen = wire.service_seen(await run.writer.counted(self.component, call))
         run.memory.store_service(seen, run.now())
-        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+        return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from)
 
-    async def _deleted(self, run: Pass, known: ObservedService | None) -> Outcome:
+    async def _deleted(self, run: ReconcileRun, known: ObservedService | None) -> ComponentResult:
         if known is None or known.owner_uid != run.desired.uid:
             return UNCHANGED
         path = SERVICES.path(run.desired.namespace, known.name)
@@ -141,22 +143,22 @@ class ServiceComponent:
                     return UNCHANGED  # no longer ours to delete
                 known = fresh
         else:
-            return Outcome(Result.FAILED, "the Service could not be deleted: other programs write it")
+            return ComponentResult(Result.FAILED, "the Service could not be deleted: other programs write it")
         run.memory.store_service(None, run.now())
-        return Outcome(Result.DELETED)
+        return ComponentResult(Result.DELETED)
 
-    async def _read(self, run: Pass, name: str) -> ObservedService | None:
+    async def _read(self, run: ReconcileRun, name: str) -> ObservedService | None:
         run.reads.forget()
         body = await run.reads.get(SERVICES.path(run.desired.namespace, name))
         return None if body is None else wire.service_seen(body)
 
 
-def not_owned(run: Pass, there: ObservedService) -> Outcome:
+def not_owned(run: ReconcileRun, there: ObservedService) -> ComponentResult:
     """Return the outcome for a Service of another owner, which is left unchanged."""
     run.memory.store_service(UNSET, run.now())
     whose = "it has no controller" if not there.owner_uid else f"its controller has UID {there.owner_uid}"
     message = f"the Service {run.desired.namespace}/{there.name} is not of this Activation: {whose}"
-    return Outcome(Result.NOT_OWNED, message)
+    return ComponentResult(Result.NOT_OWNED, message)
 
 
 def _rest(seen: ObservedService, wanted: PodsService) -> Json:

@@ -16,9 +16,9 @@ from msgspec import UNSET
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, not_found
 from activator.control_plane.reconcile.desired import ObservedStatus
-from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
+from activator.control_plane.reconcile.report import UNCHANGED, Component, ComponentResult, Result
 from activator.control_plane.reconcile.rights import STATUSES
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 
 
 @final
@@ -27,14 +27,14 @@ class StatusComponent:
 
     component = Component.STATUS
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return False if the status is as wanted, or if there is no object for it."""
         if not run.desired.present or not run.desired.owner.has_status:
             return False
         known = run.memory.known_status(run.desired, run.now())
         return not isinstance(known, ObservedStatus) or not wire.is_status(known, run.desired)
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write the status; raise the API's refusal."""
         if not run.desired.present or not run.desired.owner.has_status:
             return UNCHANGED
@@ -45,7 +45,7 @@ class StatusComponent:
             return UNCHANGED
         return await self._written(run, known)
 
-    async def _written(self, run: Pass, known: ObservedStatus) -> Outcome:
+    async def _written(self, run: ReconcileRun, known: ObservedStatus) -> ComponentResult:
         desired = run.desired
         now = wire.rfc3339(run.wall_s())
         path = STATUSES.path(desired.namespace, desired.name)
@@ -66,9 +66,9 @@ class StatusComponent:
         if applied.body is None:
             return _not_found(run)
         run.memory.store_status(wire.status_seen(applied.body), run.now())
-        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+        return ComponentResult(Result.WRITTEN, taken_from=applied.taken_from)
 
 
-def _not_found(run: Pass) -> Outcome:
+def _not_found(run: ReconcileRun) -> ComponentResult:
     run.memory.store_status(UNSET, run.now())
-    return Outcome(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")
+    return ComponentResult(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")

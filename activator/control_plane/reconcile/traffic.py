@@ -17,9 +17,9 @@ from typing import Final, final
 import msgspec
 
 from activator.control_plane.reconcile.api import Api, Json, is_conflict, not_found
-from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, ComponentResult, Result
 from activator.control_plane.reconcile.rights import ENDPOINT_SLICES, SERVICES
-from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.run import ReconcileRun
 from activator.control_plane.reconcile.traffic_wanted import (
     IN_PATH_LABEL,
     IN_PATH_VALUE,
@@ -28,13 +28,13 @@ from activator.control_plane.reconcile.traffic_wanted import (
     OURS,
     SERVICE_NAME_LABEL,
     THE_CLUSTERS,
+    DesiredPath,
     FrontEndpoint,
     FrontPort,
     FrontSlice,
     ObservedFrontSlice,
     ObservedTraffic,
     Position,
-    Traffic,
 )
 from activator.control_plane.reconcile.writer import MANAGERS
 
@@ -83,7 +83,7 @@ class TrafficComponent:
 
     component = Component.TRAFFIC
 
-    def has_work(self, run: Pass) -> bool:
+    def has_work(self, run: ReconcileRun) -> bool:
         """Return False if no traffic is declared, or if it is as wanted."""
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
@@ -91,14 +91,16 @@ class TrafficComponent:
         seen = _seen(run)
         return bool(_changed(wanted, seen) or _surplus(wanted, seen)) or _is_alone(wanted) != seen.is_alone
 
-    async def run(self, run: Pass) -> Outcome:
+    async def run(self, run: ReconcileRun) -> ComponentResult:
         """Write slices and the label; raise the API's refusal."""
         wanted = run.desired.traffic
         if wanted is None or not run.desired.present:
             return UNCHANGED
         seen = _seen(run)
         if wanted.service_uid != seen.service_uid:
-            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} was replaced")
+            return ComponentResult(
+                Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} was replaced"
+            )
         for former in _surplus(wanted, seen):
             run.memory.traffic.deleted.add(former.uid)
             await delete_slice(run.writer.api, run.desired.namespace, former.slice.name, former.uid)
@@ -111,19 +113,21 @@ class TrafficComponent:
             await self._label(run, wanted)
         return WRITTEN
 
-    async def _out(self, run: Pass, wanted: Traffic, changed: list[FrontSlice], moves: bool) -> Outcome:
+    async def _out(
+        self, run: ReconcileRun, wanted: DesiredPath, changed: list[FrontSlice], moves: bool
+    ) -> ComponentResult:
         if moves:
             await self._label(run, wanted)
         if changed and wanted.has_pods:
             held = any(one.slice.endpoints for one in _seen(run).slices)
             if held and not await shows_pods(run.writer.api, run.desired.namespace, wanted.service):
                 message = "the slices of the cluster do not show the pods yet"
-                return Outcome(Result.WAITING, message, again_in_s=PODS_LISTED_S)
+                return ComponentResult(Result.WAITING, message, again_in_s=PODS_LISTED_S)
         for one in changed:
             await self._apply(run, wanted, one)
         return WRITTEN
 
-    async def _apply(self, run: Pass, wanted: Traffic, one: FrontSlice) -> None:
+    async def _apply(self, run: ReconcileRun, wanted: DesiredPath, one: FrontSlice) -> None:
         path = ENDPOINT_SLICES.path(run.desired.namespace, one.name)
         call = run.writer.api.apply(path, slice_body(run.desired.namespace, wanted, one), MANAGERS[self.component])
         try:
@@ -135,7 +139,7 @@ class TrafficComponent:
             raise
         run.memory.traffic.slices[one.name] = (one, _version(answer))
 
-    async def _label(self, run: Pass, wanted: Traffic) -> None:
+    async def _label(self, run: ReconcileRun, wanted: DesiredPath) -> None:
         path = SERVICES.path(run.desired.namespace, wanted.service)
         patch = label_patch(wanted.service_uid, _is_alone(wanted))
         call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
@@ -144,7 +148,7 @@ class TrafficComponent:
         run.memory.traffic.is_alone = (_is_alone(wanted), _version(answer))
 
 
-def _seen(run: Pass) -> ObservedTraffic:
+def _seen(run: ReconcileRun) -> ObservedTraffic:
     watched = run.desired.observed.traffic
     return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.known(watched)
 
@@ -153,11 +157,11 @@ def _version(answer: bytes) -> str:
     return _OBJECT.decode(answer).metadata.resource_version
 
 
-def _is_alone(wanted: Traffic) -> bool:
+def _is_alone(wanted: DesiredPath) -> bool:
     return wanted.position is Position.ALONE
 
 
-def _changed(wanted: Traffic, seen: ObservedTraffic) -> list[FrontSlice]:
+def _changed(wanted: DesiredPath, seen: ObservedTraffic) -> list[FrontSlice]:
     there = {one.slice.name: one for one in seen.slices}
     return [
         one
@@ -166,7 +170,7 @@ def _changed(wanted: Traffic, seen: ObservedTraffic) -> list[FrontSlice]:
     ]
 
 
-def _surplus(wanted: Traffic, seen: ObservedTraffic) -> list[ObservedFrontSlice]:
+def _surplus(wanted: DesiredPath, seen: ObservedTraffic) -> list[ObservedFrontSlice]:
     """Return our slices of an address family that the Service no longer has."""
     names = {one.name for one in wanted.slices}
     return [one for one in seen.slices if one.slice.name not in names and one.uid]
@@ -198,7 +202,7 @@ def label_patch(service_uid: str, is_alone: bool) -> Json:
     return {"metadata": {"uid": service_uid}, "spec": {"selector": {IN_PATH_LABEL: _LABEL_PATCH[is_alone]}}}
 
 
-def slice_body(namespace: str, wanted: Traffic, one: FrontSlice) -> Json:
+def slice_body(namespace: str, wanted: DesiredPath, one: FrontSlice) -> Json:
     owner = {"apiVersion": "v1", "kind": "Service", "name": wanted.service, "uid": wanted.service_uid}
     return {
         "apiVersion": "discovery.k8s.io/v1",

@@ -69,7 +69,7 @@ class ObservedFrontSlice(msgspec.Struct, frozen=True):
     service_uid: str
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class DesiredPath(msgspec.Struct, frozen=True):
     """The desired traffic. `has_pods`: the cluster's slices must show ready pods before ours are emptied."""
 
     service: str

@@ -34,7 +34,7 @@ HOLD_START_S: Final = 600.0  # how long a requested pod may take to be ready bef
 Scale = Callable[[str, Decision], None]
 
 
-class Shown(NamedTuple):
+class LastDecision(NamedTuple):
     """The last decisions on the scale of one revision."""
 
     key: str
@@ -290,12 +290,12 @@ class Autoscaler:
         revision = self._revisions.get(key)
         return None if revision is None else revision.decision
 
-    def shown(self, key: str) -> Shown | None:
+    def shown(self, key: str) -> LastDecision | None:
         """Return the last decisions for `/debug/revisions`."""
         revision = self._revisions.get(key)
         return None if revision is None else self._shown(key, revision)
 
-    def all_shown(self) -> Iterator[Shown]:
+    def all_shown(self) -> Iterator[LastDecision]:
         """Yield the last decisions of every revision."""
         for key, revision in self._revisions.items():
             shown = self._shown(key, revision)
@@ -308,10 +308,10 @@ class Autoscaler:
 
     # --- within ---
 
-    def _shown(self, key: str, revision: _Revision) -> Shown | None:
+    def _shown(self, key: str, revision: _Revision) -> LastDecision | None:
         if revision.decision is None:
             return None
-        return Shown(key, revision.decision, revision.changed, key in self._awake)
+        return LastDecision(key, revision.decision, revision.changed, key in self._awake)
 
     def _wake(self, load: Load, revision: _Revision) -> Windows:
         rule = revision.rule

@@ -39,7 +39,7 @@ class ScalingReason(Enum):
     MAX_SCALE = "max_scale"
 
 
-class Figures:
+class DecisionInputs:
     """The figures of one decision, as text."""
 
     def __init__(self, wanted: int, needed: int, rule: ScalingRule, seen: Observation) -> None:
@@ -59,34 +59,34 @@ class Figures:
 
 def explain(reason: ScalingReason, wanted: int, needed: int, rule: ScalingRule, seen: Observation) -> str:
     """Return one sentence."""
-    return _SENTENCES[reason](Figures(wanted, needed, rule, seen))
+    return _SENTENCES[reason](DecisionInputs(wanted, needed, rule, seen))
 
 
 def _pods(count: int) -> str:
     return "no pod" if count == 0 else "1 pod" if count == 1 else f"{count} pods"
 
 
-def _panic(of: Figures) -> str:
+def _panic(of: DecisionInputs) -> str:
     return (
         f"{of.panic} at {of.target} call for {of.needed}, with {of.ready} (panic at {of.rule.panic_threshold:g} times)."
     )
 
 
-def _panic_holds(of: Figures) -> str:
+def _panic_holds(of: DecisionInputs) -> str:
     return (
         f"{of.pods}: less than {of.rule.stable_window_s:g} s ago the load was {of.rule.panic_threshold:g} times what "
         f"the ready pods are meant for (panic), so the number does not fall to {of.needed} yet."
     )
 
 
-def _rate_limited(of: Figures, rate: float, verb: str) -> str:
+def _rate_limited(of: DecisionInputs, rate: float, verb: str) -> str:
     return (
         f"The load calls for {of.needed}, but the number may {verb} by a factor of {rate:g} at most: {of.pods}, "
         f"with {of.ready}."
     )
 
 
-_SENTENCES: Final[dict[ScalingReason, Callable[[Figures], str]]] = {
+_SENTENCES: Final[dict[ScalingReason, Callable[[DecisionInputs], str]]] = {
     ScalingReason.WITHIN_TARGET: lambda of: f"{of.stable} at {of.target}: still {of.pods}.",
     ScalingReason.STABLE_AVERAGE: lambda of: f"{of.stable} at {of.target}: {of.pods}.",
     ScalingReason.PANIC: _panic,

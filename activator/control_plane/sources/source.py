@@ -7,7 +7,7 @@ decides.
 
 from __future__ import annotations
 
-from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.autoscaler import LastDecision
 from activator.messages import Effect, Load, PodTaken
 
 
@@ -42,7 +42,7 @@ class Source:
     def applied(self, effects: list[Effect]) -> None:
         """Take the effects that the model has applied and the data plane has received."""
 
-    def scaling(self, key: str) -> Shown | None:
+    def scaling(self, key: str) -> LastDecision | None:
         """Return the last scaling decision for the revision; None if this source does not scale it."""
         return None
 

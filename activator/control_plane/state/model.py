@@ -15,7 +15,7 @@ from activator.messages import (
     Change,
     DropRevision,
     Effect,
-    Listed,
+    PodsListed,
     ProbeOrder,
     RebuildRevision,
     RevisionBroken,
@@ -43,7 +43,7 @@ class Model:
         self.unconfirmed: dict[str, Unconfirmed] = {}  # by revision, the oldest first
         self.epoch: int = 0  # the newest epoch of any pod
         # By revision: the list that describes its pods exactly; dropped with the next change of any of them.
-        self.lists: dict[str, Listed] = {}
+        self.lists: dict[str, PodsListed] = {}
         self.renewed_at_once: int = RENEWED_AT_ONCE  # pods of a revision that is rebuilt, per turn
 
     def wait_for_confirmation(self, key: str, now_s: float) -> None:
@@ -107,7 +107,7 @@ class Reduction:
         self.mismatches: list[tuple[str, str]] = []  # findings of the auditor: kind and description
         self.calm: str = ""  # a revision in which no pod ages any more
         self.again: Change | None = None  # the rest of the change, which is queued behind the others
-        self.listed: Listed | None = None  # once this is written, the list describes the pods exactly
+        self.listed: PodsListed | None = None  # once this is written, the list describes the pods exactly
         self.renewal: Renewal | None = None  # the change continues with this; other changes of the revision wait for it
         # a revision whose table has received the effects that were awaited; `awaits_more`: more were sent since
         self.confirmed: str = ""

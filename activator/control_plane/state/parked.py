@@ -9,9 +9,9 @@ from activator.control_plane.state.model import Renewal
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.messages import (
     Change,
-    Listed,
     ObservedPod,
     PodGone,
+    PodsListed,
     Probed,
     RevisionBroken,
     RevisionFailed,
@@ -24,7 +24,7 @@ from activator.messages import (
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker, or in one revision that waits
 
 # Changes that sources repeat, and changes that no source repeats; the content of the others is observed again.
-OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, ObservedPod, PodGone, Listed)
+OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, ObservedPod, PodGone, PodsListed)
 _NOT_REPEATED: Final = (Probed, SlotDrained, RevisionBroken)
 
 

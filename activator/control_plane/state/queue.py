@@ -14,7 +14,6 @@ from typing import Final, final
 
 from activator.messages import (
     Change,
-    Listed,
     ObservedPod,
     ObservedTable,
     PodFailedChecks,
@@ -22,6 +21,7 @@ from activator.messages import (
     PodRefused,
     PodServed,
     PodSetAside,
+    PodsListed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -45,7 +45,7 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "pod", change.source, change.identity)
     if isinstance(change, PodGone):
         return (change.key, "pod", change.source, change.identity)
-    if isinstance(change, Listed):
+    if isinstance(change, PodsListed):
         return (change.key, "list", change.source)
     if isinstance(change, PodRefused):  # a certain failure is not folded into an uncertain one
         return (change.key, "dead" if change.dead else "struck", change.identity)
@@ -122,7 +122,7 @@ class ChangeQueue:
         key = fold_key(change)
         if type(change) is RevisionGone:
             self._supersede(list(self._of_revisions.get(change.key, ())))
-        elif type(change) is Listed:  # also if it folds: changes between the two lists are older than it
+        elif type(change) is PodsListed:  # also if it folds: changes between the two lists are older than it
             self._supersede(self._pods_of(change))
         entry = self._entries.get(key)
         if entry is not None:
@@ -183,7 +183,7 @@ class ChangeQueue:
             del self._of_revisions[key[0]]
         return entry.change
 
-    def _pods_of(self, listed: Listed) -> list[FoldKey]:
+    def _pods_of(self, listed: PodsListed) -> list[FoldKey]:
         """Return the keys of single pods that the source of the list has reported."""
         return [
             key

@@ -29,7 +29,6 @@ from activator.messages import (
     FailRevision,
     FreeSlot,
     LeasesOrphaned,
-    Listed,
     ObservedPod,
     ObservedTable,
     PodFailedChecks,
@@ -37,6 +36,7 @@ from activator.messages import (
     PodRefused,
     PodServed,
     PodSetAside,
+    PodsListed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -75,7 +75,7 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
         repair.table_seen(model, revision, change, reduction)
     elif type(change) is RevisionBroken:
         repair.revision_broken(model, revision, change, now_s, reduction)
-    elif type(change) is Listed:
+    elif type(change) is PodsListed:
         _listed(revision, change, model.lists.get(change.key), now_s, reduction)
     else:
         _HANDLERS[type(change)](revision, change, now_s, reduction)
@@ -210,7 +210,9 @@ def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction
     put(revision, old, new if new.is_listed() else None, GONE, now_s, reduction)
 
 
-def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s: float, reduction: Reduction) -> None:
+def _listed(
+    revision: RevisionRecord, change: PodsListed, last: PodsListed | None, now_s: float, reduction: Reduction
+) -> None:
     """Apply a list. `last`: the list that describes the pods exactly, if there is one."""
     news = None if last is None or last.source != change.source else _changed_reports(last.pods, change.pods)
     if news is not None:

@@ -16,10 +16,10 @@ from activator.control_plane.state.model import Model, Reduction, Renewal
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.control_plane.state.tally import Tally
 from activator.messages import (
+    DispatchQueue,
     LeasesOrphaned,
     ObservedTable,
     PlacePod,
-    PumpQueue,
     QueueStalled,
     RebuildPods,
     RebuildRevision,
@@ -138,7 +138,7 @@ def whole(revision: RevisionRecord) -> RebuildRevision:
 
 def queue_stalled(revision: RevisionRecord, change: QueueStalled, now_s: float, reduction: Reduction) -> None:
     reduction.mismatches.append(("queue", "requests wait although a pod has a free slot"))
-    reduction.effects.append(PumpQueue(change.key))
+    reduction.effects.append(DispatchQueue(change.key))
 
 
 def leases_orphaned(revision: RevisionRecord, change: LeasesOrphaned, now_s: float, reduction: Reduction) -> None:

@@ -79,7 +79,7 @@ log = logging.getLogger("activator.state")
 Reduce = Callable[[Model, Change, float], Reduction]
 
 
-class Outcome(Enum):
+class ChangeOutcome(Enum):
     """The outcome of a change."""
 
     APPLIED = "applied"
@@ -89,7 +89,9 @@ class Outcome(Enum):
     SHUT_DOWN = "shut_down"
 
 
-_APPLIED: Final[Outcome] = Outcome.APPLIED  # before Python 3.12 access to a member of an Enum is a call, 120 ns
+_APPLIED: Final[ChangeOutcome] = (
+    ChangeOutcome.APPLIED
+)  # before Python 3.12 access to a member of an Enum is a call, 120 ns
 
 
 def _nothing() -> None:
@@ -137,7 +139,7 @@ class StateWorker:
         self._first_due: int = 0  # changes that waited in the worker's first turn
         self._waiting_since_s: float | None = None  # the time from which the oldest change in the queue waits
         self._wake = asyncio.Event()
-        self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
+        self._completions: dict[FoldKey, list[asyncio.Future[ChangeOutcome]]] = {}
         self._closed = False
         # The work of this turn; if the turn fails, all of it may be lost.
         self._resync = Resync()
@@ -173,17 +175,17 @@ class StateWorker:
             self._waiting_since_s = self._now()
         if not queue.put(change):
             self._drop(change)
-            self._settle(fold_key(change), Outcome.REFUSED)
+            self._settle(fold_key(change), ChangeOutcome.REFUSED)
         self._wake.set()
 
-    def submit_with_outcome(self, change: Change) -> asyncio.Future[Outcome]:
+    def submit_with_outcome(self, change: Change) -> asyncio.Future[ChangeOutcome]:
         """Submit a change; the future ends exactly once, with its outcome."""
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ChangeOutcome] = asyncio.get_running_loop().create_future()
         if self._closed:
-            future.set_result(Outcome.SHUT_DOWN)
+            future.set_result(ChangeOutcome.SHUT_DOWN)
             return future
         key = fold_key(change)
-        self._settle(key, Outcome.SUPERSEDED)
+        self._settle(key, ChangeOutcome.SUPERSEDED)
         self._completions[key] = [future]
         self.submit(change)
         return future
@@ -213,7 +215,7 @@ class StateWorker:
         except asyncio.CancelledError:
             self._closed = True
             for key in list(self._completions):
-                self._settle(key, Outcome.SHUT_DOWN)
+                self._settle(key, ChangeOutcome.SHUT_DOWN)
             raise
 
     def turn(self) -> bool:
@@ -259,7 +261,7 @@ class StateWorker:
             self._first_due = len(self.queue)
         if self._waiting_since_s is not None:
             self.queue_wait.observe(now_s - self._waiting_since_s)
-        settled: list[tuple[FoldKey, Outcome]] = []
+        settled: list[tuple[FoldKey, ChangeOutcome]] = []
         until_s = now_s + CHANGES_BATCH_S * (1 + len(self.queue) // CHANGES_BATCH_STEP)
         while changes := self.queue.take(CHANGES_AT_ONCE):
             self._in_hand.extend(changes)
@@ -283,7 +285,7 @@ class StateWorker:
         self._in_hand = []
         return True
 
-    def _handle(self, change: Change, now_s: float) -> Outcome | None:
+    def _handle(self, change: Change, now_s: float) -> ChangeOutcome | None:
         reduction: Reduction | None = None
         try:
             parked = self.parked.get(change.key)
@@ -291,7 +293,7 @@ class StateWorker:
                 if parked.changes.put(change):
                     return None
                 self._drop(change)
-                return Outcome.REFUSED
+                return ChangeOutcome.REFUSED
             reduction = self._reduce(self.model, change, now_s)
             commit(self.model, reduction)
             self._effects.extend(reduction.effects)
@@ -303,9 +305,9 @@ class StateWorker:
             self._set_aside(change, error, now_s)
             if reduction is not None:  # the written records are valid, but may be incomplete, or their effects not sent
                 self._resync.note(change.key, f"its records were written in part: {error!r}")
-            return Outcome.SET_ASIDE
+            return ChangeOutcome.SET_ASIDE
 
-    def _note(self, change: Change, reduction: Reduction) -> Outcome:
+    def _note(self, change: Change, reduction: Reduction) -> ChangeOutcome:
         """Count and log the result of a change."""
         key = change.key
         for kind, found in reduction.mismatches:
@@ -322,10 +324,10 @@ class StateWorker:
             self.supervision.forget(key)
         if reduction.stale:
             self.stale_total += 1
-            return Outcome.REFUSED
+            return ChangeOutcome.REFUSED
         if reduction.refused:
             self.refused_total += 1
-            return Outcome.REFUSED
+            return ChangeOutcome.REFUSED
         return _APPLIED
 
     def _deliver(self) -> None:
@@ -382,7 +384,7 @@ class StateWorker:
         for key in dict.fromkeys(lost):
             self._resync.note(key, f"the state worker failed: {error!r}")
         for change in self._in_hand:
-            self._settle(fold_key(change), Outcome.SET_ASIDE)
+            self._settle(fold_key(change), ChangeOutcome.SET_ASIDE)
         self._in_hand, self._unparking, self._effects, self._orders = [], "", [], []
         self._mend()
 
@@ -413,7 +415,7 @@ class StateWorker:
         parked = self.parked.get(key)
         for fold in [fold for fold in self._completions if fold[0] == key]:
             if fold not in self.queue and (parked is None or fold not in parked.changes):
-                self._settle(fold, Outcome.SET_ASIDE)
+                self._settle(fold, ChangeOutcome.SET_ASIDE)
 
     # --- backoffs ---
 
@@ -461,7 +463,7 @@ class StateWorker:
     def _put_all(self, queue: ChangeQueue, changes: list[Change]) -> None:
         # All of them first: a resubmission is newer than each.
         for change in [change for change in changes if not queue.put(change)]:
-            self._settle(fold_key(change), Outcome.REFUSED)
+            self._settle(fold_key(change), ChangeOutcome.REFUSED)
             self._drop(change)
 
     def _drop(self, change: Change) -> None:
@@ -488,9 +490,9 @@ class StateWorker:
             pass
 
     def _superseded(self, key: FoldKey) -> None:
-        self._settle(key, Outcome.SUPERSEDED)
+        self._settle(key, ChangeOutcome.SUPERSEDED)
 
-    def _settle(self, key: FoldKey, outcome: Outcome) -> None:
+    def _settle(self, key: FoldKey, outcome: ChangeOutcome) -> None:
         for future in self._completions.pop(key, ()):
             if not future.done():
                 future.set_result(outcome)

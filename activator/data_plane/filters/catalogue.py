@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.config.specs import FilterSpec, FiltersSpec, RateLimitSpec, UserSpec
-from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.filters.activity import ActivityTracking
 from activator.data_plane.filters.allow import Allow
@@ -30,10 +29,11 @@ from activator.data_plane.filters.quota_limits import QuotaLimits
 from activator.data_plane.filters.rate_limit import RateLimit
 from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
-from activator.data_plane.filters.stored_answers import StoredAnswers
+from activator.data_plane.filters.stored_responses import StoredResponses
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.quotas.quotas import Quotas
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.plugins import PluginError
 from activator.runtime.secret_text import read_secret, without_secrets
@@ -53,7 +53,7 @@ class FilterCatalogue:
         self,
         wheel: TimingWheel,
         now: Now,
-        answers: AnswerStore | None,
+        answers: ResponseStore | None,
         captures: CaptureRoom,
         quotas: Quotas,
         open_pool: OpenPool,
@@ -114,7 +114,7 @@ class FilterCatalogue:
         if spec.no_wake:
             filters.append(NoWake(key, spec.no_wake))
         if spec.respond_async is not None and self._answers is not None:
-            filters.append(StoredAnswers(spec.respond_async, self._answers))
+            filters.append(StoredResponses(spec.respond_async, self._answers))
         if spec.progress is not None:
             filters.append(ProgressEvents(spec.progress, self._wheel, self._now))
         if spec.waiting_page is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.codec.message import RequestHead
-from activator.data_plane.answers.store import ANSWERS_PATH, AnswerStore
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import FilterChain
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.filter_run import FilterRun
+from activator.data_plane.stored_responses.store import ANSWERS_PATH, ResponseStore
 from activator.data_plane.streams import ClientStream
 
 
@@ -19,7 +19,7 @@ class Proxy(ProxyContext):
     """The proxy of one worker."""
 
     sampler: Sampler | None = None  # selects the requests that are traced, if any
-    answers: AnswerStore | None = None  # stored responses of asynchronous requests (Prefer: respond-async)
+    answers: ResponseStore | None = None  # stored responses of asynchronous requests (Prefer: respond-async)
     open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # opens a status resource
 
     def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:

@@ -64,7 +64,7 @@ class RequestBody:
         self._file_max: int = 0  # bytes gathered beyond these in a file
         self._done: bool = False  # the body has arrived completely
         self._trailers: Headers = []
-        self._edits: HeadEdits | None = None  # of the head that the pod has
+        self._edits: HeadEdits | None = None  # changes of the head that the pod has
         self._paused: bool = False  # the client is paused
         self._pod_full: bool = False  # the pod reads more slowly than the client sends
         self.refused_for: str = ""  # the exhausted budget, unless it is the worker's

@@ -13,15 +13,15 @@ from __future__ import annotations
 from typing import Final, final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.data_plane.answers.kept_answer import KeptAnswer, copy_of
-from activator.data_plane.answers.links import PART_BYTES, AnswerLinks, PartReceiver, fields_of
-from activator.data_plane.answers.messages import AnswerPart
-from activator.data_plane.answers.store import ANSWERS_PATH, STATE_HEADER, AnswerStore
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.phases import OVER, ROUTING
 from activator.data_plane.proxy.context import ProxyContext
 from activator.data_plane.proxy.own_answers import send_whole
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
+from activator.data_plane.stored_responses.links import PART_BYTES, PartReceiver, StoredResponseLinks, fields_of
+from activator.data_plane.stored_responses.messages import StoredResponsePart
+from activator.data_plane.stored_responses.store import ANSWERS_PATH, STATE_HEADER, ResponseStore
+from activator.data_plane.stored_responses.stored_response import StoredResponse, copy_of
 from activator.data_plane.streams import ClientStream
 from activator.runtime.reasons import Reason, reason_named
 
@@ -35,7 +35,7 @@ _ALLOWED: Final = b"GET, HEAD, DELETE"
 class StatusOpener:
     """A factory of status exchanges."""
 
-    def __init__(self, proxy: ProxyContext, store: AnswerStore, links: AnswerLinks) -> None:
+    def __init__(self, proxy: ProxyContext, store: ResponseStore, links: StoredResponseLinks) -> None:
         self._proxy = proxy
         self._store = store
         self._links = links
@@ -51,7 +51,7 @@ class _PendingPart(PartReceiver):
     def __init__(self, exchange: StatusExchange) -> None:
         self.exchange: StatusExchange | None = exchange
 
-    def part_received(self, part: AnswerPart) -> None:
+    def part_received(self, part: StoredResponsePart) -> None:
         if self.exchange is not None:
             self.exchange.part_received(part)
 
@@ -65,7 +65,12 @@ class StatusExchange(Exchange):
     """One request for a stored response. It has no revision, no pod and no filters, and its body is discarded."""
 
     def __init__(
-        self, proxy: ProxyContext, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
+        self,
+        proxy: ProxyContext,
+        head: RequestHead,
+        client: ClientStream,
+        store: ResponseStore,
+        links: StoredResponseLinks,
     ) -> None:
         super().__init__(head, client, proxy.now())
         self._proxy = proxy
@@ -75,7 +80,7 @@ class StatusExchange(Exchange):
         self._member: int = 0
         self._query: int = 0  # the number of the pending query to another data plane; 0 if none
         self._waiting: _PendingPart | None = None
-        self._found: KeptAnswer | None = None  # being sent, if this data plane stores it
+        self._found: StoredResponse | None = None  # being sent, if this data plane stores it
         self._sends: bool = False  # the head has been sent
         self._length: int = 0
         self._offset: int = 0
@@ -218,7 +223,7 @@ class StatusExchange(Exchange):
         else:
             self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
 
-    def part_received(self, part: AnswerPart) -> None:
+    def part_received(self, part: StoredResponsePart) -> None:
         """Handle the part that was requested."""
         if self.over:
             return

@@ -17,7 +17,7 @@ from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection
-from activator.data_plane.server.proxy_greeting import ProxyGreeting, TrustedProxies
+from activator.data_plane.server.proxy_greeting import ProxyHeaderReader, TrustedProxies
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.server.turn_accepting import TurnAccepting
 from activator.runtime.certificates import ServerCertificate
@@ -97,10 +97,10 @@ class _Accepting:
         self._proxies = proxies
         self._redirect = redirect
 
-    def accepted(self) -> ProxyGreeting | Handshake | Http1Connection:
+    def accepted(self) -> ProxyHeaderReader | Handshake | Http1Connection:
         """Return the protocol of a new connection; the factory of `loop.create_server`."""
         if self._proxies is not None:
-            return ProxyGreeting(self._registry, self._proxies, self._header_received)
+            return ProxyHeaderReader(self._registry, self._proxies, self._header_received)
         return self._plain(None) if self._certificate is None else self._handshake(None)
 
     def _header_received(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:

@@ -44,7 +44,7 @@ class TrustedProxies:
         return is_within(str(peer[0]), self._networks)
 
 
-class ProxyGreeting(Deadline):
+class ProxyHeaderReader(Deadline):
     """The asyncio protocol of a connection until its header has arrived.
 
     `on_header(transport, endpoints, rest)`: endpoints are the client's addresses, if a header contains them; `rest`

@@ -29,13 +29,13 @@ from activator.data_plane.throttle.interfaces import SlotEvents
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
+    DispatchQueue,
     DropRevision,
     Effect,
     FailRevision,
     FreeSlot,
     Load,
     PlacePod,
-    PumpQueue,
     RebuildPods,
     RebuildRevision,
     ReclaimLeases,
@@ -223,7 +223,7 @@ class RevisionTables:
             self._withdraw_pod(throttler, effect)
         elif type(effect) is FreeSlot:
             self._free_slot(throttler, effect)
-        elif type(effect) is PumpQueue:
+        elif type(effect) is DispatchQueue:
             return throttler
         elif type(effect) is ReclaimLeases:
             throttler.reclaim()

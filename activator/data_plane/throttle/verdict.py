@@ -26,17 +26,17 @@ from typing import Final, final
 from activator.data_plane.throttle.interfaces import Sharing, SlotEvents
 from activator.data_plane.throttle.leases import Lease
 from activator.runtime.clock import Now
-from activator.runtime.reasons import Reason, Verdict
+from activator.runtime.reasons import PodFault, Reason
 from lb.table import TrackerTable
 from lb.tracker import READY, RECOVERING, PodTracker
 
 SUSPECT_S: Final = 1.0  # how long a pod may be excluded from picks until the state worker decides
 
 
-def verdict_of(reason: Reason, on_trial: bool) -> Verdict:
+def verdict_of(reason: Reason, on_trial: bool) -> PodFault:
     """Return what a request that failed for `reason` shows about its pod."""
-    if reason.verdict is Verdict.STRUCK_ON_TRIAL:
-        return Verdict.STRUCK if on_trial else Verdict.NOTHING
+    if reason.verdict is PodFault.STRUCK_ON_TRIAL:
+        return PodFault.STRUCK if on_trial else PodFault.NOTHING
     return reason.verdict
 
 
@@ -63,27 +63,27 @@ class PodVerdicts:
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
         """Update the health of the pod by a request that failed there; report the failure if it concerns the pod."""
         tracker = lease.tracker
-        if self.is_once and verdict_of(reason, False) != Verdict.NOTHING:
+        if self.is_once and verdict_of(reason, False) != PodFault.NOTHING:
             self._events.taken(self._key, lease.identity, False, reason.value)
         if not _is_in_service(lease):
             return
         on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed in the meantime
         verdict = verdict_of(reason, on_trial)
-        if verdict == Verdict.NOTHING or self.is_once:  # a single-use pod has ended anyway
+        if verdict == PodFault.NOTHING or self.is_once:  # a single-use pod has ended anyway
             return
-        if verdict == Verdict.STRUCK and on_trial:
+        if verdict == PodFault.STRUCK and on_trial:
             self._trial_ended(lease, False)
             return
-        if verdict == Verdict.STRUCK and tracker.state == RECOVERING:
+        if verdict == PodFault.STRUCK and tracker.state == RECOVERING:
             return  # evidence about the pod before its quarantine
-        if verdict != Verdict.STRUCK:
+        if verdict != PodFault.STRUCK:
             self._table.suspect(tracker, self._now() + SUSPECT_S)  # excluded from picks within this turn
             source = self._sharing.source
             if source is not None:
                 source.suspected(lease)
         lease.trial = False
         self.struck[tracker] = lease.generation
-        self._events.refused(self._key, lease.identity, tracker.epoch, verdict == Verdict.DEAD, reason.value)
+        self._events.refused(self._key, lease.identity, tracker.epoch, verdict == PodFault.DEAD, reason.value)
 
     def trial_answered(self, lease: Lease) -> bool:
         """Update a pod on trial by a response head; return True if it has passed, and may have a free slot now."""

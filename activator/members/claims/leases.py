@@ -5,7 +5,7 @@ Rules
   2. A member creates and deletes only Leases of its own, and deletes with the UID and the version that it has read, so
      that a Lease that has changed since stays.
   3. Nothing is renewed. A Lease does not expire; a member with proof that its holder has ended deletes it
-     (`LeaseRoster.evict`).
+     (`LeaseDirectory.evict`).
   4. An object of the same name that is not of this group ends the claim with ForeignObjectError. It is never deleted.
 """
 

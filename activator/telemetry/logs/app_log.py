@@ -120,7 +120,7 @@ def _logger(part: str) -> logging.Logger:
     return logging.getLogger(f"{OWN}.{part}" if own else part)
 
 
-class _Place:
+class _CallSite:
     """The lines from one place in the code in the current window."""
 
     def __init__(self, since_s: float) -> None:
@@ -138,7 +138,7 @@ class Repeats(logging.Filter):
         super().__init__()
         self._now = now
         self._write = write
-        self._places: dict[tuple[str, int], _Place] = {}
+        self._places: dict[tuple[str, int], _CallSite] = {}
         self.suppressed_total = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -153,7 +153,7 @@ class Repeats(logging.Filter):
         if place is None:
             if len(self._places) >= LOG_PLACES_MAX:
                 self._end_all()
-            place = self._places[key] = _Place(now_s)
+            place = self._places[key] = _CallSite(now_s)
         text = record.getMessage()
         same = place.texts.get(text, 0)
         if same < LOG_SAME_MAX and place.count < LOG_PLACE_MAX:
@@ -176,7 +176,7 @@ class Repeats(logging.Filter):
         for key, place in list(self._places.items()):
             self._end(key, place)
 
-    def _end(self, key: tuple[str, int], place: _Place) -> None:
+    def _end(self, key: tuple[str, int], place: _CallSite) -> None:
         self._places.pop(key, None)  # another thread may have ended it
         last = place.last
         if last is None:

@@ -22,7 +22,7 @@ from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
 from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
-from activator.telemetry.metrics.named import Reading, Roster
+from activator.telemetry.metrics.named import NamedRevisions, Reading
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
@@ -49,7 +49,7 @@ class Exposition:
         self.histograms = True  # show the histograms of revisions
         self._revisions = revisions
         self._program = program
-        self._roster = Roster(REVISION_FAMILIES, named_max)
+        self._roster = NamedRevisions(REVISION_FAMILIES, named_max)
         self._texts = [(family, FamilyText(family)) for family in REVISION_FAMILIES]
         self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
@@ -70,13 +70,13 @@ class Exposition:
                 yield b""
         ended = False
         for metric in self._program_metrics():
-            text = encode(Only(metric))
+            text = encode(SingleMetricCollector(metric))
             ended = text.endswith(_END_OF_OPENMETRICS)
             yield text.removesuffix(_END_OF_OPENMETRICS)
         for family, writer in self._texts:
             if family.kind is Kind.HISTOGRAM and not self.histograms:
                 continue
-            description = encode(Only(family.metric(REVISION_LABELS)))
+            description = encode(SingleMetricCollector(family.metric(REVISION_LABELS)))
             yield description.removesuffix(_END_OF_OPENMETRICS)
             yield from samples_of(reading, self._roster.others_text, family, writer, exemplars)
         if ended:
@@ -127,7 +127,7 @@ def _read(family: Family[Source], source: Source) -> Metric:
     return metric
 
 
-class Only(Collector):
+class SingleMetricCollector(Collector):
     """A collector of one metric."""
 
     def __init__(self, metric: Metric) -> None:

@@ -29,7 +29,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-class Fold(Enum):
+class Aggregation(Enum):
     """The way in which the values of aggregated revisions are combined."""
 
     SUM = "sum"
@@ -50,7 +50,7 @@ class Family(NamedTuple, Generic[Source]):
     labels: tuple[str, ...] = ()  # in addition to those that name the source
     values: tuple[tuple[str, ...], ...] = ()  # all values of each label; empty: as configured
     bounds: tuple[float, ...] = ()  # the bounds of a histogram
-    fold: Fold = Fold.SUM
+    fold: Aggregation = Aggregation.SUM
     why: str = ""  # for the control plane: the difference to the nearest metric of a controller runtime
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:
@@ -74,7 +74,7 @@ class Family(NamedTuple, Generic[Source]):
         if isinstance(one, Distribution) and isinstance(other, Distribution):
             return one.plus(other)
         assert isinstance(one, float) and isinstance(other, float), f"{self.name}: rows of two kinds"
-        return max(one, other) if self.fold is Fold.MAX else one + other
+        return max(one, other) if self.fold is Aggregation.MAX else one + other
 
 
 def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
@@ -99,7 +99,7 @@ def counter(name: str, text: str, read: Callable[[Source], float], why: str = ""
 
 
 def gauge(
-    name: str, text: str, read: Callable[[Source], float], fold: Fold = Fold.SUM, why: str = ""
+    name: str, text: str, read: Callable[[Source], float], fold: Aggregation = Aggregation.SUM, why: str = ""
 ) -> Family[Source]:
     """Return a gauge without labels of its own."""
     return Family(name, Kind.GAUGE, text, one(read), fold=fold, why=why)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from activator.control_plane.groups.group import Group
+from activator.control_plane.groups.group import BudgetGroup
 from activator.control_plane.groups.groups import Groups
 from activator.control_plane.groups.policy import Eviction
 from activator.telemetry.metrics.families import Family, Kind, Row
@@ -19,21 +19,21 @@ EVICTIONS = tuple(reason.value for reason in Eviction)
 class GroupFigures(NamedTuple):
     """The groups at one time."""
 
-    groups: list[Group]
+    groups: list[BudgetGroup]
 
     @classmethod
     def of(cls, groups: Groups) -> GroupFigures:
         return cls(list(groups.groups.values()))
 
 
-def _of_group(name: str, kind: Kind, text: str, read: Callable[[Group], float]) -> Family[GroupFigures]:
+def _of_group(name: str, kind: Kind, text: str, read: Callable[[BudgetGroup], float]) -> Family[GroupFigures]:
     def rows(figures: GroupFigures) -> Iterable[Row]:
         return [((group.rule.name,), float(read(group))) for group in figures.groups]
 
     return Family(name, kind, text, rows, ("group",), ((),))
 
 
-def _of_resource(name: str, text: str, read: Callable[[Group], tuple[int, ...]]) -> Family[GroupFigures]:
+def _of_resource(name: str, text: str, read: Callable[[BudgetGroup], tuple[int, ...]]) -> Family[GroupFigures]:
     def rows(figures: GroupFigures) -> Iterable[Row]:
         for group in figures.groups:
             for resource, amount in zip(group.rule.resources, read(group)):

@@ -15,7 +15,7 @@ from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import TaskGroupOwner, keep_running, pause
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.knative_requests import KnativeRequests
-from activator.telemetry.metrics.sliced_answer import answer_in_slices
+from activator.telemetry.metrics.sliced_response import answer_in_slices
 from activator.telemetry.request_hooks import RequestHooks
 
 KNATIVE_PROMETHEUS_ADDRESS: Final = "0.0.0.0:9090"  # the metrics port of Knative's activator

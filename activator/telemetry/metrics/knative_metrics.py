@@ -24,10 +24,10 @@ from activator.messages import RevisionStatistics
 from activator.runtime.distribution import Distribution
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import KnativeView
-from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Only
+from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, SingleMetricCollector
 from activator.telemetry.metrics.families import add
 from activator.telemetry.metrics.knative_requests import OTHER
-from activator.telemetry.metrics.named import Roster, labels_of
+from activator.telemetry.metrics.named import NamedRevisions, labels_of
 from activator.telemetry.metrics.request_counts import RequestReader
 
 Attributes = dict[str, str | int]
@@ -144,7 +144,7 @@ class KnativeMetrics:
         self.requests = requests
         self._revisions = revisions
         self._cluster = cluster
-        self._roster = Roster((), named_max)
+        self._roster = NamedRevisions((), named_max)
 
     def ended(self, statistics: RevisionStatistics) -> None:
         """Record the last statistics of a dropped revision whose last request has ended."""
@@ -163,7 +163,7 @@ class KnativeMetrics:
         for _ in reading.fill():
             yield b""
         for described, points in reading.points():
-            yield generate_latest(Only(described.family()))
+            yield generate_latest(SingleMetricCollector(described.family()))
             lines = 0
             some: list[Point] = []
             for point in points:
@@ -182,7 +182,7 @@ class KnativeReading:
     def __init__(
         self,
         revisions: Callable[[], Iterable[RevisionStatistics]],
-        roster: Roster,
+        roster: NamedRevisions,
         requests: RequestReader,
         cluster: KnativeView | None,
     ) -> None:
@@ -262,7 +262,9 @@ def _samples(described: Described, points: list[Point]) -> bytes:
                 metric, tuple(map(str, attributes.values())), value if isinstance(value, Distribution) else float(value)
             )
         text += b"".join(
-            line for line in generate_latest(Only(metric)).splitlines(keepends=True) if not line.startswith(b"#")
+            line
+            for line in generate_latest(SingleMetricCollector(metric)).splitlines(keepends=True)
+            if not line.startswith(b"#")
         )
     return text
 

@@ -28,7 +28,7 @@ class Reading:
     `named` holds the revisions that are shown by name, with their labels as text.
     """
 
-    def __init__(self, roster: Roster, families: Families, removed: Rows, others: set[int]) -> None:
+    def __init__(self, roster: NamedRevisions, families: Families, removed: Rows, others: set[int]) -> None:
         self.named: list[tuple[RevisionStatistics, str]] = []
         self._roster = roster
         self._families = families
@@ -51,7 +51,7 @@ class Reading:
         return self._rows.get(family.name, [])
 
 
-class Roster:
+class NamedRevisions:
     """The revisions that are shown by name, at most `named_max`; `labels` are the names of their two labels."""
 
     def __init__(self, families: Families, named_max: int, labels: tuple[str, ...] = REVISION_LABELS) -> None:

@@ -9,7 +9,7 @@ import activator
 from activator.codec.http2.frames import CODE_NAMES
 from activator.control_plane.probes.probe import ProbeOutcome
 from activator.control_plane.probes.prober import Prober
-from activator.control_plane.sources.push.intake import PushIntake, Verdict
+from activator.control_plane.sources.push.intake import PushIntake, ReportOutcome
 from activator.control_plane.state.lifecycle import EVENTS
 from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
@@ -362,7 +362,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "Reports of pods about themselves, by outcome.",
         _reports,
         ("outcome",),
-        (tuple(verdict.value for verdict in Verdict),),
+        (tuple(verdict.value for verdict in ReportOutcome),),
         why="`workqueue_adds_total` counts listed objects; pods that report themselves are none.",
     ),
     Family(

@@ -17,7 +17,7 @@ from activator.data_plane.throttle.starting import PHASES
 from activator.messages import RevisionStatistics, TokenStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.reasons import Reason
-from activator.telemetry.metrics.families import Family, Fold, Kind, Row, counter, gauge
+from activator.telemetry.metrics.families import Aggregation, Family, Kind, Row, counter, gauge
 from lb.tracker import EMPTY, STATE_NAMES, UNLIMITED
 
 Of = RevisionStatistics
@@ -314,7 +314,7 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
         "activator_sparse_array_fragmentation_ratio",
         "The share of empty slots below the table's length; 0 at length 0.",
         lambda revision: revision.table.fragmentation,
-        Fold.MAX,
+        Aggregation.MAX,
     ),
     counter("activator_sparse_array_trims", "Trims of trailing empty slots.", lambda revision: revision.table.trims),
     counter(

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
+from activator.control_plane.scaling.autoscaler import Autoscaler, LastDecision
 from activator.control_plane.scaling.explanation import ScalingReason
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
-from activator.telemetry.metrics.families import REVISION_LABELS, Family, Fold, Kind, Row
+from activator.telemetry.metrics.families import REVISION_LABELS, Aggregation, Family, Kind, Row
 from activator.telemetry.metrics.named import OTHER
 
 SCALING_REASONS = tuple(reason.value for reason in ScalingReason)
@@ -21,7 +21,7 @@ SCALING_REASONS = tuple(reason.value for reason in ScalingReason)
 class ScalingFigures(NamedTuple):
     """The scaled revisions at one time."""
 
-    shown: list[Shown]
+    shown: list[LastDecision]
     decisions: dict[ScalingReason, int]
 
     @classmethod
@@ -29,19 +29,21 @@ class ScalingFigures(NamedTuple):
         return cls(list(autoscaler.all_shown()), autoscaler.decision_totals)
 
 
-def _gauge(name: str, text: str, read: Callable[[Shown], float], fold: Fold = Fold.SUM) -> Family[ScalingFigures]:
+def _gauge(
+    name: str, text: str, read: Callable[[LastDecision], float], fold: Aggregation = Aggregation.SUM
+) -> Family[ScalingFigures]:
     def rows(figures: ScalingFigures) -> Iterable[Row]:
         for one in figures.shown[:METRICS_REVISIONS_MAX]:
             namespace, _, revision = one.key.partition("/")
             yield (namespace, revision), float(read(one))
         others = [float(read(one)) for one in figures.shown[METRICS_REVISIONS_MAX:]]
         if others:
-            yield OTHER, max(others) if fold is Fold.MAX else sum(others)
+            yield OTHER, max(others) if fold is Aggregation.MAX else sum(others)
 
     return Family(name, Kind.GAUGE, text, rows, REVISION_LABELS, ((), ()), fold=fold)
 
 
-def _average(read: Callable[[Shown], float]) -> Callable[[Shown], float]:
+def _average(read: Callable[[LastDecision], float]) -> Callable[[LastDecision], float]:
     """Return a function that reads an average; it is 0 for a revision that sleeps, which has no windows."""
     return lambda shown: read(shown) if shown.is_awake else 0.0
 
@@ -71,7 +73,7 @@ SCALING_FAMILIES: tuple[Family[ScalingFigures], ...] = (
         "activator_scaling_target",
         "The target load of each pod, multiplied by the target utilization.",
         lambda shown: shown.decision.rule.effective_target,
-        Fold.MAX,
+        Aggregation.MAX,
     ),
     Family(
         "activator_scaling_decisions",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.groups.policy import GroupPolicy, Member, Plan, View, WaitsFor
+from activator.control_plane.groups.policy import GroupPolicy, Plan, RevisionState, View, WaitsFor
 from activator.runtime.clock import NEVER
 
 NOW_S = 1000.0
@@ -22,7 +22,7 @@ def views(rng: Random) -> list[View]:
 def _view(rng: Random) -> View:
     exclusive = rng.random() < 0.3
     budget = () if exclusive else (rng.randint(1, 24), rng.randint(1, 64))
-    members: list[Member] = []
+    members: list[RevisionState] = []
     left = list(budget)
     has_holder = False
     for name in "abcdef"[: rng.randint(1, 6)]:
@@ -39,7 +39,7 @@ def _view(rng: Random) -> View:
         ready = started and rng.choice((0, 1))
         waits = rng.random() < 0.5
         members.append(
-            Member(
+            RevisionState(
                 name,
                 needs,
                 asleep,
@@ -101,8 +101,8 @@ class PolicyContract:
         assert granted > VIEWS // 10
 
     def test_what_is_stopped_asleep_for_one_claim_is_not_woken_for_another(self) -> None:
-        def member(name: str, memory: int, asleep: int, since_s: float = NEVER, **more: Any) -> Member:
-            return Member(name, (memory,), (asleep,), since_s=since_s, wanted=1, may_start=True, **more)
+        def member(name: str, memory: int, asleep: int, since_s: float = NEVER, **more: Any) -> RevisionState:
+            return RevisionState(name, (memory,), (asleep,), since_s=since_s, wanted=1, may_start=True, **more)
 
         view = View(
             NOW_S,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.control_plane.groups.policy import Eviction, GroupPolicy, Member, View, WaitsFor
+from activator.control_plane.groups.policy import Eviction, GroupPolicy, RevisionState, View, WaitsFor
 from activator.control_plane.groups.turns import Affinity, Fifo
 from activator.runtime.clock import NEVER
 from bench.groups import Figures, run_trace
@@ -23,18 +23,18 @@ class TestFifo(PolicyContract):
         return Fifo()
 
 
-def loaded(key: str, needs: int = 1, **more: float) -> Member:
+def loaded(key: str, needs: int = 1, **more: float) -> RevisionState:
     """A member with one program that is ready."""
-    member = Member(key, (needs,), granted=1, started=1, ready=1, wanted=1, used_s=NOW_S - 1.0, start_s=2.0)
+    member = RevisionState(key, (needs,), granted=1, started=1, ready=1, wanted=1, used_s=NOW_S - 1.0, start_s=2.0)
     return member._replace(**more)  # type: ignore[arg-type]
 
 
-def waiting(key: str, needs: int = 1, since_s: float = NOW_S, **more: float) -> Member:
-    member = Member(key, (needs,), wanted=1, since_s=since_s, start_s=2.0)
+def waiting(key: str, needs: int = 1, since_s: float = NOW_S, **more: float) -> RevisionState:
+    member = RevisionState(key, (needs,), wanted=1, since_s=since_s, start_s=2.0)
     return member._replace(**more)  # type: ignore[arg-type]
 
 
-def view(*members: Member, budget: int = 1) -> View:
+def view(*members: RevisionState, budget: int = 1) -> View:
     return View(NOW_S, (budget,), members)
 
 
@@ -84,7 +84,7 @@ def test_members_coexist_as_far_as_the_budget_carries() -> None:
 
 
 def test_a_small_one_does_not_take_what_is_kept_for_a_large_one() -> None:
-    leaving = Member("a", (20,), leaving=1)
+    leaving = RevisionState("a", (20,), leaving=1)
     plan = Affinity(PATIENCE_S).plan(
         view(leaving, waiting("b", 24, since_s=NOW_S - 2.0), waiting("c", 4, since_s=NOW_S - 1.0), budget=24)
     )
@@ -101,7 +101,7 @@ def test_a_program_that_can_sleep_is_stopped_where_what_it_keeps_is_needed() -> 
 
 
 def test_a_sleeping_one_goes_where_what_it_keeps_is_needed() -> None:
-    sleeper = Member("a", (20,), (4,), sleeping=1, used_s=NOW_S - 1.0, start_s=2.0)
+    sleeper = RevisionState("a", (20,), (4,), sleeping=1, used_s=NOW_S - 1.0, start_s=2.0)
     plan = Affinity(PATIENCE_S).plan(view(sleeper, waiting("b", 22), budget=24))
     assert (plan.stop_asleep, plan.grants) == ({"a": 1}, {})
 
@@ -128,14 +128,14 @@ def test_what_cannot_start_now_does_not_keep_others_waiting() -> None:
 
 
 def test_what_only_a_schedule_wants_evicts_nobody() -> None:
-    kept = Member("a", (1,), wanted=1, kept=1)
+    kept = RevisionState("a", (1,), wanted=1, kept=1)
     assert Affinity(PATIENCE_S).plan(view(kept, loaded("b"))).grants == {}
-    assert Affinity(PATIENCE_S).plan(view(kept, Member("b", (1,)))).grants == {"a": 1}
+    assert Affinity(PATIENCE_S).plan(view(kept, RevisionState("b", (1,)))).grants == {"a": 1}
 
 
 def test_a_free_budget_loads_nothing_without_a_request() -> None:
     """The load of the last minutes calls for a program of one that was evicted, and for a second one of another."""
-    evicted, idle = Member("a", (1,), wanted=1), loaded("b", wanted=2)
+    evicted, idle = RevisionState("a", (1,), wanted=1), loaded("b", wanted=2)
     assert Affinity(PATIENCE_S).plan(view(evicted, budget=4)).grants == {}
     assert Affinity(PATIENCE_S).plan(view(evicted, idle, budget=4)).grants == {}
     assert Affinity(PATIENCE_S).plan(view(evicted, idle._replace(busy=True), budget=4)).grants == {"b": 2}

@@ -10,7 +10,7 @@ import pytest
 
 from activator.control_plane.reconcile.desired import ConditionSpec, Observed, PodsService, TargetReference
 from activator.control_plane.reconcile.events import EVENTS_BURST, SERIES_PATCH_S, SERIES_S
-from activator.control_plane.reconcile.memory import REMEMBERED_S
+from activator.control_plane.reconcile.observed_cache import REMEMBERED_S
 from activator.control_plane.reconcile.reads import Reads
 from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.scale import TAKE_AGAIN_INITIAL_S

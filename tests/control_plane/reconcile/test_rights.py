@@ -6,7 +6,7 @@ import pytest
 
 from activator.control_plane.reconcile.desired import PodsService, TargetReference
 from activator.control_plane.reconcile.events import SERIES_PATCH_S
-from activator.control_plane.reconcile.report import Component, Outcome
+from activator.control_plane.reconcile.report import Component, ComponentResult
 from activator.control_plane.reconcile.rights import RIGHTS, rules
 from activator.control_plane.reconcile.traffic_wanted import FrontEndpoint, FrontSlice, Position
 from tests.control_plane.reconcile.reconcile_world import World, desired_of, event, world
@@ -49,7 +49,7 @@ async def story(here: World) -> list[str]:
     return forbidden
 
 
-def _forbidden(component: Component, outcome: Outcome) -> list[str]:
+def _forbidden(component: Component, outcome: ComponentResult) -> list[str]:
     return [f"{component.value}: {outcome.message}"] if "forbidden" in outcome.message else []
 
 

@@ -6,12 +6,12 @@ import msgspec
 
 from activator.control_plane.reconcile.desired import Desired, Observed
 from activator.control_plane.reconcile.traffic_wanted import (
+    DesiredPath,
     FrontEndpoint,
     FrontPort,
     FrontSlice,
     ObservedTraffic,
     Position,
-    Traffic,
 )
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead
 from activator.control_plane.sources.activations.service_front import traffic_seen
@@ -44,7 +44,7 @@ class Front:
 
     def wanted(self, position: Position, slices: tuple[FrontSlice, ...] = (), has_pods: bool = False) -> Desired:
         shown = slices or (EMPTY if position is Position.OUT else FULL,)
-        traffic = Traffic("a", self.service["metadata"]["uid"], position, shown, has_pods)
+        traffic = DesiredPath("a", self.service["metadata"]["uid"], position, shown, has_pods)
         return desired_of(self.activation, 1, observed=Observed(traffic=self.seen()), traffic=traffic)
 
     async def go(

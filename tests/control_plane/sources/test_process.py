@@ -27,10 +27,10 @@ from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
+from activator.control_plane.sources.process.addresses import AddressAllocator
 from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.other_port import OTHER_PORT_INITIAL_S
 from activator.control_plane.sources.process.output import OnLine
-from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import CRASHES_MAX, ProcessSupervisor
@@ -60,7 +60,7 @@ class DefectiveReaping(Reaping):
             raise ValueError("injected")
 
 
-class NoPortAtFirst(Places):
+class NoPortAtFirst(AddressAllocator):
     """Finds no free port at first."""
 
     misses = 2

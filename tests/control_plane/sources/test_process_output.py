@@ -14,7 +14,7 @@ from activator.control_plane.sources.process.output import (
     LINES_KEPT,
     RATE_BYTES_S,
     Output,
-    Pace,
+    OutputRateLimiter,
 )
 from tests.manual_clock import ManualClock
 
@@ -88,7 +88,7 @@ def test_all_that_is_written_is_handed_on(lines: list[bytes], end: bytes, step: 
 )
 def test_who_writes_much_is_read_at_a_bounded_rate(size: int, lines: int, cost: int) -> None:
     clock = ManualClock()
-    pace = Pace(clock.now)
+    pace = OutputRateLimiter(clock.now)
     assert pace.wait_s(BURST_BYTES, 0) == 0.0
     taken, end_s = BURST_BYTES, clock.now() + 10.0
     while clock.now() < end_s:

@@ -23,8 +23,8 @@ from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S, PANIC
 from activator.messages import (
     Change,
     Effect,
-    Listed,
     Load,
+    PodsListed,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
@@ -114,7 +114,7 @@ class World:
         return set(self.control.worker.model.revisions[key].pods)
 
 
-@pytest.mark.parametrize("lost", [RevisionSet, Listed])
+@pytest.mark.parametrize("lost", [RevisionSet, PodsListed])
 def test_what_was_lost_of_a_revision_of_the_file_is_said_again_and_of_no_other(lost: type) -> None:
     world = World()
     world.losing = {lost}
@@ -177,16 +177,16 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     processes.relist("default/run")
     processes.relist("default/no-more")
     assert said == [
-        Listed("default/run", SOURCE, ()),
+        PodsListed("default/run", SOURCE, ()),
         RevisionRecovered("default/run"),
-        Listed("default/no-more", SOURCE, ()),
+        PodsListed("default/no-more", SOURCE, ()),
         RevisionRecovered("default/no-more"),
     ]
     processes.grant("default/run", 1)
     fleet = processes.fleets.by_key["default/run"]
     said.clear()
     processes.relist("default/run")
-    assert isinstance(said[0], Listed) and [pod.identity for pod in said[0].pods] == ["default/run#1"]
+    assert isinstance(said[0], PodsListed) and [pod.identity for pod in said[0].pods] == ["default/run#1"]
     process = fleet.processes["default/run#1"]
     processes._remove_exited(fleet, process)
     for _ in range(CRASHES_MAX):
@@ -194,7 +194,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     said.clear()
     processes.relist("default/run")
     failed = RevisionFailed("default/run", "it cannot be run", fleet.not_before_s)
-    assert said == [Listed("default/run", SOURCE, ()), failed]
+    assert said == [PodsListed("default/run", SOURCE, ()), failed]
     assert fleet.not_before_s > 0.0, "what is told is when the next start may be tried"
 
 

@@ -12,7 +12,7 @@ from activator.control_plane.sources.process.shown_output import (
     OUTPUT_BYTES_MAX,
     OUTPUT_INTERVAL_S,
     OUTPUT_LINES_MAX,
-    ShownOutput,
+    OutputTailSender,
     bounded,
 )
 from activator.messages import ShowOutput
@@ -32,7 +32,7 @@ class Program:
         log.configure(False, None)
         self.fleet = Fleet(KEY, revision, log)
         self.sent: list[ShowOutput] = []
-        self.output = ShownOutput({KEY: self.fleet}.get, self.clock.now, self.sent.append)
+        self.output = OutputTailSender({KEY: self.fleet}.get, self.clock.now, self.sent.append)
         self.output.set_revision(KEY, True)
 
     def start(self) -> LocalProcess:

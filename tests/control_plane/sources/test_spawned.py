@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 import pytest
 import uvloop
 
-from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
+from activator.control_plane.sources.process.spawned import ChildHandle, spawn, spawn_silent
 from tests.sources import ROOT
 
 VARIABLES = dict(os.environ)
@@ -54,7 +54,7 @@ def test_without_a_descriptor_of_the_process_a_thread_waits(run: Run) -> None:
     process = subprocess.Popen([sys.executable, "-I", "-S", "-c", "input()"], stdin=subprocess.PIPE)
 
     async def scenario() -> None:
-        spawned = Spawned(process, watch=refused)
+        spawned = ChildHandle(process, watch=refused)
         assert spawned.returncode is None
         assert process.stdin is not None
         process.stdin.write(b"\n")

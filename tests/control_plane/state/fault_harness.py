@@ -42,8 +42,8 @@ from activator.data_plane.tables import apply, audit, drains, empty_tables, rebu
 from activator.data_plane.tables.audit import AUDIT_INTERVAL_S
 from activator.messages import (
     Change,
-    Listed,
     PodGone,
+    PodsListed,
     Probed,
     ProbeOrder,
     RevisionGone,
@@ -101,7 +101,7 @@ class Program(Joined):
         super().__init__()
         self.heard.on_refused = self.tables.suspected
         self.specs: dict[str, RevisionSpec] = {}
-        self.lists: dict[str, Listed] = {}
+        self.lists: dict[str, PodsListed] = {}
         self.asked: dict[tuple[str, str], StartProbe] = {}
         self.silent: set[str] = set()  # pods that do not answer
         self.aftermath: list[Exception] = []
@@ -123,7 +123,7 @@ class Program(Joined):
 
     def source_dirty(self, source: str, key: str) -> None:
         if key in self.specs:
-            self.say(RevisionSet(self.specs[key]), self.lists.get(key, Listed(key, "list", ())))
+            self.say(RevisionSet(self.specs[key]), self.lists.get(key, PodsListed(key, "list", ())))
         else:
             self.say(RevisionGone(key))
 
@@ -185,8 +185,8 @@ class Story:
         joined.worker.model.renewed_at_once = 2  # a table of three pods comes in parts
         joined.specs = {KEY: SPEC, OTHER: replace(SPEC, key=OTHER)}
         joined.lists = {
-            KEY: Listed(KEY, "list", (seen("p1"), seen("p2"), seen("p3"))),
-            OTHER: Listed(OTHER, "list", (seen("o1", key=OTHER),)),
+            KEY: PodsListed(KEY, "list", (seen("p1"), seen("p2"), seen("p3"))),
+            OTHER: PodsListed(OTHER, "list", (seen("o1", key=OTHER),)),
         }
         for key in (KEY, OTHER):
             joined.source_dirty("", key)
@@ -203,7 +203,7 @@ class Story:
         return request
 
     def lists(self, key: str, *pods: Any) -> None:
-        self.joined.lists[key] = Listed(key, "list", pods)
+        self.joined.lists[key] = PodsListed(key, "list", pods)
         self.joined.say(self.joined.lists[key])
         self.joined.pass_time(STEP_S)
 

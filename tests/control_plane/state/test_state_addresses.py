@@ -12,10 +12,10 @@ from activator.control_plane.state.health import PUSH_PROVISIONAL_S
 from activator.messages import (
     PUSH,
     Change,
-    Listed,
     ObservedPod,
     PlacePod,
     PodGone,
+    PodsListed,
     PodStatus,
     Probed,
     RevisionBroken,
@@ -140,7 +140,7 @@ def test_in_any_order_an_address_has_one_pod_the_last_that_came_and_never_more_t
             for other in PODS:
                 if other not in listed and source in world.said.get(other, ("", {}))[1]:
                     world.takes_back(source, other)
-            world.do(Listed(KEY, source, told))
+            world.do(PodsListed(KEY, source, told))
         elif what == "asks":
             world.requests.append(world.ask())
         elif what == "breaks":
@@ -177,7 +177,7 @@ def test_a_listed_address_whose_pod_reports_itself_under_another_name_is_one_pod
     requests[0].release()
     assert (in_flight(joined), requests[2].ends, requests[3].ends) == (LIMIT, ["granted"], [])
     for _ in range(3):  # what its source says again changes nothing
-        joined.do(at(HERE, source="static"), Listed(KEY, "static", (at(HERE, source="static"),)))
+        joined.do(at(HERE, source="static"), PodsListed(KEY, "static", (at(HERE, source="static"),)))
     assert holders(joined) == {HERE: "uid-1"}
     requests[1].release()
     assert requests[3].ends == ["granted"]
@@ -224,9 +224,9 @@ def test_a_view_from_before_the_address_was_given_on_takes_nothing_away_that_dra
     """The new pod reports itself first; then a list that lags behind has the former one, which terminates."""
     joined = Joined()
     joined.do(RevisionSet(SPEC), at("new", source=PUSH))
-    joined.do(Listed(KEY, "list", (at("old", status=PodStatus.DRAINING),)))
+    joined.do(PodsListed(KEY, "list", (at("old", status=PodStatus.DRAINING),)))
     assert holders(joined) == {HERE: "new"}
-    joined.do(Listed(KEY, "list", (at("new"),)))
+    joined.do(PodsListed(KEY, "list", (at("new"),)))
     assert (holders(joined), joined.slots()) == ({HERE: "new"}, {"new": "ready"})
 
 
@@ -242,10 +242,10 @@ def test_names_of_one_list_that_have_one_address_are_one_pod_the_last() -> None:
     joined = Joined()
     pods = (at("a"), at("b"), at("c", THERE), at("d"))
     for _ in range(3):
-        joined.do(RevisionSet(SPEC), Listed(KEY, "list", pods))
+        joined.do(RevisionSet(SPEC), PodsListed(KEY, "list", pods))
         assert holders(joined) == {HERE: "d", THERE: "c"}
     assert joined.hooks.drained == [], "those that are ousted at once have had no slot"
-    joined.do(Listed(KEY, "list", pods[:3]))
+    joined.do(PodsListed(KEY, "list", pods[:3]))
     joined.do(Probed(KEY, "b"))
     assert holders(joined) == {HERE: "b", THERE: "c"}
 

@@ -10,9 +10,9 @@ from activator.control_plane.state.health import PUSH_PROVISIONAL_S
 from activator.messages import (
     PUSH,
     Change,
-    Listed,
     PodGone,
     PodRefused,
+    PodsListed,
     PodStatus,
     Probed,
     RevisionBroken,
@@ -163,16 +163,16 @@ def test_with_a_stale_time_of_zero_nothing_is_asked_again_for_its_age() -> None:
 def test_a_program_started_anew_under_the_same_name_is_asked_again_and_keeps_its_ledger() -> None:
     """As when the events in between were lost: the list that the source makes anew says it."""
     joined = Joined()
-    joined.do(RevisionSet(SPEC), Listed(KEY, "list", (seen("p1", restarts=1), seen("p2", restarts=0))))
+    joined.do(RevisionSet(SPEC), PodsListed(KEY, "list", (seen("p1", restarts=1), seen("p2", restarts=0))))
     held = joined.ask()
     assert held.lease is not None and held.lease.identity == "p1"
     strike(joined, "p1", 2)
-    joined.do(Listed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
+    joined.do(PodsListed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
     assert joined.slots() == {"p1": "pending", "p2": "ready"}
     assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
     tracker = joined.throttler().table.find_identity("p1")
     assert tracker is not None and tracker.in_flight == 1
-    joined.do(Listed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
+    joined.do(PodsListed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
     assert joined.slots()["p1"] == "pending", "said again, it is no news"
     joined.do(Probed(KEY, "p1"))
     assert joined.slots() == {"p1": "ready", "p2": "ready"}

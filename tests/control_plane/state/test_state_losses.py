@@ -16,14 +16,14 @@ from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.queue import ChangeQueue
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, PANIC_RESET_AFTER_S
-from activator.control_plane.state.worker import CHANGES_AT_ONCE, CHANGES_BATCH_S, Outcome
+from activator.control_plane.state.worker import CHANGES_AT_ONCE, CHANGES_BATCH_S, ChangeOutcome
 from activator.messages import (
     PUSH,
     Change,
-    Listed,
     ObservedPod,
     PodGone,
     PodRefused,
+    PodsListed,
     PodStatus,
     Probed,
     ProbeOrder,
@@ -81,8 +81,8 @@ class World(Joined):
             else:
                 self.asked.pop(order.identity, None)
 
-    def listed(self, source: str) -> Listed:
-        return Listed(KEY, source, tuple(self.truth[source].values()))
+    def listed(self, source: str) -> PodsListed:
+        return PodsListed(KEY, source, tuple(self.truth[source].values()))
 
     def source_dirty(self, source: str, key: str) -> None:
         super().source_dirty(source, key)
@@ -251,7 +251,7 @@ def test_a_source_is_asked_when_the_backoff_is_over_and_not_before() -> None:
     trap = Trap()
     joined = Joined(trap)
     joined.do(RevisionSet(SPEC))
-    for change, source in ((Listed(KEY, "list", (seen("p1"),)), "list"), (PodGone(KEY, "watch", "p1"), "watch")):
+    for change, source in ((PodsListed(KEY, "list", (seen("p1"),)), "list"), (PodGone(KEY, "watch", "p1"), "watch")):
         trap.armed = 1
         joined.do(change)
         joined.do(change)
@@ -278,7 +278,7 @@ def test_what_the_data_part_finds_out_anew_is_asked_of_nobody() -> None:
 
 
 def test_a_poison_that_is_said_again_and_again_costs_one_attempt_per_backoff() -> None:
-    for poison in (Listed, RevisionFailed, Probed):
+    for poison in (PodsListed, RevisionFailed, Probed):
         trap = Trap()
         world = World(trap)
         world.step("listed", "list", "p1", PodStatus.PENDING)
@@ -379,7 +379,7 @@ def test_what_is_tried_again_counts_neither_for_a_successor_nor_against_what_is_
     [
         (seen("p2"), PodGone(KEY, "list", "p2")),
         (seen("p1", PodStatus.DRAINING), seen("p1")),
-        (Listed(KEY, "list", (seen("p1"), seen("p2"))), PodGone(KEY, "list", "p2")),
+        (PodsListed(KEY, "list", (seen("p1"), seen("p2"))), PodGone(KEY, "list", "p2")),
         (RevisionSet(SPEC), RevisionGone(KEY)),
     ],
     ids=("gone", "seen", "listed", "revision"),
@@ -507,7 +507,7 @@ def test_a_source_that_raises_when_it_is_asked_keeps_nobody_else_waiting() -> No
 
 
 def test_whoever_waits_for_a_change_that_was_lost_hears_of_it() -> None:
-    async def scenario() -> list[Outcome]:
+    async def scenario() -> list[ChangeOutcome]:
         joined = Joined()
         joined.do(RevisionSet(SPEC))
         joined.worker._before_batch = Failing(joined.worker._before_batch, 1)
@@ -520,12 +520,12 @@ def test_whoever_waits_for_a_change_that_was_lost_hears_of_it() -> None:
         joined.worker._send = send
         joined.worker.submit(seen("p2"))
         joined.worker.queue._superseded = Failing(lambda key: None, 1)
-        lost = joined.worker.submit_with_outcome(Listed(KEY, "list", (seen("p2"),)))
+        lost = joined.worker.submit_with_outcome(PodsListed(KEY, "list", (seen("p2"),)))
         run(joined)
         assert kept.done() and lost.done()
         return [kept.result(), lost.result()]
 
-    assert asyncio.run(scenario()) == [Outcome.APPLIED, Outcome.SET_ASIDE]
+    assert asyncio.run(scenario()) == [ChangeOutcome.APPLIED, ChangeOutcome.SET_ASIDE]
 
 
 def test_a_queue_that_failed_half_way_gives_everything_out_after_it_was_mended() -> None:

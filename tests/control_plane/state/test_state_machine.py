@@ -16,10 +16,10 @@ from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.messages import (
     PUSH,
     Change,
-    Listed,
     ObservedPod,
     PodGone,
     PodSetAside,
+    PodsListed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -153,7 +153,7 @@ class Disagreement(RuleBasedStateMachine):
 
     @rule(source=st.sampled_from(LISTING))
     def relists(self, source: str) -> None:
-        self.under_way.append(Listed(KEY, source, tuple(self.truth[source].values())))
+        self.under_way.append(PodsListed(KEY, source, tuple(self.truth[source].values())))
 
     @rule(data=st.data(), count=st.integers(1, 8))
     def deliver(self, data: Any, count: int) -> None:
@@ -245,7 +245,7 @@ class Disagreement(RuleBasedStateMachine):
         for one in (world, fresh):
             # One after the other: where they speak of different addresses, the last one counts in both worlds.
             for source in LISTING:
-                one.do(Listed(KEY, source, tuple(self.truth[source].values())))
+                one.do(PodsListed(KEY, source, tuple(self.truth[source].values())))
             for seen in self.truth[PUSH].values():
                 one.do(seen)
             one.settle()

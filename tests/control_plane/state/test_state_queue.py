@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from activator.control_plane.state.queue import ChangeQueue, fold_key
 from activator.messages import (
     Change,
-    Listed,
     ObservedPod,
     PodGone,
+    PodsListed,
     PodStatus,
     Probed,
     RevisionBroken,
@@ -37,7 +37,7 @@ changes: st.SearchStrategy[Change] = st.one_of(
     st.builds(PodGone, keys, sources, pods),
     st.builds(Probed, keys, pods),
     st.builds(lambda key, slot: SlotDrained(key, slot, 1), keys, st.integers(0, 3)),
-    st.builds(lambda key, source: Listed(key, source, ()), keys, sources),
+    st.builds(lambda key, source: PodsListed(key, source, ()), keys, sources),
     st.builds(lambda key, kind: RevisionBroken(key, "broke", kind), keys, st.sampled_from(["", "ledger"])),
     st.builds(RevisionGone, keys),
 )
@@ -54,7 +54,7 @@ class PlainQueue:
     def put(self, change: Change) -> bool:
         if type(change) is RevisionGone:
             self._drop([one for one in self.changes if one.key == change.key])
-        if type(change) is Listed:
+        if type(change) is PodsListed:
             pods = [one for one in self.changes if isinstance(one, ObservedPod | PodGone) and one.key == change.key]
             self._drop([one for one in pods if one.source == change.source])
         for place, one in enumerate(self.changes):

@@ -23,10 +23,10 @@ from activator.data_plane.throttle.leases import Lease
 from activator.data_plane.throttle.verdict import SUSPECT_S
 from activator.messages import (
     Effect,
-    Listed,
     ObservedPod,
     PlacePod,
     PodGone,
+    PodsListed,
     PodStatus,
     RebuildPods,
     RebuildRevision,
@@ -92,7 +92,7 @@ class Large(Program):
     def lists_pods(self, *pods: ObservedPod) -> None:
         """The list as it was, with these."""
         self.pods.update({one.identity: one for one in pods})
-        self.lists[KEY] = Listed(KEY, "list", tuple(self.pods.values()))
+        self.lists[KEY] = PodsListed(KEY, "list", tuple(self.pods.values()))
         self.say(self.lists[KEY])
 
     def unlists(self, identity: str) -> None:
@@ -688,7 +688,7 @@ def test_a_pod_that_left_the_model_while_it_was_counted_is_not_missed() -> None:
     joined.turns(2)
     joined.say(PodGone(KEY, "list", "p9"))
     del joined.pods["p9"]
-    joined.lists[KEY] = Listed(KEY, "list", tuple(joined.pods.values()))
+    joined.lists[KEY] = PodsListed(KEY, "list", tuple(joined.pods.values()))
     assert "p9" in joined.worker.model.revisions[KEY].pods, "its changes wait"
     joined.finish()
     assert "p9" not in joined.slots()

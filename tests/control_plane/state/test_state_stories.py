@@ -8,11 +8,11 @@ from activator.config.specs import DRAIN_TIMEOUT_S, ProbeSpec, ProbingSpec
 from activator.control_plane.state.reduce import reduce
 from activator.messages import (
     FreeSlot,
-    Listed,
     ObservedTable,
     PlacePod,
     PodGone,
     PodSetAside,
+    PodsListed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -200,7 +200,7 @@ def test_a_suspected_pod_is_given_back_to_the_picks_by_the_worker() -> None:
 def test_a_list_is_mark_and_sweep_for_its_source_only() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), seen("p3", source="other"))
-    joined.do(Listed(KEY, "list", (seen("p2"), seen("p4"))))
+    joined.do(PodsListed(KEY, "list", (seen("p2"), seen("p4"))))
     assert joined.slots() == {"p2": "ready", "p3": "ready", "p4": "ready"}
 
 
@@ -338,7 +338,7 @@ def test_the_weight_of_a_pod_reaches_its_slot_and_changes_live() -> None:
         assert tracker is not None
         assert tracker.weight == weight
         table.check_invariants()
-    joined.do(Listed(KEY, "list", (seen("p1", weight=9), seen("p2", weight=2))))
+    joined.do(PodsListed(KEY, "list", (seen("p1", weight=9), seen("p2", weight=2))))
     assert [int(tracker.weight) for tracker in table.slots[:2]] == [9, 2]
 
 

@@ -21,13 +21,13 @@ from activator.control_plane.state.supervision import (
     WORKER,
     Supervision,
 )
-from activator.control_plane.state.worker import Outcome
+from activator.control_plane.state.worker import ChangeOutcome
 from activator.messages import (
     Change,
     FailRevision,
-    Listed,
     ObservedPod,
     PodGone,
+    PodsListed,
     PodStatus,
     RevisionBroken,
     RevisionFailed,
@@ -336,7 +336,7 @@ def test_an_exception_at_any_change_leaves_the_model_as_it_was() -> None:
         RevisionSet(SPEC),
         seen("p1", PodStatus.PENDING, probe=True),
         seen("p2"),
-        Listed(KEY, "list", (seen("p2"), seen("p3"))),
+        PodsListed(KEY, "list", (seen("p2"), seen("p3"))),
         seen("p3", PodStatus.NOT_READY),
         PodGone(KEY, "list", "p2"),
     ]
@@ -359,18 +359,18 @@ def test_an_exception_at_any_change_leaves_the_model_as_it_was() -> None:
 
 
 def test_nobody_waits_for_a_change_that_a_list_or_a_full_queue_swallowed() -> None:
-    async def scenario() -> list[Outcome]:
+    async def scenario() -> list[ChangeOutcome]:
         joined = Joined()
         joined.do(RevisionSet(SPEC))
         swallowed = joined.worker.submit_with_outcome(seen("p1"))
-        joined.worker.submit(Listed(KEY, "list", (seen("p2"),)))
+        joined.worker.submit(PodsListed(KEY, "list", (seen("p2"),)))
         joined.worker.queue._changes_max = 0
         dropped = joined.worker.submit_with_outcome(seen("p9"))
         assert joined.dirty == [("list", KEY)]
         assert joined.worker.dropped_total == 1
         return [await asyncio.wait_for(future, 60.0) for future in (swallowed, dropped)]
 
-    assert asyncio.run(scenario()) == [Outcome.SUPERSEDED, Outcome.REFUSED]
+    assert asyncio.run(scenario()) == [ChangeOutcome.SUPERSEDED, ChangeOutcome.REFUSED]
 
 
 def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
@@ -383,13 +383,13 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
                 raise RuntimeError("once")
             return reduce(model, change, now_s)
 
-    async def scenario() -> list[Outcome]:
+    async def scenario() -> list[ChangeOutcome]:
         joined = Joined(Once())
         joined.do(RevisionSet(SPEC))
         first = joined.worker.submit_with_outcome(seen("p1"))
         joined.do()
         parked = joined.worker.submit_with_outcome(seen("p2"))
-        listed = joined.worker.submit_with_outcome(Listed(KEY, "list", (seen("p3"),)))
+        listed = joined.worker.submit_with_outcome(PodsListed(KEY, "list", (seen("p3"),)))
         joined.do()
         assert first.done()
         assert not listed.done()
@@ -397,7 +397,7 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
         joined.do()
         return [future.result() for future in (first, parked, listed)]
 
-    assert asyncio.run(scenario()) == [Outcome.SET_ASIDE, Outcome.SUPERSEDED, Outcome.APPLIED]
+    assert asyncio.run(scenario()) == [ChangeOutcome.SET_ASIDE, ChangeOutcome.SUPERSEDED, ChangeOutcome.APPLIED]
 
 
 def test_an_exception_at_any_line_of_the_worker_and_of_apply_disturbs_nobody() -> None:

@@ -12,10 +12,10 @@ from activator.control_plane.state.reduce import reduce
 from activator.messages import (
     PUSH,
     Change,
-    Listed,
     PlacePod,
     PodGone,
     PodRefused,
+    PodsListed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -43,7 +43,7 @@ changes = st.one_of(
     pods.map(lambda pod: seen(pod, address="10.0.9.9:80")),
     st.builds(lambda source, pod: PodGone(KEY, source, pod), st.sampled_from(["list", "watch", PUSH]), pods),
     # One pod may stand in a list twice.
-    st.lists(st.builds(seen, pods, statuses)).map(lambda found: Listed(KEY, "list", tuple(found))),
+    st.lists(st.builds(seen, pods, statuses)).map(lambda found: PodsListed(KEY, "list", tuple(found))),
     st.builds(lambda pod, dead: PodRefused(KEY, pod, 0, dead), pods, st.booleans()),
     pods.map(lambda pod: Probed(KEY, pod)),
     st.builds(lambda pod, passed: TrialEnded(KEY, pod, 0, passed), pods, st.booleans()),

@@ -19,12 +19,12 @@ from activator.control_plane.state.supervision import (
     PANIC_BUDGET,
     PANIC_RESET_AFTER_S,
 )
-from activator.control_plane.state.worker import Outcome, StateWorker
+from activator.control_plane.state.worker import ChangeOutcome, StateWorker
 from activator.messages import (
     Change,
-    Listed,
     ObservedPod,
     PodGone,
+    PodsListed,
     PodStatus,
     ProbeOrder,
     RevisionFailed,
@@ -52,17 +52,17 @@ def test_a_list_supersedes_what_its_source_said_before() -> None:
     queue.put(seen("p1"))
     queue.put(seen("p2", source="other"))
     queue.put(PodGone(KEY, "list", "p3"))
-    listed = Listed(KEY, "list", (seen("p9"),))
+    listed = PodsListed(KEY, "list", (seen("p9"),))
     queue.put(listed)
     assert queue.take(10) == [seen("p2", source="other"), listed]
 
 
 def test_a_list_supersedes_what_its_source_said_since_the_list_before() -> None:
     queue = ChangeQueue(100)
-    queue.put(Listed(KEY, "list", (seen("p1"),)))
+    queue.put(PodsListed(KEY, "list", (seen("p1"),)))
     queue.put(seen("p1", PodStatus.NOT_READY))
     queue.put(seen("p2"))
-    listed = Listed(KEY, "list", (seen("p1"),))
+    listed = PodsListed(KEY, "list", (seen("p1"),))
     queue.put(listed)
     assert queue.take(10) == [listed], "or the older word would come after it"
 
@@ -75,8 +75,8 @@ _SAID: list[Change] = [
     RevisionGone(KEY),
     RevisionFailed(KEY, "broken"),
     RevisionRecovered(KEY),
-    Listed(KEY, "list", (seen("p1"),)),
-    Listed(KEY, "list", (seen("p2"),)),
+    PodsListed(KEY, "list", (seen("p1"),)),
+    PodsListed(KEY, "list", (seen("p2"),)),
 ]
 
 
@@ -241,7 +241,7 @@ def test_the_backoff_grows_and_resets_over_hours() -> None:
 
 
 def test_whoever_waits_for_a_change_hears_exactly_once() -> None:
-    async def scenario() -> list[Outcome]:
+    async def scenario() -> list[ChangeOutcome]:
         joined = Joined(Trap())
         joined.do(RevisionSet(SPEC))
         first = joined.worker.submit_with_outcome(seen("p1"))
@@ -260,12 +260,12 @@ def test_whoever_waits_for_a_change_hears_exactly_once() -> None:
         return [future.result() for future in (first, second, unknown, bad, parked, late)]
 
     assert asyncio.run(scenario()) == [
-        Outcome.SUPERSEDED,
-        Outcome.APPLIED,
-        Outcome.REFUSED,
-        Outcome.SET_ASIDE,
-        Outcome.SHUT_DOWN,
-        Outcome.SHUT_DOWN,
+        ChangeOutcome.SUPERSEDED,
+        ChangeOutcome.APPLIED,
+        ChangeOutcome.REFUSED,
+        ChangeOutcome.SET_ASIDE,
+        ChangeOutcome.SHUT_DOWN,
+        ChangeOutcome.SHUT_DOWN,
     ]
 
 
@@ -402,10 +402,10 @@ def test_a_list_in_which_little_is_new_is_read_as_one_in_which_all_is() -> None:
     """What stands in it as the same objects is passed over, unless anything was said of a pod in between."""
     p1, p2, p3 = seen("p1"), seen("p2"), seen("p3")
     joined = Joined()
-    joined.do(RevisionSet(SPEC), Listed(KEY, "list", (p1, p2)))
+    joined.do(RevisionSet(SPEC), PodsListed(KEY, "list", (p1, p2)))
 
     def lists(*pods: ObservedPod, source: str = "list") -> dict[str, str]:
-        joined.do(Listed(KEY, source, pods))
+        joined.do(PodsListed(KEY, source, pods))
         return joined.slots()
 
     model = joined.worker.model

@@ -8,7 +8,6 @@ from typing import Any, cast
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec, RoutingSpec
-from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.captures import CaptureRoom
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.catalogue import FilterCatalogue
@@ -19,6 +18,7 @@ from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.quotas.quotas import Quotas
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.data_plane.streams import ClientStream, PodStream, PodUser
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.leases import Lease
@@ -282,7 +282,7 @@ class World:
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
         )
-        self.answers: AnswerStore | None = None
+        self.answers: ResponseStore | None = None
         self.shared: tuple[Filter, ...] = ()
         self.authoriser = Pool()
         self.captures = CaptureRoom(self.wheel, self.clock.now)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec, FiltersSpec, QueueSpec
-from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES
-from activator.data_plane.answers.links import AnswerLinks
-from activator.data_plane.answers.store import ANSWERS_PATH, GONE_MAX, AnswerStore
-from activator.data_plane.filters.stored_answers import edit_prefer
+from activator.data_plane.filters.stored_responses import edit_prefer
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.prefer import RESPOND_ASYNC, prefers
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import StatusOpener
+from activator.data_plane.stored_responses.links import StoredResponseLinks
+from activator.data_plane.stored_responses.store import ANSWERS_PATH, GONE_MAX, ResponseStore
+from activator.data_plane.stored_responses.stored_response import KEPT_OVERHEAD_BYTES
 from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import (
     SEND_TIMEOUT_S,
@@ -42,11 +42,11 @@ class Later(World):
     def __init__(self, spec: AsyncSpec = SPEC, bytes_max: int = 50_000, requests_max: int = 100, **more: Any) -> None:
         super().__init__(filters=FiltersSpec(respond_async=spec), **more)
         numbers = iter(range(1, 1 << 20))
-        self.store = AnswerStore(
+        self.store = ResponseStore(
             self.wheel, self.clock.now, self.clock.defer, bytes_max, requests_max, lambda: f"{next(numbers):032x}"
         )
         self.store.revision_set(self.spec.key, True)
-        self.links = AnswerLinks(self.store)
+        self.links = StoredResponseLinks(self.store)
         self.proxy.answers = self.answers = self.store
         self.filter(self.throttler)
         self.proxy.open_status = StatusOpener(self.proxy, self.store, self.links).open

@@ -24,7 +24,7 @@ from activator.data_plane.proxy.retry_policy import (
 )
 from activator.data_plane.throttle.budget import RetryBudget
 from activator.runtime.clock import NEVER
-from activator.runtime.reasons import Reason, Substitute, Verdict, reason_named
+from activator.runtime.reasons import PodFault, Reason, Substitute, reason_named
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 
 ATTEMPTS_MAX = 3
@@ -113,7 +113,7 @@ def test_the_table_of_reasons() -> None:
     for reason in Reason:
         assert reason_named(reason.value) is reason
         assert 400 <= reason.status < 600 and 0 < reason.grpc_status <= 16 and reason.sentence
-        if reason.verdict is not Verdict.NOTHING or reason.is_retriable:
+        if reason.verdict is not PodFault.NOTHING or reason.is_retriable:
             assert reason.status in {502, 504}, "only what a pod does counts against it"
         if reason.substitute and reason is not Reason.NOT_AVAILABLE:  # that is the client's wish, and no fault
             assert reason.status in {502, 503, 504}, "a client's fault stays one elsewhere"

@@ -22,11 +22,11 @@ from activator.config.specs import (
     TimeoutsSpec,
     WaitingPageSpec,
 )
-from activator.data_plane.answers.links import AnswerLinks
-from activator.data_plane.answers.store import AnswerStore
 from activator.data_plane.proxy.attempt import Attempt
 from activator.data_plane.proxy.exchange import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import StatusOpener
+from activator.data_plane.stored_responses.links import StoredResponseLinks
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
 from lb.registry import create
@@ -60,12 +60,14 @@ class Everything(World):
         self.second = RevisionThrottler(spec, table, self.clock.now, self.clock.defer, Heard(), 256, self.held)
         self.router.set(self.second)
         names = iter(range(1, 1 << 20))
-        self.store = AnswerStore(self.wheel, self.clock.now, self.clock.defer, 50_000, 3, lambda: f"{next(names):032x}")
+        self.store = ResponseStore(
+            self.wheel, self.clock.now, self.clock.defer, 50_000, 3, lambda: f"{next(names):032x}"
+        )
         self.store.revision_set("ns/app", True)
         self.proxy.answers = self.answers = self.store
         self.filter(self.throttler)
         self.filter(self.second)
-        self.proxy.open_status = StatusOpener(self.proxy, self.store, AnswerLinks(self.store)).open
+        self.proxy.open_status = StatusOpener(self.proxy, self.store, StoredResponseLinks(self.store)).open
         self.exchanges: list[tuple[ProxiedExchange, Client]] = []
         self.pods_made = 0
 

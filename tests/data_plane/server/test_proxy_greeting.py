@@ -8,7 +8,7 @@ import pytest
 
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.server.http1_connection import Http1Connection
-from activator.data_plane.server.proxy_greeting import PROXY_HEADER_TIMEOUT_S, ProxyGreeting, TrustedProxies
+from activator.data_plane.server.proxy_greeting import PROXY_HEADER_TIMEOUT_S, ProxyHeaderReader, TrustedProxies
 from tests.data_plane.server.test_http1_connection import GET, Visit
 from tests.written_transport import WrittenTransport
 
@@ -39,7 +39,7 @@ class Guest:
         self.visit = Visit()
         self.transport = PeerTransport(peer)
         self.told: list[tuple[Endpoints | None, bytes]] = []
-        self.greeting = ProxyGreeting(
+        self.greeting = ProxyHeaderReader(
             self.visit.registry,
             TrustedProxies([trusted], required),
             lambda transport, endpoints, rest: self.told.append((endpoints, rest)),
@@ -118,8 +118,8 @@ def test_of_too_many_that_say_nothing_the_oldest_is_closed() -> None:
     registry = first.visit.registry
     registry.handshakes_max = 2
     others = [
-        ProxyGreeting(registry, TrustedProxies(["10.0.0.0/8"], False), lambda *_: None),
-        ProxyGreeting(registry, TrustedProxies(["10.0.0.0/8"], False), lambda *_: None),
+        ProxyHeaderReader(registry, TrustedProxies(["10.0.0.0/8"], False), lambda *_: None),
+        ProxyHeaderReader(registry, TrustedProxies(["10.0.0.0/8"], False), lambda *_: None),
     ]
     for one in others:
         one.connection_made(PeerTransport(("10.0.0.6", 1)))

@@ -15,9 +15,9 @@ import pytest
 from activator.kubernetes.client import KubeClient
 from activator.kubernetes.credentials import Credentials
 from activator.kubernetes.resources import Resource
+from activator.members.claims.directory import LeaseDirectory, Seats
 from activator.members.claims.leases import LeaseStarter
 from activator.members.claims.names import UID_ANNOTATION
-from activator.members.claims.roster import LeaseRoster, Seats
 from activator.members.claims.seats import Holder
 from activator.members.claims.starter import Starter
 from activator.members.claims.table import Choice
@@ -56,7 +56,7 @@ class ClaimWorld:
         self._config = config
         self._clients: list[KubeClient] = []
         self._handed_out = 0
-        self._rosters: list[LeaseRoster] = []
+        self._rosters: list[LeaseDirectory] = []
 
     @property
     def server(self) -> FakeApiServer:
@@ -99,7 +99,7 @@ class ClaimWorld:
         watcher = Watcher()
         loop = asyncio.get_running_loop()
         errors: list[str] = []
-        roster = LeaseRoster(
+        roster = LeaseDirectory(
             self.client(),
             self.namespace,
             group,
@@ -136,7 +136,7 @@ class ClaimWorld:
 class Watcher:
     """What a roster has told."""
 
-    roster: LeaseRoster
+    roster: LeaseDirectory
 
     def __init__(self) -> None:
         self.told: list[Seats] = []

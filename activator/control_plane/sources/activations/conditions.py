@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from activator.control_plane.reconcile.desired import ConditionSpec
-from activator.control_plane.reconcile.report import Component, Outcome, Result
-from activator.control_plane.sources.activations.pod_failures import Failure
+from activator.control_plane.reconcile.report import Component, ComponentResult, Result
+from activator.control_plane.sources.activations.pod_failures import PodFailure
 
 MESSAGE_MAX: Final = 1_000
 
@@ -52,7 +52,7 @@ class ConditionInputs(NamedTuple):
     is_served: bool  # with its present spec or the last valid one
     hosts: tuple[str, ...]
     taken: tuple[TakenHost, ...]
-    failure: Failure | None
+    failure: PodFailure | None
     ready: int
     wanted: int
     replicas: int
@@ -108,7 +108,7 @@ def _degraded(inputs: ConditionInputs) -> ConditionSpec:
     return _made(DEGRADED, _FALSE, "AsDeclared", "The cluster is as the object declares.")
 
 
-def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:
+def note_of(component: Component, outcome: ComponentResult) -> ConditionSpec | None:
     """Return the outcome of a writer as a Degraded condition; None if nothing is wrong."""
     what = _WRITTEN[component]
     if outcome.result is Result.NOT_OWNED:

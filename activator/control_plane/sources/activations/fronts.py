@@ -30,11 +30,11 @@ from activator.config.model.transparent import (
 from activator.control_plane.reconcile.desired import ConditionSpec
 from activator.control_plane.reconcile.traffic_wanted import (
     SERVICE_NAME_LABEL,
+    DesiredPath,
     FrontEndpoint,
     FrontSlice,
     ObservedTraffic,
     Position,
-    Traffic,
     position_of,
 )
 from activator.control_plane.scaling.rule import ScalingRule
@@ -69,7 +69,7 @@ class FrontOutcome(NamedTuple):
     `writes_replicas`: False while no number of pods may be written. `due_s`: when to decide again, monotonic seconds.
     """
 
-    traffic: Traffic | None
+    traffic: DesiredPath | None
     seen: ObservedTraffic | None
     condition: ConditionSpec
     is_held: bool
@@ -330,7 +330,7 @@ class Fronts:
         slices = wanted
         if position is Position.OUT:
             slices = tuple(_emptied(one) for one in wanted)
-        traffic = Traffic(front.service.partition("/")[2], service.metadata.uid, position, slices, inputs.ready > 0)
+        traffic = DesiredPath(front.service.partition("/")[2], service.metadata.uid, position, slices, inputs.ready > 0)
         writes = not (state.is_held and position is Position.OUT and inputs.ready > 0)
         if declared.activation.transparent.zero_only and inputs.wanted > 0 and inputs.replicas > 0:
             writes = False

@@ -32,10 +32,9 @@ from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, Conditio
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
 from activator.control_plane.reconcile.traffic_wanted import MANAGED_BY_LABEL, OURS, SERVICE_NAME_LABEL
-from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.autoscaler import LastDecision
 from activator.control_plane.sources.activations.conditions import CONTESTED, note_of
 from activator.control_plane.sources.activations.fronts import Fronts
-from activator.control_plane.sources.activations.give_back import GiveBack
 from activator.control_plane.sources.activations.hosts import order_of
 from activator.control_plane.sources.activations.object_handler import ObjectHandler
 from activator.control_plane.sources.activations.objects import (
@@ -51,9 +50,10 @@ from activator.control_plane.sources.activations.other_targets import OtherTarge
 from activator.control_plane.sources.activations.pod_diagnostics import PodDiagnostics
 from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
 from activator.control_plane.sources.activations.scaling import ActivationScaling
+from activator.control_plane.sources.activations.service_restorer import ServiceRestorer
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.cluster.cluster_mode import ClusterMode, is_refused
-from activator.control_plane.sources.cluster.passes import Passes
+from activator.control_plane.sources.cluster.reconcile_queue import ReconcileQueue
 from activator.kubernetes.object_store import Handler
 from activator.kubernetes.objects import Key, Object
 from activator.kubernetes.reflector import Reflector
@@ -108,7 +108,7 @@ class ActivationsMode(ClusterMode):
         self._own_service = _service(kubernetes.service)
         loop = asyncio.get_running_loop()
         controllers.register(CONTROLLER)
-        self._passes = Passes(self._work_out, self._failed, loop.call_soon, loop.call_later, controllers)
+        self._passes = ReconcileQueue(self._work_out, self._failed, loop.call_soon, loop.call_later, controllers)
         name = os.environ.get("POD_NAME", "activator")
         self.reconciler = Reconciler(self.client, controllers, now, wall_s, rng, self._reported, tasks.on_error, name)
         self.others = OtherTargets(self.client, self._target_read, now, pause)
@@ -129,7 +129,7 @@ class ActivationsMode(ClusterMode):
         self._scaling = ActivationScaling(now, wall_s, self.replicas, self.source.scaled)
         self.autoscaler = self._scaling.autoscaler
         self.diagnostics = PodDiagnostics(self.client, self.source.pods_listed, now, pause)
-        self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
+        self.give_back = ServiceRestorer(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
         for one in (self.reconciler, self.others, self.give_back):
             self.client.outage.on_end(one.wake)
         self._services: Reflector[Any] | None = None
@@ -223,7 +223,7 @@ class ActivationsMode(ClusterMode):
         """Return the number of hosts that more than one object names."""
         return self.source.hosts.contested
 
-    def scaling(self, key: str) -> Shown | None:
+    def scaling(self, key: str) -> LastDecision | None:
         return self.autoscaler.shown(key)
 
     # --- several replicas ---

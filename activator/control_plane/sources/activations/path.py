@@ -35,7 +35,7 @@ MISTAKE_GROWTH: Final = 4  # factor of the time in the path for each such zero i
 MISTAKES_MAX: Final = 16  # bounds the count, and so the power
 
 
-class Reason(Enum):
+class PathReason(Enum):
     """The reason for the position, as a condition's reason."""
 
     NO_POD = "NoPod"
@@ -83,7 +83,7 @@ class PathState(NamedTuple):
     """The state that one decision passes to the next."""
 
     position: Position = Position.OUT
-    reason: Reason = Reason.AMPLE
+    reason: PathReason = PathReason.AMPLE
     is_held: bool = True  # the number of pods must not be lowered
     since_s: float = NEVER  # since when the watches show the position
     leaving: bool = False
@@ -201,34 +201,34 @@ def _moved(state: PathState, to: Position) -> PathState:
     return state._replace(position=to, since_s=NEVER, fit_s=NEVER, went_out=went_out)
 
 
-def _goal(rule: PathRule, seen: ObservedPath, state: PathState) -> tuple[Position, Reason, bool]:
+def _goal(rule: PathRule, seen: ObservedPath, state: PathState) -> tuple[Position, PathReason, bool]:
     """Return the position to move to, the reason, and True if the activator is leaving the path."""
     if rule.burst == ALWAYS:
-        return Position.ALONE, Reason.LIMIT, False
+        return Position.ALONE, PathReason.LIMIT, False
     if seen.ready == 0:
         at_zero = seen.replicas == 0
-        reason = Reason.NO_POD if at_zero else Reason.STARTING
+        reason = PathReason.NO_POD if at_zero else PathReason.STARTING
         if rule.burst > 0 or (state.position is Position.ALONE and not at_zero):
             return Position.ALONE, reason, False
         return Position.BESIDE, reason, False
     if state.position is Position.OUT:
         is_due = state.since_s != NEVER and seen.now_s >= state.since_s + rule.measure_interval_s
         if is_due and _is_reducible(rule, seen):
-            return Position.ALONE, Reason.MEASURING, False
-        return Position.OUT, Reason.AMPLE, False
+            return Position.ALONE, PathReason.MEASURING, False
+        return Position.OUT, PathReason.AMPLE, False
     if state.leaving:
-        return Position.OUT, Reason.LEAVING, True
+        return Position.OUT, PathReason.LEAVING, True
     if state.last_s >= state.fit_s + rule.dwell_s and _no_fewer(rule, seen, state):
-        return Position.OUT, Reason.LEAVING, True
+        return Position.OUT, PathReason.LEAVING, True
     return Position.ALONE, _in_reason(rule, seen, state), False
 
 
-def _in_reason(rule: PathRule, seen: ObservedPath, state: PathState) -> Reason:
+def _in_reason(rule: PathRule, seen: ObservedPath, state: PathState) -> PathReason:
     if seen.now_s < state.distrust_s:
-        return Reason.KEPT_CONNECTIONS
+        return PathReason.KEPT_CONNECTIONS
     if rule.limit and rule.burst > 0 and seen.ready * rule.limit - seen.in_flight < rule.burst:
-        return Reason.LIMIT
-    return Reason.MEASURING
+        return PathReason.LIMIT
+    return PathReason.MEASURING
 
 
 def _is_held(rule: PathRule, seen: ObservedPath, state: PathState) -> bool:

@@ -40,7 +40,7 @@ _CONTAINER: Final = "container"
 _INIT_CONTAINER: Final = "init container"
 
 
-class Failure(NamedTuple):
+class PodFailure(NamedTuple):
     """A cause for which pods do not start.
 
     `reason`: Kubernetes' reason; `cause`: one line for clients and for the status.
@@ -51,12 +51,12 @@ class Failure(NamedTuple):
     is_certain: bool
 
 
-def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> Failure | None:
+def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> PodFailure | None:
     """Return the failure of a workload's pods; None if they may start.
 
     `pods`: those of the workload; `conditions`: those of the workload itself.
     """
-    found: list[Failure] = []
+    found: list[PodFailure] = []
     alive = sorted((pod for pod in pods if pod.metadata.deletion_timestamp is None), key=lambda pod: pod.metadata.name)
     for pod in alive:
         failure = _of_pod(pod)
@@ -68,7 +68,7 @@ def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> 
     return min(found, key=lambda failure: not failure.is_certain, default=None)
 
 
-def _of_pod(pod: StartingPod) -> Failure | None:
+def _of_pod(pod: StartingPod) -> PodFailure | None:
     status = pod.status
     if status.phase == "Failed":
         reason = status.reason or "Failed"
@@ -87,7 +87,7 @@ def _of_pod(pod: StartingPod) -> Failure | None:
     return None
 
 
-def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
+def _of_container(container: ContainerStatus, kind: str) -> PodFailure | None:
     waiting, ended = container.state.waiting, container.state.terminated
     name = f"its {kind} {container.name}"
     if ended is not None and container.restart_count and _is_started_again(ended, kind):
@@ -126,7 +126,7 @@ def _exit_details(last: Terminated | None) -> str:
     return f" (exit code {last.exit_code}{word})"
 
 
-def _of_workload(condition: Condition) -> Failure | None:
+def _of_workload(condition: Condition) -> PodFailure | None:
     if condition.type == "ReplicaFailure" and condition.status == "True":
         return _made(condition.reason or "FailedCreate", "its pods cannot be made", condition.message, False)
     if condition.type == "Progressing" and condition.status == "False":
@@ -134,9 +134,9 @@ def _of_workload(condition: Condition) -> Failure | None:
     return None
 
 
-def _made(reason: str, summary: str, message: str, is_certain: bool) -> Failure:
+def _made(reason: str, summary: str, message: str, is_certain: bool) -> PodFailure:
     """Make a failure; of a long message only the end is kept, where the cause of a container's exit stands."""
     words = " ".join("".join(one if one.isprintable() else " " for one in message).split())
     if len(words) > TEXT_MAX:
         words = "… " + words[2 - TEXT_MAX :]
-    return Failure(reason, f"{summary}: {words}" if words else summary, is_certain)
+    return PodFailure(reason, f"{summary}: {words}" if words else summary, is_certain)

@@ -38,7 +38,7 @@ from activator.control_plane.sources.activations.declaration import SERVICE, Dec
 from activator.control_plane.sources.activations.declared_pods import PORT_NAME, DeclaredPods
 from activator.control_plane.sources.activations.fronts import FrontOutcome
 from activator.control_plane.sources.activations.objects import Workload
-from activator.control_plane.sources.activations.pod_failures import Failure
+from activator.control_plane.sources.activations.pod_failures import PodFailure
 from activator.messages import (
     Change,
     RevisionFailed,
@@ -79,7 +79,7 @@ class RevisionInputs(NamedTuple):
     is_left: bool = False  # its clients should leave the activator
 
 
-class Outcome(NamedTuple):
+class PassResult(NamedTuple):
     """The result of a pass. `due_s`: when to run again without a change, monotonic seconds."""
 
     changes: list[Change]
@@ -98,7 +98,7 @@ class DeclaredRevision:
         self.key = key
         self.declaration: Declaration | None = None
         self.served: Declared | None = None  # the last valid declaration
-        self.failure: Failure | None = None  # what the pods' last list shows
+        self.failure: PodFailure | None = None  # what the pods' last list shows
         self.failing_since_s = NEVER
         self.events: tuple[EventSpec, ...] = ()
         self.pods = DeclaredPods(key)
@@ -119,7 +119,7 @@ class DeclaredRevision:
                 self._forget_failure()
             self.served = declaration.declared
 
-    def set_failure(self, failure: Failure | None, now_s: float) -> None:
+    def set_failure(self, failure: PodFailure | None, now_s: float) -> None:
         """Record the failure that the revision's pods show; None: they may still start."""
         if failure is None:
             self.failing_since_s = NEVER
@@ -148,11 +148,11 @@ class DeclaredRevision:
 
     # --- results ---
 
-    def work_out(self, inputs: RevisionInputs, make: Make, now_s: float) -> Outcome:
+    def work_out(self, inputs: RevisionInputs, make: Make, now_s: float) -> PassResult:
         declaration, served = self.declaration, self.served
         if declaration is None:
             last, self._desired_last = self._desired_last, None
-            return Outcome(self._end(), None if last is None else _removal(last), NEVER)
+            return PassResult(self._end(), None if last is None else _removal(last), NEVER)
         failure, due_s = self._failure(inputs, now_s)
         changes: list[Change] = []
         if served is not None:
@@ -171,15 +171,15 @@ class DeclaredRevision:
         else:
             changes += self._end()
         if not inputs.is_known:
-            return Outcome(changes, None, due_s)
+            return PassResult(changes, None, due_s)
         last = self._desired_last
         if last is not None and last.owner.kind != declaration.kind:
             self._desired_last = None
-            return Outcome(changes, _removal(last), min(due_s, now_s + HANDOVER_S))
+            return PassResult(changes, _removal(last), min(due_s, now_s + HANDOVER_S))
         desired = self._desired_last = self._desired(declaration, served, inputs, failure)
         if inputs.front is not None:
             due_s = min(due_s, inputs.front.due_s)
-        return Outcome(changes, desired, due_s)
+        return PassResult(changes, desired, due_s)
 
     def update_departed(self, ports: tuple[int, ...], is_left: bool) -> list[Change]:
         """Update the spec of a deleted revision, which is served while clients still reach it through its Service."""
@@ -203,7 +203,7 @@ class DeclaredRevision:
 
     # --- failures ---
 
-    def _failure(self, inputs: RevisionInputs, now_s: float) -> tuple[Failure | None, float]:
+    def _failure(self, inputs: RevisionInputs, now_s: float) -> tuple[PodFailure | None, float]:
         """Return the failure, and until when requests wait nevertheless; NEVER: they do not wait, or there is none."""
         served = self.served
         if served is None or inputs.ready:
@@ -224,7 +224,7 @@ class DeclaredRevision:
     # --- the desired objects ---
 
     def _desired(
-        self, declaration: Declaration, served: Declared | None, inputs: RevisionInputs, failure: Failure | None
+        self, declaration: Declaration, served: Declared | None, inputs: RevisionInputs, failure: PodFailure | None
     ) -> Desired:
         workload = inputs.workload
         replicas = -1 if workload is None else replicas_of(workload)
@@ -299,27 +299,27 @@ def _target(served: Declared | None) -> TargetReference:
     return TargetReference(target.api_version, target.kind, target.name)
 
 
-def _missing(served: Declared, inputs: RevisionInputs) -> Failure | None:
+def _missing(served: Declared, inputs: RevisionInputs) -> PodFailure | None:
     """Return the failure of an object that names something that the cluster does not have."""
     target = served.activation.target
     if not inputs.is_known:
         return None
     name = f"{target.kind}/{target.name}"
     if inputs.unscalable:
-        return Failure("TargetNotSupported", inputs.unscalable, True)
+        return PodFailure("TargetNotSupported", inputs.unscalable, True)
     workload = inputs.workload
     if workload is None:
-        return Failure("TargetNotFound", f"its target {name} does not exist", True)
+        return PodFailure("TargetNotFound", f"its target {name} does not exist", True)
     selector = workload.spec.selector
     has_template = bool(workload.spec.template.spec.containers)  # False: only its scale is known
     if not selector.match_labels or selector.match_expressions:
         message = f"the selector of its target {name} has to consist of matchLabels alone"
         if not has_template:
             message = f"the scale of its target {name} has to have a selector that consists of matchLabels alone"
-        return Failure("SelectorNotSupported", message, True)
+        return PodFailure("SelectorNotSupported", message, True)
     port = served.activation.port
     if isinstance(port, str) and has_template and port not in _port_names(workload):
-        return Failure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
+        return PodFailure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
     return None
 
 

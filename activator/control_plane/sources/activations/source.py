@@ -36,7 +36,7 @@ from activator.control_plane.sources.activations.revision import (
     WATCHED_KINDS,
     DeclaredRevision,
     Make,
-    Outcome,
+    PassResult,
     RevisionInputs,
     pods_service,
     replicas_of,
@@ -408,14 +408,14 @@ class ActivationSource:
         part = part_of_host(served.revision, key)
         return {found: found + part for host in hosts if (found := canonical_host(host)) is not None}
 
-    def work_out(self, key: str, front: FrontOutcome | None) -> Outcome:
+    def work_out(self, key: str, front: FrontOutcome | None) -> PassResult:
         """Derive the changes to submit and the objects to write from the state of the revision."""
         revision = self.revisions.get(key)
         if revision is None:
-            return Outcome([], None, NEVER)
+            return PassResult([], None, NEVER)
         ports, is_left = self._fronts.entries(key)
         if key in self._departing:
-            return Outcome(revision.update_departed(ports, is_left), None, NEVER)
+            return PassResult(revision.update_departed(ports, is_left), None, NEVER)
         hosts, taken = self._granted(revision)
         inputs = RevisionInputs(
             self.workload_of(key),

@@ -13,7 +13,7 @@ from typing import Final
 
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.streams import Demultiplexer, LogPosition, NoStreamError, TerminalLines
-from activator.control_plane.sources.process.output import LINES_KEPT, READ_BYTES, Output, Pace
+from activator.control_plane.sources.process.output import LINES_KEPT, READ_BYTES, Output, OutputRateLimiter
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause, wait_for
 
@@ -93,7 +93,7 @@ class OutputReader:
         if since_s is not None:
             query["since"] = f"{since_s:.6f}"
         messages = self._messages()
-        pace = Pace(self._now)
+        pace = OutputRateLimiter(self._now)
         async with self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content:
             while data := await content.read(READ_BYTES):
                 lines = 0

@@ -10,7 +10,7 @@ from activator.config.model.revision import Revision
 from activator.control_plane.sources.container.engine import Engine
 from activator.control_plane.sources.container.existing import ExistingContainer
 from activator.control_plane.sources.container.images import Images
-from activator.control_plane.sources.container.made import MadeContainer
+from activator.control_plane.sources.container.managed import ManagedContainer
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.unit import EngineContext
 from activator.control_plane.sources.process.output import OnLine
@@ -79,7 +79,7 @@ class ContainerUnits(Units):
         if settings.existing:
             return ExistingContainer(context, revision, identity, claim, on_line)
         pull_timeout_s = float(self._settings.pull_timeout)
-        return MadeContainer(
+        return ManagedContainer(
             *(context, used.images, used.sweeper, pull_timeout_s, revision, identity, claim, gpus, on_line)
         )
 

@@ -22,7 +22,7 @@ from activator.runtime.clock import Now
 ACTIVE_S: Final = 60.0  # after the last request
 
 
-class _Figures:
+class _RevisionLoad:
     """The figures of one revision that KEDA has asked about."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class ScalerFigures:
     def __init__(self, now: Now) -> None:
         self._now = now
         self._concurrency: dict[str, int] = {}  # the limits of the existing revisions
-        self._figures: dict[str, _Figures] = {}
+        self._figures: dict[str, _RevisionLoad] = {}
         self._watchers: dict[str, set[asyncio.Event]] = {}  # the events of streams, by revision
 
     def set_revision(self, key: str, container_concurrency: int) -> None:
@@ -122,7 +122,7 @@ class ScalerFigures:
         for watcher in self._watchers.get(key, ()):
             watcher.set()
 
-    def _of(self, key: str) -> _Figures | None:
+    def _of(self, key: str) -> _RevisionLoad | None:
         if key not in self._concurrency:
             return None
-        return self._figures.setdefault(key, _Figures())
+        return self._figures.setdefault(key, _RevisionLoad())

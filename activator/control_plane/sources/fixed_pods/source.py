@@ -22,7 +22,7 @@ from activator.control_plane.probes.probed_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
 from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
-from activator.messages import Change, Listed, ObservedPod, PodStatus
+from activator.messages import Change, ObservedPod, PodsListed, PodStatus
 from activator.runtime.clock import Now
 from activator.runtime.sockets import join_address, split_address
 from activator.runtime.tasks import TaskGroupOwner, wait_for
@@ -45,7 +45,7 @@ class _Revision:
         self.file: PodsFile | None = None
         self.names: dict[_Name, NameWatch] = {}
         self.tasks: dict[object, asyncio.Task[None]] = {}  # by name, or path of the file
-        self.submitted: Listed | None = None
+        self.submitted: PodsListed | None = None
 
 
 class FixedPods:
@@ -121,7 +121,7 @@ class FixedPods:
         known = self._revisions.get(key)
         return [] if known is None else [_problem_of(one) for one in self._bad(known)]
 
-    def listed(self, key: str) -> Listed:
+    def listed(self, key: str) -> PodsListed:
         """Return all of its pods as one list."""
         known = self._revisions.get(key)
         pods: dict[str, ObservedPod] = {}
@@ -130,7 +130,7 @@ class FixedPods:
                 for address, weight in self._addresses(known, entry):
                     if address not in pods:
                         pods[address] = ObservedPod(key, SOURCE, address, address, PodStatus.PENDING, True, weight)
-        return Listed(key, SOURCE, tuple(pods.values()))
+        return PodsListed(key, SOURCE, tuple(pods.values()))
 
     # --- within ---
 

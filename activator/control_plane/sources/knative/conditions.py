@@ -40,7 +40,7 @@ _REASON_MAX: Final = 64
 _MESSAGE_MAX: Final = 500
 
 
-class Failure(NamedTuple):
+class RevisionFailure(NamedTuple):
     """Why a revision cannot start. `cause`: one line for clients; `message`: Knative's message, for the log."""
 
     cause: str
@@ -48,7 +48,7 @@ class Failure(NamedTuple):
     is_certain: bool
 
 
-def failure_of(revision: Revision) -> Failure | None:
+def failure_of(revision: Revision) -> RevisionFailure | None:
     """Return why the revision cannot start; None: it may."""
     failed = {one.type: one for one in revision.status.conditions or [] if one.status == "False"}
     for kind in (_CONTAINER, _RESOURCES):
@@ -62,7 +62,7 @@ def failure_of(revision: Revision) -> Failure | None:
     return None
 
 
-def _failure(condition: Condition, is_container: bool) -> Failure | None:
+def _failure(condition: Condition, is_container: bool) -> RevisionFailure | None:
     reason = condition.reason
     if reason == _IMAGE_MISSING:
         return _made(condition, "its image is not available", True)
@@ -80,7 +80,7 @@ def _failure(condition: Condition, is_container: bool) -> Failure | None:
     return _made(condition, "its pods cannot start", True)  # the reason of a container, after the progress deadline
 
 
-def _made(condition: Condition, cause: str, is_certain: bool) -> Failure:
+def _made(condition: Condition, cause: str, is_certain: bool) -> RevisionFailure:
     reason = condition.reason[:_REASON_MAX]
     word = f" ({reason})" if reason.isascii() and reason.isalnum() else ""
-    return Failure(cause + word, " ".join(condition.message[:_MESSAGE_MAX].split()), is_certain)
+    return RevisionFailure(cause + word, " ".join(condition.message[:_MESSAGE_MAX].split()), is_certain)

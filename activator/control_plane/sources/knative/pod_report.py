@@ -16,7 +16,7 @@ from activator.config.cluster_settings import MESH_DISABLED, MESH_ENABLED
 from activator.control_plane.sources.cluster.backends import Backend
 from activator.control_plane.sources.knative.known_pods import KnownPods
 from activator.control_plane.sources.knative.shared_pods import SharedPods
-from activator.messages import Change, Listed, ObservedPod, PodGone, PodStatus
+from activator.messages import Change, ObservedPod, PodGone, PodsListed, PodStatus
 
 SOURCE: Final = "kubernetes"
 UNLIMITED: Final = -1  # the revision's own limit applies
@@ -65,7 +65,7 @@ class PodReport:
         if submitted == self._submitted:
             return []
         self._submitted = submitted
-        return [Listed(self._key, SOURCE, tuple(pods))]
+        return [PodsListed(self._key, SOURCE, tuple(pods))]
 
     def differences(self, touched: Iterable[str], cluster: list[ObservedPod], now: ReportContext) -> list[Change]:
         """Return the changes of these pods, and of the Service in their place."""

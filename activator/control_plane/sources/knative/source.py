@@ -23,7 +23,7 @@ from activator.config import cluster_settings
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.pods import PodTls
 from activator.config.specs import RevisionSpec
-from activator.control_plane.sources.cluster.passes import Passes
+from activator.control_plane.sources.cluster.reconcile_queue import ReconcileQueue
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.object_handlers import (
     ConfigObjects,
@@ -105,7 +105,7 @@ class KnativeSource:
         self.answers = PodAnswers(self._answers_changed)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
-        self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
+        self.passes = ReconcileQueue(self._work_out, self._failed, defer, later, controllers)
         self.revision_objects = RevisionObjects(partial(self.of, controller=_REVISION), self.revision_gone)
         self.slice_objects = SliceObjects(self.of, self.forget_if_empty)
         self.endpoints_objects = EndpointsObjects(self.of, self.forget_if_empty)

@@ -28,13 +28,13 @@ from activator.config.model.revision import Revision
 from activator.config.programs import socket_of
 from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
+from activator.control_plane.sources.process.addresses import AddressAllocator, ProgramAddress, holders
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
 from activator.control_plane.sources.process.handed import HandedProgram, HandedPrograms
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.other_port import OtherPort
-from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
-from activator.control_plane.sources.process.places import Place, Places, holders
+from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, OutputRateLimiter
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
     PORT_WAIT_S,
@@ -72,7 +72,7 @@ class ChildProcesses(Units):
         self.tasks = tasks
         self.now = now
         self.reaping = reaping
-        self.places = Places(reaping)
+        self.places = AddressAllocator(reaping)
         self.cgroups = Cgroups()
         self.owns_handed = False  # programs that were handed over may be ended
         self._made = 0
@@ -112,13 +112,13 @@ class ChildProcesses(Units):
     def claim_of(self, revision: Revision) -> str:
         ports = None if revision.process is None else revision.process.ports()
         if ports is not None and len(ports) == 1:
-            return _claim_on(Place(ports[0]))
+            return _claim_on(ProgramAddress(ports[0]))
         return self._claimed_socket(revision)
 
     def may_claim(self, revision: Revision, claim: str) -> bool:
         ports = None if revision.process is None else revision.process.ports()
         if ports is not None:
-            return claim in map(_claim_on, map(Place, ports))
+            return claim in map(_claim_on, map(ProgramAddress, ports))
         return bool(claim) and claim == self._claimed_socket(revision)
 
     def _claimed_socket(self, revision: Revision) -> str:
@@ -127,7 +127,7 @@ class ChildProcesses(Units):
             path = "" if revision.process is None else socket_of(revision.process, os.environ)
         except ConfigError:
             return ""
-        return _claim_on(Place(path=path)) if path else ""
+        return _claim_on(ProgramAddress(path=path)) if path else ""
 
     async def close(self) -> None:
         self.places.close()
@@ -141,7 +141,7 @@ class ChildProcess(Unit):
         owner: ChildProcesses,
         revision: Revision,
         identity: str,
-        place: Place,
+        place: ProgramAddress,
         gpus: tuple[str, ...],
         on_line: OnLine,
     ) -> None:
@@ -244,7 +244,7 @@ class ChildProcess(Unit):
 
     async def _read_output(self, name: str, stream: PipeReader) -> None:
         """Read until the end of the stream, at a bounded rate."""
-        pace = Pace(self._owner.now)
+        pace = OutputRateLimiter(self._owner.now)
         try:
             while data := await stream.read(READ_BYTES):
                 lines = self.output.feed(name, data)
@@ -468,7 +468,7 @@ class ChildProcess(Unit):
         if self._child is not None:
             self._child.leave()
         self._readers, self._child, self._tree, self._cgroup, self._launch = [], None, None, None, None
-        self._place = Place()
+        self._place = ProgramAddress()
 
     async def _rest_of_output(self) -> None:
         if self._readers:
@@ -480,7 +480,7 @@ class ChildProcess(Unit):
             signal_group(self._child.pid, number)
 
 
-def _claim_on(place: Place) -> str:
+def _claim_on(place: ProgramAddress) -> str:
     return place.shown
 
 

@@ -24,7 +24,7 @@ from activator.runtime.errors import ConfigError
 log = logging.getLogger("activator.process")
 
 
-class Rest(Enum):
+class SleepState(Enum):
     """The state of a program between running and stopped."""
 
     AWAKE = "awake"
@@ -53,7 +53,7 @@ class LocalProcess:
         self.ready = False
         self.busy = False  # it reports background work
         self.stopping = False
-        self.rest = Rest.AWAKE
+        self.rest = SleepState.AWAKE
         self.home = ""  # the group whose budget it counts against
         self.gpus: tuple[str, ...] = ()  # the GPUs reserved for it
         self.carries = False  # it was ready, and may still have requests
@@ -67,7 +67,7 @@ class LocalProcess:
         """Return why it cannot be handed over to another process of the activator now; empty if it can."""
         if self.stopping:
             return f"{self.identity} is being stopped"
-        if self.rest in {Rest.FALLING_ASLEEP, Rest.WAKING}:
+        if self.rest in {SleepState.FALLING_ASLEEP, SleepState.WAKING}:
             return f"{self.identity} is being put to sleep or woken"
         if self.taken.is_set():
             return f"{self.identity} is at work on its only request"
@@ -76,7 +76,7 @@ class LocalProcess:
 
     def state(self) -> UnitState:
         """Return its state for the hand-over."""
-        return UnitState(self.gpus, self.started_s, self.ready, self.rest is Rest.ASLEEP)
+        return UnitState(self.gpus, self.started_s, self.ready, self.rest is SleepState.ASLEEP)
 
     @property
     def status(self) -> PodStatus:
@@ -144,12 +144,13 @@ class Fleet:
 
     def asleep(self) -> list[LocalProcess]:
         """Return the sleeping processes that can be woken; the one that fell asleep last is the last."""
-        return [one for one in self.processes.values() if one.rest is Rest.ASLEEP and not one.stopping]
+        return [one for one in self.processes.values() if one.rest is SleepState.ASLEEP and not one.stopping]
 
     def falling_asleep(self) -> int:
         """Return how many copies have finished their requests and are being put to sleep."""
         return sum(
-            one.rest is Rest.FALLING_ASLEEP and not one.stopping and not one.carries for one in self.processes.values()
+            one.rest is SleepState.FALLING_ASLEEP and not one.stopping and not one.carries
+            for one in self.processes.values()
         )
 
     def room(self) -> int:
@@ -175,13 +176,13 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
         if process.home != home:
             continue
         if process.stopping:
-            stopping_asleep += process.rest is Rest.ASLEEP
-            leaving += process.rest is not Rest.ASLEEP
-        elif process.rest is Rest.ASLEEP:
+            stopping_asleep += process.rest is SleepState.ASLEEP
+            leaving += process.rest is not SleepState.ASLEEP
+        elif process.rest is SleepState.ASLEEP:
             sleeping += 1
-        elif process.rest is Rest.SPENT:
+        elif process.rest is SleepState.SPENT:
             leaving += 1
-        elif process.rest is Rest.FALLING_ASLEEP:
+        elif process.rest is SleepState.FALLING_ASLEEP:
             leaving += 1
             falling_asleep += 1
         else:
@@ -201,4 +202,4 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
 
 
 def _is_wanted(process: LocalProcess) -> bool:
-    return process.rest in {Rest.AWAKE, Rest.WAKING}
+    return process.rest in {SleepState.AWAKE, SleepState.WAKING}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.control_plane.groups.counts import ProgramCounts
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, SleepState, counts_of
 from activator.control_plane.sources.process.program_log import ProgramLog
 
 
@@ -59,7 +59,7 @@ class Fleets:
 
     def are_continued(self) -> bool:
         """Return True if all programs that were handed over as ready are pods again."""
-        return all(one.ready or not one.was_ready or one.rest is not Rest.AWAKE for one in self.processes())
+        return all(one.ready or not one.was_ready or one.rest is not SleepState.AWAKE for one in self.processes())
 
     def is_being_left(self, claim: str) -> bool:
         """Return True if a program that is about to end has this claim."""

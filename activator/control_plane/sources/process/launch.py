@@ -13,12 +13,12 @@ from typing import Final
 
 from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, owner_of, variables_of
+from activator.control_plane.sources.process.addresses import ProgramAddress
 from activator.control_plane.sources.process.cgroups import Cgroup
 from activator.control_plane.sources.process.gpus import VARIABLES
-from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.process_tree import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.reaper import MARK
-from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
+from activator.control_plane.sources.process.spawned import ChildHandle, spawn, spawn_silent
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # output to a pipe is block-buffered otherwise
@@ -30,7 +30,7 @@ class Launch:
     def __init__(
         self,
         settings: Process,
-        place: Place,
+        place: ProgramAddress,
         mark: str,
         identity: str = "",
         gpus: Sequence[str] = (),
@@ -53,11 +53,11 @@ class Launch:
             limits = [f"cgroup={cgroup.path}", *(one for one in limits if not one.startswith("memory="))]
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
-    async def start(self, command: Sequence[str]) -> Spawned:
+    async def start(self, command: Sequence[str]) -> ChildHandle:
         """Start the program as the leader of a process group. Raises OSError."""
         return await spawn(self._words(command), self.variables, self.directory or None, self._owner)
 
-    def start_beside(self, command: Sequence[str]) -> Spawned:
+    def start_beside(self, command: Sequence[str]) -> ChildHandle:
         """Start a command with the program's environment and limits; its output is discarded. Raises OSError."""
         return spawn_silent(self._words(command), self.variables, self.directory or None)
 

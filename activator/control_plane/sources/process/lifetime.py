@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any
 
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, SleepState
 from activator.control_plane.sources.process.once import until_ended, until_over, verdict_on
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.sources.process.unit import NotStartedError
@@ -25,7 +25,7 @@ _DRAIN_REPORT_S = 0.5  # the least time for the report that a program has no req
 _DRAIN_SLACK_S = 5.0  # beyond the data plane's drain timeout, whose end is reported
 
 
-class Keeper(ABC):
+class LifetimeListener(ABC):
     """The owner of the program, which is notified of its changes."""
 
     @abstractmethod
@@ -64,7 +64,9 @@ class Keeper(ABC):
 class Lifetime:
     """The life of one program; `run` returns why it ended, or an empty string if that was requested."""
 
-    def __init__(self, keeper: Keeper, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess) -> None:
+    def __init__(
+        self, keeper: LifetimeListener, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess
+    ) -> None:
         self._keeper = keeper
         self._tasks = tasks
         self._now = now
@@ -100,16 +102,16 @@ class Lifetime:
                 if cause := ready.result():
                     self._keeper.failed_for_good(fleet)  # requests have waited for as long as configured
                     return cause
-                if not process.was_ready and process.rest is Rest.AWAKE:
+                if not process.was_ready and process.rest is SleepState.AWAKE:
                     fleet.start_s = self._now() - process.started_s
-                if process.rest is Rest.AWAKE:
+                if process.rest is SleepState.AWAKE:
                     self._keeper.became_ready(fleet, process)
                 if process.is_once:
                     await self._serve_once(exited, asked)
                 elif cause := await self._run_and_rest(exited, asked):
                     return cause
             if exited.done():
-                if process.rest is Rest.ASLEEP:
+                if process.rest is SleepState.ASLEEP:
                     log.info("%s exited while asleep", process.identity)
                     return ""
                 cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
@@ -127,7 +129,7 @@ class Lifetime:
 
     async def _ready(self) -> str:
         """Wait until it is ready, in the rest of its time; return why it does not get ready. A sleeping one is."""
-        if self._process.rest is Rest.ASLEEP:
+        if self._process.rest is SleepState.ASLEEP:
             return ""
         timeout_s = float(self._fleet.revision.timeouts.startup)
         if self._process.is_handed:
@@ -140,7 +142,7 @@ class Lifetime:
         is_over = await until_over(process, exited, asked)
         if process.stopping:
             return
-        process.rest = Rest.SPENT
+        process.rest = SleepState.SPENT
         self._keeper.was_spent(self._fleet, process)
         if is_over:
             process.carries = False
@@ -152,7 +154,7 @@ class Lifetime:
         """Run from ready until it exits or is to be stopped; return why it must be ended, or an empty string."""
         fleet, process = self._fleet, self._process
         while True:
-            if process.rest is not Rest.ASLEEP:  # else it was handed over
+            if process.rest is not SleepState.ASLEEP:  # else it was handed over
                 if not await _first_of(process.sleep_asked, exited, asked):
                     return ""
                 process.sleep_asked.clear()
@@ -176,7 +178,7 @@ class Lifetime:
             fleet.wake_s = self._now() - began_s
             if exited.done() or process.stopping:
                 return ""
-            process.rest = Rest.AWAKE
+            process.rest = SleepState.AWAKE
             log.info("%s is awake", process.identity)
             self._keeper.became_ready(fleet, process)
 
@@ -196,7 +198,7 @@ class Lifetime:
         problem = await put_to_sleep(self._unit, settings)
         if problem or exited.done() or process.stopping:
             return problem
-        process.rest = Rest.ASLEEP
+        process.rest = SleepState.ASLEEP
         log.info("%s sleeps", process.identity)
         self._keeper.fell_asleep(self._fleet, process)
         return ""
@@ -214,7 +216,7 @@ class Lifetime:
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not Rest.AWAKE:
+        if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not SleepState.AWAKE:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()

@@ -101,7 +101,7 @@ class Output:
             self.ready.set()
 
 
-class Pace:
+class OutputRateLimiter:
     """The rate limit for reading a program's output."""
 
     def __init__(self, now: Now) -> None:

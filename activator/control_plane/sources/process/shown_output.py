@@ -23,7 +23,7 @@ OUTPUT_BYTES_MAX: Final = 8 * KIB
 OUTPUT_INTERVAL_S: Final = 0.5
 
 
-class _Shown:
+class _OutputTail:
     """The shown output of one revision."""
 
     def __init__(self, since: int) -> None:
@@ -32,7 +32,7 @@ class _Shown:
         self.is_empty = True  # nothing is shown
 
 
-class ShownOutput:
+class OutputTailSender:
     """The sender of starting programs' output to the data plane.
 
     `find(key)` returns the processes of a revision; `send` delivers messages.
@@ -42,7 +42,7 @@ class ShownOutput:
         self._find = find
         self._now = now
         self._send = send
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[str, _OutputTail] = {}
         self._due_s = 0.0
 
     def set_revision(self, key: str, is_wanted: bool) -> None:
@@ -51,7 +51,7 @@ class ShownOutput:
             self.drop_revision(key)
         elif key not in self._shown:
             fleet = self._find(key)
-            self._shown[key] = _Shown(0 if fleet is None else fleet.log.history.last)
+            self._shown[key] = _OutputTail(0 if fleet is None else fleet.log.history.last)
 
     def drop_revision(self, key: str) -> None:
         shown = self._shown.pop(key, None)
@@ -69,7 +69,7 @@ class ShownOutput:
             if fleet is not None:
                 self._refresh(key, fleet, shown)
 
-    def _refresh(self, key: str, fleet: Fleet, shown: _Shown) -> None:
+    def _refresh(self, key: str, fleet: Fleet, shown: _OutputTail) -> None:
         history = fleet.log.history
         if fleet.wanted == 0 or fleet.ready():  # no start is under way
             shown.since = shown.last = history.last

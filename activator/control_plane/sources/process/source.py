@@ -13,11 +13,11 @@ from activator.config.model.file import Config
 from activator.config.model.revision import Revision
 from activator.control_plane.groups.groups import Groups
 from activator.control_plane.groups.resolve import resolve_groups
-from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
+from activator.control_plane.scaling.autoscaler import Autoscaler, LastDecision
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.busy import BusyWatch
-from activator.control_plane.sources.process.shown_output import ShownOutput
+from activator.control_plane.sources.process.shown_output import OutputTailSender
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
@@ -63,7 +63,7 @@ class ProcessSource(Source):
             now,
             wall_clock,
         )
-        self.output = ShownOutput(self.supervisor.fleets.get, now, show_output)
+        self.output = OutputTailSender(self.supervisor.fleets.get, now, show_output)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -155,7 +155,7 @@ class ProcessSource(Source):
         self.supervisor.restart(key)
         return ""
 
-    def scaling(self, key: str) -> Shown | None:
+    def scaling(self, key: str) -> LastDecision | None:
         return self.autoscaler.shown(key)
 
     def resubmit(self, key: str) -> None:

@@ -59,7 +59,7 @@ class RunningProcess:
         self._ended.set()
 
 
-class Spawned(RunningProcess):
+class ChildHandle(RunningProcess):
     """A process that was started here; to be created within a running loop.
 
     `watch(pid)` opens a descriptor that is readable when the process has ended. If that raises OSError (a sandbox does
@@ -239,7 +239,7 @@ async def spawn(
     variables: Mapping[str, str],
     directory: str | None,
     owner: tuple[int, int] | None,
-) -> Spawned:
+) -> ChildHandle:
     """Start a program as the leader of a session, with pipes for its output. Raises OSError."""
     with ExitStack() as undo, ExitStack() as ends:
         pipes = []
@@ -250,14 +250,14 @@ async def spawn(
             await pipe.connect(owner)
             pipes.append(pipe)
         error, out = pipes
-        spawned = Spawned(_started(command, variables, directory, out.end, error.end), pipes)
+        spawned = ChildHandle(_started(command, variables, directory, out.end, error.end), pipes)
         undo.pop_all()
     return spawned
 
 
-def spawn_silent(command: Sequence[str], variables: Mapping[str, str], directory: str | None) -> Spawned:
+def spawn_silent(command: Sequence[str], variables: Mapping[str, str], directory: str | None) -> ChildHandle:
     """Start a program as `spawn` does, without its output. Raises OSError."""
-    return Spawned(_started(command, variables, directory, subprocess.DEVNULL, subprocess.DEVNULL))
+    return ChildHandle(_started(command, variables, directory, subprocess.DEVNULL, subprocess.DEVNULL))
 
 
 def _started(

@@ -23,16 +23,16 @@ from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.groups.counts import ProgramCounts
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, SleepState
 from activator.control_plane.sources.process.fleets import Fleets
 from activator.control_plane.sources.process.giving import GivenPrograms
 from activator.control_plane.sources.process.gpus import GpuPool
 from activator.control_plane.sources.process.handed import Received
-from activator.control_plane.sources.process.lifetime import Keeper, Lifetime
+from activator.control_plane.sources.process.lifetime import Lifetime, LifetimeListener
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, ProgramLog, Terminal
 from activator.control_plane.sources.process.unit import Unit, Units
 from activator.control_plane.state.supervision import TASK
-from activator.messages import Change, Listed, PodGone, PodTaken, RevisionFailed, RevisionRecovered
+from activator.messages import Change, PodGone, PodsListed, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.backoff import grown_s
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -63,7 +63,7 @@ class ProgramListener(Protocol):
         """Return for how many seconds the requests of a group's program may continue; None: the group sets no limit."""
 
 
-class ProcessSupervisor(Keeper):
+class ProcessSupervisor(LifetimeListener):
     """The supervisor of local programs: it runs the wanted number for each revision. `units` creates them.
 
     `panicked(key, what, error, now_s)` is called with bugs of the activator and returns how long to wait.
@@ -196,7 +196,7 @@ class ProcessSupervisor(Keeper):
         fleet = self.fleets.get(key)
         running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
-        self._submit(Listed(key, SOURCE, tuple(pods)))
+        self._submit(PodsListed(key, SOURCE, tuple(pods)))
         if fleet is not None and fleet.failure:
             self._submit(RevisionFailed(key, fleet.failure, fleet.not_before_s))
         else:
@@ -273,7 +273,7 @@ class ProcessSupervisor(Keeper):
             process.is_handed, process.was_ready = True, program.is_ready
             process.started_s = program.started_s
             if program.is_asleep:
-                process.rest = Rest.ASLEEP
+                process.rest = SleepState.ASLEEP
             else:
                 self._show(process)
             self._tasks.start(f"process {identity}", self._live(fleet, process))
@@ -319,7 +319,7 @@ class ProcessSupervisor(Keeper):
             return
         asleep = fleet.asleep()
         for process in asleep[max(len(asleep) - missing, 0) :]:
-            process.rest = Rest.WAKING
+            process.rest = SleepState.WAKING
             process.wake_asked.set()
             missing -= 1
         # A copy that falls asleep is woken as soon as it sleeps: its `fell_asleep` calls this again.
@@ -331,7 +331,7 @@ class ProcessSupervisor(Keeper):
 
     def _put_to_sleep(self, process: LocalProcess) -> None:
         process.ready = False
-        process.rest = Rest.FALLING_ASLEEP
+        process.rest = SleepState.FALLING_ASLEEP
         process.sleep_asked.set()
         self._submit(PodGone(process.key, SOURCE, process.identity))
         self._listener.ready_changed(process.key, self.fleets.by_key[process.key].ready())
@@ -416,7 +416,7 @@ class ProcessSupervisor(Keeper):
         finally:
             await process.unit.remove(bool(process.home or process.gpus), self.is_closing)
 
-    # --- reports of a lifetime (`Keeper`) ---
+    # --- reports of a lifetime (`LifetimeListener`) ---
 
     def grace_of(self, group: str) -> float | None:
         return self._listener.grace_of(group)

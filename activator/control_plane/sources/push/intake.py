@@ -23,7 +23,7 @@ import msgspec
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, ProbeOutcome, ProbeRequest, probe_once
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord
-from activator.control_plane.state.worker import Outcome
+from activator.control_plane.state.worker import ChangeOutcome
 from activator.messages import PUSH, Change, ObservedPod, PodStatus
 
 PUSH_ANSWER_S: Final = 10.0  # after which a report is answered with "waiting"
@@ -51,7 +51,7 @@ class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     namespace: str = "default"
 
 
-class Verdict(Enum):
+class ReportOutcome(Enum):
     """The outcome of a report."""
 
     APPLIED = "applied"
@@ -71,11 +71,11 @@ class Verdict(Enum):
 
 
 _VERDICTS: Final = {
-    Outcome.APPLIED: Verdict.APPLIED,
-    Outcome.SUPERSEDED: Verdict.SUPERSEDED,
-    Outcome.REFUSED: Verdict.REFUSED,
-    Outcome.SET_ASIDE: Verdict.FAILED,
-    Outcome.SHUT_DOWN: Verdict.FAILED,
+    ChangeOutcome.APPLIED: ReportOutcome.APPLIED,
+    ChangeOutcome.SUPERSEDED: ReportOutcome.SUPERSEDED,
+    ChangeOutcome.REFUSED: ReportOutcome.REFUSED,
+    ChangeOutcome.SET_ASIDE: ReportOutcome.FAILED,
+    ChangeOutcome.SHUT_DOWN: ReportOutcome.FAILED,
 }
 
 
@@ -110,7 +110,7 @@ class PushIntake:
 
     def __init__(
         self,
-        submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]],
+        submit_with_outcome: Callable[[Change], asyncio.Future[ChangeOutcome]],
         model: Model,
         networks: tuple[Network, ...],
         probe_pod: Callable[[ProbeRequest, float], Coroutine[None, None, ProbeOutcome]] = probe_once,
@@ -130,36 +130,36 @@ class PushIntake:
         self._newest: dict[tuple[str, str], Report] = {}
         self._asking: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
-        self.verdict_totals: dict[Verdict, int] = {}
+        self.verdict_totals: dict[ReportOutcome, int] = {}
         self.validation_totals: dict[ProbeOutcome, int] = {}
 
-    async def take(self, report: Report, peer: str) -> Verdict:
+    async def take(self, report: Report, peer: str) -> ReportOutcome:
         """Validate and apply one report that came from the IP address `peer`."""
         verdict = await self._judge(report, peer)
         self.verdict_totals[verdict] = self.verdict_totals.get(verdict, 0) + 1
         return verdict
 
-    async def _judge(self, report: Report, peer: str) -> Verdict:
+    async def _judge(self, report: Report, peer: str) -> ReportOutcome:
         parsed = parse_address(report.address)
         if parsed is None:
-            return Verdict.BAD_ADDRESS
+            return ReportOutcome.BAD_ADDRESS
         ip, address = parsed
         if ip != parse_ip(peer) and not any(ip in network for network in self._networks):
-            return Verdict.FOREIGN_ADDRESS
+            return ReportOutcome.FOREIGN_ADDRESS
         if self._is_own(address):
-            return Verdict.OWN_ADDRESS
+            return ReportOutcome.OWN_ADDRESS
         key = f"{report.namespace}/{report.revision}"
         revision = self._model.revisions.get(key)
         if revision is None:
-            return Verdict.UNKNOWN_REVISION
+            return ReportOutcome.UNKNOWN_REVISION
         known = revision.pods.get(report.pod)
         if known is not None and known.is_listed():
             if not self._takes_listed:
-                return Verdict.FOREIGN_POD
+                return ReportOutcome.FOREIGN_POD
             if known.address != address:
-                return Verdict.OTHER_ADDRESS
+                return ReportOutcome.OTHER_ADDRESS
         if known is None and report.state in {"not_ready", "draining"}:
-            return Verdict.UNKNOWN_POD
+            return ReportOutcome.UNKNOWN_POD
         name = (key, report.pod)
         if name in self._newest:
             self._newest[name] = report  # a running validation of the pod then finds that it is outdated
@@ -171,27 +171,27 @@ class PushIntake:
                 return verdict
         return await self._apply(ObservedPod(key, PUSH, report.pod, address, _STATUS[report.state]))
 
-    async def _apply(self, change: ObservedPod) -> Verdict:
+    async def _apply(self, change: ObservedPod) -> ReportOutcome:
         future = self._submit_with_outcome(change)
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
-        return _VERDICTS[future.result()] if done else Verdict.WAITING
+        return _VERDICTS[future.result()] if done else ReportOutcome.WAITING
 
-    async def _validate(self, name: tuple[str, str], report: Report, request: ProbeRequest) -> Verdict | None:
+    async def _validate(self, name: tuple[str, str], report: Report, request: ProbeRequest) -> ReportOutcome | None:
         """Probe the pod; return None if it has answered and its report is still the newest."""
         if self._waiting >= PUSH_WAITING_MAX:
-            return Verdict.BUSY
+            return ReportOutcome.BUSY
         self._waiting += 1
         self._asking[name] += 1
         self._newest[name] = report
         try:
             async with self._at_once:
                 if self._newest.get(name) is not report:
-                    return Verdict.SUPERSEDED
+                    return ReportOutcome.SUPERSEDED
                 found = await self._probe_pod(request, PROBE_TIMEOUT_S)
             self.validation_totals[found] = self.validation_totals.get(found, 0) + 1
             if self._newest.get(name) is not report:
-                return Verdict.SUPERSEDED
-            return None if found is ProbeOutcome.ANSWERED else Verdict.NOT_VALIDATED
+                return ReportOutcome.SUPERSEDED
+            return None if found is ProbeOutcome.ANSWERED else ReportOutcome.NOT_VALIDATED
         finally:
             self._waiting -= 1
             self._asking[name] -= 1

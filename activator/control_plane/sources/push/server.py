@@ -19,7 +19,7 @@ import msgspec
 from aiohttp import web
 
 from activator.config.model.pods import Push
-from activator.control_plane.sources.push.intake import PushIntake, Report, Verdict
+from activator.control_plane.sources.push.intake import PushIntake, Report, ReportOutcome
 from activator.runtime.errors import StartError
 from activator.runtime.secret_text import FILE, read_secret
 from activator.runtime.sockets import address_of, bind
@@ -30,20 +30,20 @@ PUSH_REPORTS_MAX: Final = 1_000  # in one request
 
 _DECODER: Final = msgspec.json.Decoder(Report | list[Report])
 _STATUS: Final = {
-    Verdict.APPLIED: 200,
-    Verdict.SUPERSEDED: 200,
-    Verdict.WAITING: 202,
-    Verdict.BAD_ADDRESS: 400,
-    Verdict.FOREIGN_ADDRESS: 403,
-    Verdict.OWN_ADDRESS: 403,
-    Verdict.FOREIGN_POD: 403,
-    Verdict.UNKNOWN_REVISION: 404,
-    Verdict.UNKNOWN_POD: 404,
-    Verdict.REFUSED: 409,
-    Verdict.OTHER_ADDRESS: 409,
-    Verdict.NOT_VALIDATED: 409,
-    Verdict.FAILED: 500,
-    Verdict.BUSY: 503,
+    ReportOutcome.APPLIED: 200,
+    ReportOutcome.SUPERSEDED: 200,
+    ReportOutcome.WAITING: 202,
+    ReportOutcome.BAD_ADDRESS: 400,
+    ReportOutcome.FOREIGN_ADDRESS: 403,
+    ReportOutcome.OWN_ADDRESS: 403,
+    ReportOutcome.FOREIGN_POD: 403,
+    ReportOutcome.UNKNOWN_REVISION: 404,
+    ReportOutcome.UNKNOWN_POD: 404,
+    ReportOutcome.REFUSED: 409,
+    ReportOutcome.OTHER_ADDRESS: 409,
+    ReportOutcome.NOT_VALIDATED: 409,
+    ReportOutcome.FAILED: 500,
+    ReportOutcome.BUSY: 503,
 }
 
 

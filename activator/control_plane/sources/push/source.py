@@ -12,7 +12,7 @@ from activator.control_plane.sources.push.intake import PushIntake
 from activator.control_plane.sources.push.server import PushServer, read_token
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.model import Model
-from activator.control_plane.state.worker import Outcome
+from activator.control_plane.state.worker import ChangeOutcome
 from activator.messages import Change
 
 log = logging.getLogger("activator")
@@ -27,7 +27,7 @@ class PushSource(Source):
     def __init__(
         self,
         push: Push,
-        submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]],
+        submit_with_outcome: Callable[[Change], asyncio.Future[ChangeOutcome]],
         model: Model,
         is_own: Callable[[str], bool],
     ) -> None:

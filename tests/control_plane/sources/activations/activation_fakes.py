@@ -22,7 +22,7 @@ from activator.control_plane.sources.activations.objects import (
 )
 from activator.control_plane.sources.activations.other_targets import Place
 from activator.control_plane.sources.activations.source import ActivationSource
-from activator.control_plane.sources.cluster.passes import Passes
+from activator.control_plane.sources.cluster.reconcile_queue import ReconcileQueue
 from activator.kubernetes.objects import EndpointSlice
 from activator.messages import Change, PlacePod, RevisionGone, SetPod
 from activator.runtime.controller_counts import Controllers
@@ -151,7 +151,9 @@ class World:
         self.breaks: set[str] = set()  # revisions whose specification cannot be made
         self.controllers = Controllers(self.clock.now)
         self.controllers.register(CONTROLLER)
-        self.passes = Passes(self._work_out, self._failed, self.clock.defer, self.clock.call_later, self.controllers)
+        self.passes = ReconcileQueue(
+            self._work_out, self._failed, self.clock.defer, self.clock.call_later, self.controllers
+        )
         services: dict[str, AnnotatedService] = {}
         fronts = Fronts(services.get, self.mark, lambda ports: frozenset(), self.clock.now, lambda: "")
         self.followed: set[Place] = set()  # targets of kinds that are not watched

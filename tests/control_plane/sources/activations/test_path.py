@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activator.control_plane.reconcile.traffic_wanted import Position
-from activator.control_plane.sources.activations.path import ALWAYS, ObservedPath, PathRule, PathState, Reason, decide
+from activator.control_plane.sources.activations.path import (
+    ALWAYS,
+    ObservedPath,
+    PathReason,
+    PathRule,
+    PathState,
+    decide,
+)
 from activator.runtime.clock import NEVER
 
 OUT, BESIDE, ALONE = Position.OUT, Position.BESIDE, Position.ALONE
@@ -68,7 +75,7 @@ def test_at_zero_it_stands_beside_the_pods_that_are_to_come() -> None:
     world = World()
     assert world.evaluate() is OUT, "not before all replicas listen on its port"
     assert world.wait(2.0) is BESIDE
-    assert world.state.reason is Reason.NO_POD
+    assert world.state.reason is PathReason.NO_POD
     assert world.state.due_s == NEVER, "at zero nothing is looked at"
     assert not world.is_held()
 
@@ -77,7 +84,7 @@ def test_the_first_pod_brings_it_alone_so_that_requests_are_counted() -> None:
     world = World()
     world.wait(20.0)
     assert world.pods(0, 1) is BESIDE
-    assert world.state.reason is Reason.STARTING
+    assert world.state.reason is PathReason.STARTING
     assert world.pods(1) is ALONE
     assert world.is_held(), "nothing is concluded yet"
     world.wait(64.0)
@@ -144,7 +151,7 @@ def test_a_limit_keeps_it_in_the_path() -> None:
     assert world.wait(10.0) is ALONE
     world.pods(3)
     assert world.wait(1_000.0, rate=50.0) is ALONE
-    assert world.state.reason is Reason.LIMIT
+    assert world.state.reason is PathReason.LIMIT
 
 
 def test_a_burst_capacity_is_kept_free() -> None:
@@ -153,7 +160,7 @@ def test_a_burst_capacity_is_kept_free() -> None:
     world.pods(1)
     world.in_flight = 6
     assert world.wait(60.0, rate=10.0) is ALONE
-    assert world.state.reason is Reason.LIMIT
+    assert world.state.reason is PathReason.LIMIT
     world.in_flight = 5
     assert world.wait(20.0, rate=10.0) is OUT
 
@@ -195,7 +202,7 @@ def test_a_request_right_after_zero_may_be_of_a_kept_connection() -> None:
     world.wait(1_000.0)
     come_back(world, 10.0)
     assert world.wait(200.0, rate=10.0) is ALONE
-    assert world.state.reason is Reason.KEPT_CONNECTIONS
+    assert world.state.reason is PathReason.KEPT_CONNECTIONS
     assert world.wait(150.0, rate=10.0) is OUT
 
 
@@ -205,7 +212,7 @@ def test_several_in_a_row_are_of_kept_connections() -> None:
         world.wait(1_000.0)
         come_back(world, 10.0)
         assert world.wait(stays_s - 20.0, rate=10.0) is ALONE
-        assert world.state.reason is Reason.KEPT_CONNECTIONS
+        assert world.state.reason is PathReason.KEPT_CONNECTIONS
         assert world.wait(70.0, rate=10.0) is OUT
     world.wait(1_000.0)
     come_back(world, 100.0)

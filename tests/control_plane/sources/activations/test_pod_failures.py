@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.sources.activations.pod_failures import TEXT_MAX, Failure, failure_of
+from activator.control_plane.sources.activations.pod_failures import TEXT_MAX, PodFailure, failure_of
 from activator.kubernetes.objects import Condition
 from tests.control_plane.sources.activations.activation_fakes import pod, waiting
 
@@ -24,7 +24,7 @@ def ended(restarts: int = 1, **how: Any) -> dict[str, Any]:
     return {"name": "main", "state": {"terminated": {**times, **how}}, "restartCount": restarts}
 
 
-def one(**status: Any) -> Failure | None:
+def one(**status: Any) -> PodFailure | None:
     return failure_of([pod(**status)], [])
 
 
@@ -33,7 +33,7 @@ def one(**status: Any) -> Failure | None:
     [
         (
             {"containerStatuses": [waiting("ImagePullBackOff", 'Back-off pulling image "nope:1"')]},
-            Failure(
+            PodFailure(
                 "ImagePullBackOff",
                 'the image of its container main cannot be pulled: Back-off pulling image "nope:1"',
                 True,
@@ -41,7 +41,7 @@ def one(**status: Any) -> Failure | None:
         ),
         (
             {"containerStatuses": [waiting("ErrImagePull", "timeout")]},
-            Failure("ErrImagePull", "the image of its container main cannot be pulled: timeout", False),
+            PodFailure("ErrImagePull", "the image of its container main cannot be pulled: timeout", False),
         ),
         (
             {
@@ -49,23 +49,25 @@ def one(**status: Any) -> Failure | None:
                     waiting("CrashLoopBackOff", last={"exitCode": 3, "reason": "Error", "message": "no model\n"})
                 ]
             },
-            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 3): no model", True),
+            PodFailure("CrashLoopBackOff", "its container main exits again and again (exit code 3): no model", True),
         ),
         (
             {"containerStatuses": [waiting("CrashLoopBackOff", last={"exitCode": 137, "reason": "OOMKilled"})]},
-            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 137, OOMKilled)", True),
+            PodFailure("CrashLoopBackOff", "its container main exits again and again (exit code 137, OOMKilled)", True),
         ),
         (
             {"initContainerStatuses": [waiting("CrashLoopBackOff", container="fetch", last={"exitCode": 1})]},
-            Failure("CrashLoopBackOff", "its init container fetch exits again and again (exit code 1)", True),
+            PodFailure("CrashLoopBackOff", "its init container fetch exits again and again (exit code 1)", True),
         ),
         (
             {"containerStatuses": [waiting("CreateContainerConfigError", 'secret "token" not found')]},
-            Failure("CreateContainerConfigError", 'its container main cannot be made: secret "token" not found', True),
+            PodFailure(
+                "CreateContainerConfigError", 'its container main cannot be made: secret "token" not found', True
+            ),
         ),
         (
             {"conditions": [UNSCHEDULABLE]},
-            Failure(
+            PodFailure(
                 "Unschedulable",
                 "no node takes its pod: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu.",
                 False,
@@ -73,19 +75,19 @@ def one(**status: Any) -> Failure | None:
         ),
         (
             {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
-            Failure("Evicted", "its pod has failed: low on memory", True),
+            PodFailure("Evicted", "its pod has failed: low on memory", True),
         ),
         (
             {"containerStatuses": [ended(exitCode=3, reason="Error", message="no model\n")]},
-            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 3): no model", True),
+            PodFailure("CrashLoopBackOff", "its container main exits again and again (exit code 3): no model", True),
         ),
         (
             {"containerStatuses": [ended(exitCode=0, reason="Completed")]},
-            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 0, Completed)", True),
+            PodFailure("CrashLoopBackOff", "its container main exits again and again (exit code 0, Completed)", True),
         ),
         (
             {"initContainerStatuses": [ended(exitCode=1)]},
-            Failure("CrashLoopBackOff", "its init container main exits again and again (exit code 1)", True),
+            PodFailure("CrashLoopBackOff", "its init container main exits again and again (exit code 1)", True),
         ),
         ({"initContainerStatuses": [ended(exitCode=0)]}, None),
         ({"containerStatuses": [ended(restarts=0, exitCode=1)]}, None),
@@ -96,7 +98,7 @@ def one(**status: Any) -> Failure | None:
         ({}, None),
     ],
 )
-def test_of_one_pod(status: dict[str, Any], expected: Failure | None) -> None:
+def test_of_one_pod(status: dict[str, Any], expected: PodFailure | None) -> None:
     assert one(**status) == expected
 
 
@@ -129,10 +131,10 @@ TOO_SLOW = Condition("Progressing", "False", "ProgressDeadlineExceeded", "timed 
 
 
 def test_without_pods_the_workload_says_why() -> None:
-    assert failure_of([], [QUOTA]) == Failure(
+    assert failure_of([], [QUOTA]) == PodFailure(
         "FailedCreate", "its pods cannot be made: pods is forbidden: exceeded quota: gpus", False
     )
-    assert failure_of([], [QUOTA, TOO_SLOW]) == Failure(
+    assert failure_of([], [QUOTA, TOO_SLOW]) == PodFailure(
         "ProgressDeadlineExceeded", "its pods were not ready in time: timed out", True
     )
     assert failure_of([], [Condition("Progressing", "True", "NewReplicaSetAvailable", "")]) is None

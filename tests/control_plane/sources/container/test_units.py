@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from activator.control_plane.sources.container.made import WARNING_CHARS_MAX, WARNINGS_MAX
+from activator.control_plane.sources.container.managed import WARNING_CHARS_MAX, WARNINGS_MAX
 from activator.control_plane.sources.container.unit import HOLD_S, stays_open
 from activator.messages import PodGone
 from tests.control_plane.sources.container.fake_engine import Image, fake_engine

@@ -32,7 +32,7 @@ from activator.control_plane.sources.fixed_pods.resolver import (
     Target,
 )
 from activator.control_plane.sources.fixed_pods.source import FixedPods, canonical
-from activator.messages import Change, Listed
+from activator.messages import Change, PodsListed
 from activator.runtime.tasks import TaskGroupOwner
 from tests.control_plane.probes.test_prober import turns
 from tests.manual_clock import ManualClock
@@ -75,7 +75,7 @@ class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.resolver = Answers()
-        self.lists: list[Listed] = []
+        self.lists: list[PodsListed] = []
         self.changes: list[tuple[str, bool]] = []
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
@@ -90,7 +90,7 @@ class World:
         )
 
     def _submit(self, change: Change) -> None:
-        assert isinstance(change, Listed)
+        assert isinstance(change, PodsListed)
         self.lists.append(change)
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:

@@ -23,10 +23,10 @@ from activator.kubernetes.objects import Endpoints, EndpointSlice, Revision
 from activator.messages import (
     Change,
     Effect,
-    Listed,
     ObservedPod,
     PodGone,
     PodRefused,
+    PodsListed,
     Probed,
     RevisionBroken,
     RevisionGone,
@@ -307,12 +307,12 @@ class PodsByEvents(RuleBasedStateMachine):
                 seen_anew.append(change.identity)
             self._apply(self.by_events, change)
             self._note_contested()
-            if not isinstance(change, ObservedPod | PodGone | Listed):
+            if not isinstance(change, ObservedPod | PodGone | PodsListed):
                 self._apply(self.by_lists, change)
         assert self.pods == {one.identity: one for one in expected}
-        if not any(isinstance(change, Listed) for change in told):
+        if not any(isinstance(change, PodsListed) for change in told):
             assert seen_anew == [one.identity for one in expected if one.identity in set(seen_anew)], "in their order"
-        self._apply(self.by_lists, Listed(KEY, "kubernetes", tuple(expected)))
+        self._apply(self.by_lists, PodsListed(KEY, "kubernetes", tuple(expected)))
         self._note_contested()
         assert self.by_events.pods(self.contested) == self.by_lists.pods(self.contested)
         backends = self.source.revisions[KEY]
@@ -359,7 +359,7 @@ class PodsByEvents(RuleBasedStateMachine):
         )
 
     def _replay(self, change: Change) -> None:
-        if isinstance(change, Listed):
+        if isinstance(change, PodsListed):
             self.pods = {one.identity: one for one in change.pods}
         elif isinstance(change, ObservedPod):
             assert self.pods.get(change.identity) != change, "it is no news"

@@ -18,7 +18,7 @@ from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_MAX_S,
     PANIC_RESET_AFTER_S,
 )
-from activator.messages import Listed, RevisionFailed, RevisionGone, RevisionRecovered, RevisionSet, Sweep
+from activator.messages import PodsListed, RevisionFailed, RevisionGone, RevisionRecovered, RevisionSet, Sweep
 from tests.control_plane.sources.knative.knative_fakes import (
     KEY,
     NAME,
@@ -439,7 +439,7 @@ def test_many_objects_of_one_turn_are_told_once() -> None:
     cluster = Cluster()
     many = [endpoint_slice(endpoint(f"10.0.{number}.1"), slice_name=f"s{number}") for number in range(50)]
     cluster.see(revision(), *many)
-    assert [type(change) for change in cluster.told] == [RevisionSet, Listed]
+    assert [type(change) for change in cluster.told] == [RevisionSet, PodsListed]
 
 
 def test_a_label_that_changes_moves_the_slice_to_the_other_revision() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from activator.telemetry.request_hooks import RequestHooks
 
 
-class Figures:
+class MetricsCollector:
     """The metrics of the activator.
 
     `own_counts()` returns what this process counts beside its workers; `config()` the configuration in effect.

@@ -42,7 +42,7 @@ log = logging.getLogger("activator.members")
 
 
 @final
-class LeaseRoster:
+class LeaseDirectory:
     """The seats of one group. `evictions_total` counts the Leases that were deleted here."""
 
     def __init__(

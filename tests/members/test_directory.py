@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from activator.members.roster import StaticRoster
+from activator.members.directory import StaticDirectory
 from activator.runtime.errors import StartError
 
 ELSEWHERE = "203.0.113.1:8015"  # TEST-NET-3 (RFC 5737)
 
 
 def seat(peers: list[str], listen: str, address: str = "") -> int:
-    roster = StaticRoster(peers, listen, address)
+    roster = StaticDirectory(peers, listen, address)
     assert roster.addresses[asyncio.run(roster.join(""))] == roster.own_address
     return asyncio.run(roster.join(""))
 

@@ -20,7 +20,7 @@ _GZIP_LEVEL: Final = 1  # the lowest level compresses metrics to a twentieth
 _GZIP_WINDOW: Final = 31  # zlib's wbits value for the gzip format
 
 
-class Packer(Protocol):
+class ContentEncoder(Protocol):
     """The part of zlib's compressors that is used here."""
 
     def compress(self, data: bytes, /) -> bytes: ...
@@ -28,8 +28,8 @@ class Packer(Protocol):
     def flush(self) -> bytes: ...
 
 
-class Unpacked:
-    """A `Packer` that does not compress."""
+class IdentityEncoder:
+    """A `ContentEncoder` that does not compress."""
 
     def compress(self, data: bytes, /) -> bytes:
         return data
@@ -43,7 +43,7 @@ async def answer_in_slices(
 ) -> web.StreamResponse:
     """Send the slices one after the other, compressed if the client accepts gzip."""
     response = web.StreamResponse(headers={"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"})
-    packer: Packer = Unpacked()
+    packer: ContentEncoder = IdentityEncoder()
     if _takes_gzip(request.headers.get("Accept-Encoding", "")):
         packer = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, _GZIP_WINDOW)
         response.headers["Content-Encoding"] = "gzip"

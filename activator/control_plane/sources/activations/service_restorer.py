@@ -31,7 +31,7 @@ PODS_AWAITED_S: Final = 10.0  # how long, after the removal of the label, the cl
 log = logging.getLogger("activator.kubernetes")
 
 
-class GiveBack:
+class ServiceRestorer:
     """The task that restores Services that are no longer declared.
 
     `may(service_uid)`: True if this replica writes for the Service and all declarations of Services are known.

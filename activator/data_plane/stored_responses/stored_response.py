@@ -1,7 +1,7 @@
 """A stored response: the client side of an asynchronous request.
 
 Rules
-  1. It takes data at once, up to a bound: `AnswerStore` decides if there is room for more.
+  1. It takes data at once, up to a bound: `ResponseStore` decides if there is room for more.
   2. A response that does not fit fails with `answer_too_large`: its data is discarded, and the pod is aborted.
   3. It ends once: with the pod's response, with a refusal, or with the reason for which a response was cut short.
 """
@@ -23,42 +23,42 @@ from activator.runtime.reasons import Reason
 KEPT_OVERHEAD_BYTES: Final = 2048  # memory that is accounted for each stored request, besides its response
 
 
-class AnswerKeeper:
+class StoredResponseOwner:
     """The store, as a stored response sees it."""
 
-    def fits(self, answer: KeptAnswer, count: int) -> bool:
+    def fits(self, answer: StoredResponse, count: int) -> bool:
         """Return True if `count` more bytes would fit."""
         raise NotImplementedError
 
-    def grow(self, answer: KeptAnswer, count: int) -> bool:
+    def grow(self, answer: StoredResponse, count: int) -> bool:
         """Account for `count` more bytes; return False if they do not fit."""
         raise NotImplementedError
 
-    def shrink(self, answer: KeptAnswer) -> None:
+    def shrink(self, answer: StoredResponse) -> None:
         """Release the bytes of a discarded body."""
         raise NotImplementedError
 
-    def too_large(self, answer: KeptAnswer) -> None:
+    def too_large(self, answer: StoredResponse) -> None:
         """End the request of a response that is too large."""
         raise NotImplementedError
 
-    def done(self, answer: KeptAnswer) -> None:
+    def done(self, answer: StoredResponse) -> None:
         """Record that a response is complete, whatever its outcome."""
         raise NotImplementedError
 
-    def expired(self, answer: KeptAnswer) -> None:
+    def expired(self, answer: StoredResponse) -> None:
         """Forget a response whose time has expired."""
         raise NotImplementedError
 
 
-class KeptAnswer(ClientStream):
+class StoredResponse(ClientStream):
     """The stored response of one request; its creator sets `exchange` at once."""
 
     exchange: Exchange
 
     def __init__(
         self,
-        keeper: AnswerKeeper,
+        keeper: StoredResponseOwner,
         identity: str,
         throttler: RevisionThrottler,
         spec: AsyncSpec,
@@ -79,7 +79,7 @@ class KeptAnswer(ClientStream):
         self.readers: int = 0  # number of requests that are being sent it
         self.was_read: bool = False
         self.is_forgotten: bool = False
-        self.expiry = AnswerExpiry(self)
+        self.expiry = StoredResponseExpiry(self)
         self._client_ip = client.client_ip()
         self._endpoints = client.endpoints()
         self._protocol = client.protocol()
@@ -172,12 +172,12 @@ class KeptAnswer(ClientStream):
 _BODILESS: Final = frozenset({204, 304})
 
 
-class AnswerExpiry(Deadline):
+class StoredResponseExpiry(Deadline):
     """The deadline at which a stored response is forgotten."""
 
-    def __init__(self, answer: KeptAnswer) -> None:
+    def __init__(self, answer: StoredResponse) -> None:
         super().__init__()
-        self._answer: KeptAnswer | None = answer
+        self._answer: StoredResponse | None = answer
 
     def expired(self, now_s: float) -> None:
         answer = self._answer

@@ -39,7 +39,7 @@ HOLDERS_NAMED_MAX: Final = 3  # programs that an error text names
 log = logging.getLogger("activator.process")
 
 
-class Place:
+class ProgramAddress:
     """The address of one process: a port or the path of a Unix socket. `is_chosen`: it, or its range, is configured."""
 
     def __init__(self, port: int = 0, path: str = "", is_chosen: bool = False) -> None:
@@ -100,7 +100,7 @@ class Place:
                 os.chown(folder, *owner_of(settings))
 
 
-class Places:
+class AddressAllocator:
     """The addresses of all processes."""
 
     def __init__(self, reaping: Reaping, environ: Mapping[str, str] = os.environ) -> None:
@@ -111,13 +111,13 @@ class Places:
         self._after: dict[int, int] = {}  # first port of a range → where its next search begins
         self._folder = ""
 
-    def take(self, settings: Process, number: int) -> Place | None:
+    def take(self, settings: Process, number: int) -> ProgramAddress | None:
         """Reserve an address; None if another process has to end first. `number`: unique to the process."""
         if settings.wants_socket():
-            place = Place(is_chosen=True)
+            place = ProgramAddress(is_chosen=True)
             try:
                 place.path = socket_of(settings, self._environ)
-                return place if place.path else Place(path=self._path(number))
+                return place if place.path else ProgramAddress(path=self._path(number))
             except ConfigError as error:
                 place.problem = error.problems[0]
             except OSError as error:
@@ -125,9 +125,9 @@ class Places:
             return place
         ports = settings.ports()
         if ports is None:
-            return Place(self.free_port())
+            return ProgramAddress(self.free_port())
         if len(ports) == 1:
-            return Place(ports[0], is_chosen=True)
+            return ProgramAddress(ports[0], is_chosen=True)
         return self._out_of(ports)
 
     def hand_over(self) -> None:
@@ -143,17 +143,17 @@ class Places:
         """Use the common folder of a former process of the activator."""
         self._folder = folder
 
-    def occupied(self, port: int, path: str, is_chosen: bool) -> Place:
+    def occupied(self, port: int, path: str, is_chosen: bool) -> ProgramAddress:
         """Return the address of a program that was handed over, and has it already."""
         if port:
             self._used.add(port)
-        return Place(port, path, is_chosen)
+        return ProgramAddress(port, path, is_chosen)
 
-    def give_back(self, place: Place) -> None:
+    def give_back(self, place: ProgramAddress) -> None:
         if not place.taken:  # those are other programs' ports, or another process's by now
             self._used.discard(place.port)
 
-    async def remove_folder(self, place: Place) -> None:
+    async def remove_folder(self, place: ProgramAddress) -> None:
         """Remove the folder of the socket after the process has ended, with everything in it."""
         if place.has_folder:
             await asyncio.to_thread(shutil.rmtree, os.path.dirname(place.path), ignore_errors=True)
@@ -174,7 +174,7 @@ class Places:
                 self._used.add(port)
                 return port
 
-    def _out_of(self, ports: range) -> Place | None:
+    def _out_of(self, ports: range) -> ProgramAddress | None:
         ours = [port for port in ports if port in self._used]
         first = self._after.get(ports[0], ports[0])
         for port in [*(one for one in ports if one >= first), *(one for one in ports if one < first)]:
@@ -184,13 +184,13 @@ class Places:
                 self._passed_over.discard(port)
                 self._used.add(port)
                 self._after[ports[0]] = port + 1  # a port that turns out to be unusable is not tried again at once
-                return Place(port, is_chosen=True)
+                return ProgramAddress(port, is_chosen=True)
             if port not in self._passed_over:
                 self._passed_over.add(port)
                 log.warning("port %d of %d-%d is in use by another program; skipping it", port, ports[0], ports[-1])
         if ours:
             return None
-        place = Place(ports[0], is_chosen=True)
+        place = ProgramAddress(ports[0], is_chosen=True)
         place.taken = tuple(ports)
         return place
 

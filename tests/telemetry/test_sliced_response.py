@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer as LoopbackServer
 
-from activator.telemetry.metrics.sliced_answer import answer_in_slices
+from activator.telemetry.metrics.sliced_response import answer_in_slices
 
 MIB = 1 << 20
 ENDLESS = 1_000  # MiB: more than any socket holds

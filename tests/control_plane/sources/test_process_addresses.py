@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from activator.config.model.programs import Process
-from activator.control_plane.sources.process.places import Place, Places, holders
+from activator.control_plane.sources.process.addresses import AddressAllocator, ProgramAddress, holders
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.runtime.errors import StartError
 
@@ -52,7 +52,7 @@ def listeners(count: int, free: int = 0) -> Iterator[list[int]]:
 def test_each_copy_has_a_port_of_the_range_and_what_others_have_is_passed_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    places = Places(Reported())
+    places = AddressAllocator(Reported())
     with listeners(1, free=2) as (used,):
         settings = Process(command=["x"], port=f"{used}-{used + 2}")
         with caplog.at_level(logging.WARNING, "activator.process"):
@@ -72,7 +72,7 @@ def test_each_copy_has_a_port_of_the_range_and_what_others_have_is_passed_over(
 
 def test_where_others_have_them_all_it_says_who() -> None:
     with listeners(2) as ports:
-        place = Places(Reported()).take(Process(command=["x"], port=f"{ports[0]}-{ports[1]}"), 1)
+        place = AddressAllocator(Reported()).take(Process(command=["x"], port=f"{ports[0]}-{ports[1]}"), 1)
         assert place is not None and place.taken == tuple(ports)
         said = holders(place.taken)
     assert said.startswith(f"{ports[0]} by ") and f"(process {os.getpid()})" in said
@@ -81,7 +81,7 @@ def test_where_others_have_them_all_it_says_who() -> None:
 
 def test_a_unix_socket_stands_in_a_folder_that_nobody_else_can_enter(tmp_path: Path) -> None:
     reaping = Reported()
-    places = Places(reaping, {"RUNTIME_DIRECTORY": str(tmp_path)})
+    places = AddressAllocator(reaping, {"RUNTIME_DIRECTORY": str(tmp_path)})
     settings = Process(command=["x", "{socket}"])
     place, other = places.take(settings, 7), places.take(settings, 8)
     assert place is not None and other is not None and place.path != other.path
@@ -103,13 +103,13 @@ def test_a_unix_socket_stands_in_a_folder_that_nobody_else_can_enter(tmp_path: P
 def test_a_folder_whose_path_is_too_long_is_told(tmp_path: Path) -> None:
     long = tmp_path / ("a" * 100)
     long.mkdir()
-    place = Places(Reported(), {"RUNTIME_DIRECTORY": str(long)}).take(Process(command=["{socket}"]), 1)
+    place = AddressAllocator(Reported(), {"RUNTIME_DIRECTORY": str(long)}).take(Process(command=["{socket}"]), 1)
     assert place is not None and "the path is too long: set TMPDIR to a shorter folder" in place.problem
 
 
 def test_a_socket_of_the_file_stands_where_it_says(tmp_path: Path) -> None:
     settings = Process(command=["x"], socket="run/$NAME.sock", directory=str(tmp_path))
-    places = Places(Reported(), {"NAME": "app"})
+    places = AddressAllocator(Reported(), {"NAME": "app"})
     place = places.take(settings, 1)
     assert place is not None and place.is_chosen and not place.has_folder and not place.problem
     assert place.path == f"{tmp_path}/run/app.sock" and place.variables() == {"SOCKET": place.path}
@@ -136,11 +136,11 @@ def test_a_socket_of_the_file_stands_where_it_says(tmp_path: Path) -> None:
     ("path", "problem"), [("$NONE/a", "the variable NONE is not set"), ("/" + "a" * 110, "and the kernel takes 107")]
 )
 def test_a_socket_that_cannot_be_is_told(path: str, problem: str) -> None:
-    place = Places(Reported(), {}).take(Process(command=["x"], socket=path), 1)
+    place = AddressAllocator(Reported(), {}).take(Process(command=["x"], socket=path), 1)
     assert place is not None and problem in place.problem
 
 
 def test_a_port_is_told_as_before() -> None:
-    place = Place(8080)
+    place = ProgramAddress(8080)
     assert (place.fill("{port}"), place.variables(), place.shown) == ("8080", {"PORT": "8080"}, "port 8080")
     assert place.first_address == "127.0.0.1:8080"

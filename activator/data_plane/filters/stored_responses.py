@@ -6,19 +6,19 @@ from typing import final
 
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
-from activator.data_plane.answers.store import AnswerStore, path_of
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.filters.filter import Filter
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.prefer import PREFER, RESPOND_ASYNC, is_preference, prefers
+from activator.data_plane.stored_responses.store import ResponseStore, path_of
 from activator.data_plane.streams import ClientWrapper
 
 
 @final
-class StoredAnswers(Filter):
+class StoredResponses(Filter):
     """The filter that accepts such requests of one revision, once a request has arrived completely."""
 
-    def __init__(self, spec: AsyncSpec, answers: AnswerStore) -> None:
+    def __init__(self, spec: AsyncSpec, answers: ResponseStore) -> None:
         self._spec = spec
         self._answers = answers
 

@@ -39,7 +39,7 @@ WARNING_CHARS_MAX: Final = 300
 log = logging.getLogger("activator.container")
 
 
-class MadeContainer(ContainerUnit):
+class ManagedContainer(ContainerUnit):
     """A container that exists from its start to its end, with the labels of `sweeper`."""
 
     def __init__(

@@ -19,13 +19,13 @@ from typing import Final, final
 from activator.kubernetes.client import KubeClient
 from activator.kubernetes.credentials import Credentials
 from activator.kubernetes.errors import KubeError
+from activator.members.claims.directory import LeaseDirectory, Seats
 from activator.members.claims.errors import MembershipError, MembershipForbiddenError
 from activator.members.claims.leases import LeaseStarter
-from activator.members.claims.roster import LeaseRoster, Seats
 from activator.members.claims.seats import Holder, Seat
+from activator.members.directory import Changed, ForbiddenError, MemberDirectory
 from activator.members.mesh import split
 from activator.members.numbers import SEATS_MAX
-from activator.members.roster import Changed, ForbiddenError, Roster
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -59,7 +59,7 @@ class PodIdentity:
 
 
 @final
-class KubernetesRoster(Roster):
+class KubernetesDirectory(MemberDirectory):
     """The roster of a cluster. `displaced` is called when another replica has this one's seat."""
 
     def __init__(
@@ -83,7 +83,7 @@ class KubernetesRoster(Roster):
         self._holders: dict[tuple[int, str], Seat] = {}  # by index and address, as last seen
         self._current: dict[int, str] = {}
         self._changed: Changed | None = None
-        self._roster: LeaseRoster | None = None
+        self._roster: LeaseDirectory | None = None
         self._starter: LeaseStarter | None = None
         self._own = -1
 
@@ -102,7 +102,7 @@ class KubernetesRoster(Roster):
             raise StartError(f"members: {error}") from error
         if self._own >= SEATS_MAX:
             raise StartError(f"members: index {self._own} of the group; a group has {SEATS_MAX} members at most")
-        self._roster = LeaseRoster(
+        self._roster = LeaseDirectory(
             self._client,
             self._pod.namespace,
             self._group,

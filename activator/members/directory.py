@@ -17,7 +17,7 @@ class ForbiddenError(StartError):
     """The program has no right to do what finding the members needs."""
 
 
-class Roster(ABC):
+class MemberDirectory(ABC):
     """The roster of one replica. `pod`: the UID of its pod in a cluster, else empty."""
 
     pod: str = ""
@@ -40,7 +40,7 @@ class Roster(ABC):
 
 
 @final
-class StaticRoster(Roster):
+class StaticDirectory(MemberDirectory):
     """The peers of the configuration, this replica among them.
 
     Seats are in the order of the addresses as text, so that their order in the file does not matter.

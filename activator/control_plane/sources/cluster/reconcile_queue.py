@@ -15,7 +15,7 @@ from activator.runtime.clock import NEVER, Defer, Later, Timer
 from activator.runtime.controller_counts import Controllers
 
 
-class Passes:
+class ReconcileQueue:
     """The passes of a source.
 
     `work(key)` is one pass; it returns when it is due again (monotonic seconds; NEVER: when something changes).

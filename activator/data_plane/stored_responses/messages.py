@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 
-class AnswerQuery(msgspec.Struct, frozen=True, tag="AskAnswer", array_like=True):
+class StoredResponseQuery(msgspec.Struct, frozen=True, tag="AskAnswer", array_like=True):
     """A query for a part. `number`: chosen by the asker; `offset`: of the part in the body; 0: with the head.
 
     `method`: GET, or DELETE, which deletes the response.
@@ -21,7 +21,7 @@ class AnswerQuery(msgspec.Struct, frozen=True, tag="AskAnswer", array_like=True)
     offset: int
 
 
-class AnswerPart(msgspec.Struct, frozen=True, tag="TellAnswer", array_like=True):
+class StoredResponsePart(msgspec.Struct, frozen=True, tag="TellAnswer", array_like=True):
     """A part of a stored response, the reply to a query.
 
     `fields` as `Fields.block`; `length` of the whole body; `data`: the requested part; `trailers` with the first part;
@@ -39,4 +39,4 @@ class AnswerPart(msgspec.Struct, frozen=True, tag="TellAnswer", array_like=True)
     is_kept: bool = False
 
 
-AnswerMessage = AnswerQuery | AnswerPart
+AnswerMessage = StoredResponseQuery | StoredResponsePart

@@ -3,7 +3,7 @@
 Rules
   1. A mistake is one line: its place, the key's path, the found and the expected value, or the correction.
   2. A value that could not be read has been reported by the reader, and the struct has a default in its place. A second
-     message would mislead: `Place` omits messages about such a value, and those that depend on it (`beside`).
+     message would mislead: `KeyPath` omits messages about such a value, and those that depend on it (`beside`).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Findings:
         return text.removeprefix(".")
 
 
-class Place:
+class KeyPath:
     """A key, by its path. `place["queue"]` is the place of a key in it, `place[0]` that of an element."""
 
     __slots__ = ("_findings", "path")
@@ -71,14 +71,14 @@ class Place:
         self._findings = findings
         self.path = path
 
-    def __getitem__(self, step: str | int) -> Place:
-        return Place(self._findings, (*self.path, step))
+    def __getitem__(self, step: str | int) -> KeyPath:
+        return KeyPath(self._findings, (*self.path, step))
 
     def __contains__(self, key: str) -> bool:
         """Return True if the file has this key, whether or not its value could be read."""
         return self[key].item is not self.item
 
-    def each(self, values: Iterable[T]) -> Iterator[tuple[Place, T]]:
+    def each(self, values: Iterable[T]) -> Iterator[tuple[KeyPath, T]]:
         """Yield the elements of a list with their places."""
         unread, path = self._findings.unread, self.path
         places = (place for place in count() if (*path, place) not in unread)
@@ -116,11 +116,11 @@ class Place:
         """Return True if the file has this key and its value could be read."""
         return key in self and not self[key].is_unread
 
-    def found(self, expected: str, found: str = "", where: str = "", beside: tuple[Place, ...] = ()) -> None:
+    def found(self, expected: str, found: str = "", where: str = "", beside: tuple[KeyPath, ...] = ()) -> None:
         """Report a mistake. `where` is its line, if that is not the one of the key."""
         self.advise(f"found {found or self.item.describe()}, expected {expected}", where, beside)
 
-    def advise(self, advice: str, where: str = "", beside: tuple[Place, ...] = ()) -> None:
+    def advise(self, advice: str, where: str = "", beside: tuple[KeyPath, ...] = ()) -> None:
         """Report a mistake that is best described by what to change."""
         if not any(one.is_unread for one in (self, *beside)):
             self._findings.problems.append(f"{where or self.where}: {f'{self}: ' if self.path else ''}{advice}")

@@ -6,7 +6,7 @@ import pytest
 
 from activator.config.file import parse
 from activator.config.forms import FILE, sections
-from activator.config.places import Findings, Place
+from activator.config.key_path import Findings, KeyPath
 from activator.config.reader import Reader
 from activator.config.tree import read_tree
 from activator.runtime.errors import ConfigError
@@ -14,11 +14,11 @@ from activator.runtime.errors import ConfigError
 REVISION = "name: a, hosts: [a], pods: ['h:1']"
 
 
-def place_of(text: str, problems: list[str]) -> tuple[Place, Findings]:
+def place_of(text: str, problems: list[str]) -> tuple[KeyPath, Findings]:
     root = read_tree(text, "a", {}, problems)
     assert root is not None
     findings = Findings(root, problems)
-    return Place(findings), findings
+    return KeyPath(findings), findings
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ class AnsweredTraffic:
         return msgspec.structs.replace(watched, slices=tuple(slices.values()), is_alone=is_alone)
 
 
-class Memory:
+class ObservedCache:
     """The memory of one Activation. UNSET: unknown; None: there is no object."""
 
     __slots__ = (

@@ -16,8 +16,8 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Fields
-from activator.data_plane.answers.messages import AnswerMessage, AnswerPart, AnswerQuery
-from activator.data_plane.answers.store import AnswerStore
+from activator.data_plane.stored_responses.messages import AnswerMessage, StoredResponsePart, StoredResponseQuery
+from activator.data_plane.stored_responses.store import ResponseStore
 from activator.runtime.units import KIB
 
 PART_BYTES: Final = 64 * KIB
@@ -29,7 +29,7 @@ ENDED_MAX: Final = 1024  # how many ended data planes are remembered
 class PartReceiver:
     """The recipient of a part."""
 
-    def part_received(self, part: AnswerPart) -> None:
+    def part_received(self, part: StoredResponsePart) -> None:
         raise NotImplementedError
 
     def unreachable(self) -> None:
@@ -42,13 +42,13 @@ class _Link:
 
     def __init__(self) -> None:
         self.asked: dict[int, None] = {}  # numbers of pending queries
-        self.waiting: deque[AnswerQuery] = deque()
+        self.waiting: deque[StoredResponseQuery] = deque()
 
 
-class AnswerLinks:
+class StoredResponseLinks:
     """The queries of one data plane; `store` has its own stored responses."""
 
-    def __init__(self, store: AnswerStore) -> None:
+    def __init__(self, store: ResponseStore) -> None:
         self._store = store
         self._send: Callable[[int, AnswerMessage], None] = _nowhere
         self._is_joined: bool = False
@@ -103,7 +103,7 @@ class AnswerLinks:
         self._numbers += 1
         number = self._numbers
         self._receivers[number] = receiver
-        link.waiting.append(AnswerQuery(number, identity, method, offset))
+        link.waiting.append(StoredResponseQuery(number, identity, method, offset))
         self._send_some(member, link)
         return number
 
@@ -118,7 +118,7 @@ class AnswerLinks:
 
     def receive(self, member: int, message: AnswerMessage) -> None:
         """Handle a message of another data plane."""
-        if isinstance(message, AnswerQuery):
+        if isinstance(message, StoredResponseQuery):
             self._send(member, self._answered(message))
             return
         link = self._links.get(member)
@@ -138,17 +138,17 @@ class AnswerLinks:
                 link.asked[query.number] = None
                 self._send(member, query)
 
-    def _answered(self, query: AnswerQuery) -> AnswerPart:
+    def _answered(self, query: StoredResponseQuery) -> StoredResponsePart:
         store = self._store
         answer = store.find(query.identity)
         if query.method == "DELETE":
             if answer is not None:
                 store.delete(answer)
-                return AnswerPart(query.number, 204, b"No Content", b"", False, 0, b"", [])
+                return StoredResponsePart(query.number, 204, b"No Content", b"", False, 0, b"", [])
             head, body = store.absent(query.identity)
         elif answer is None:
             if query.offset > 0:
-                return AnswerPart(query.number, 0, b"", b"", False, 0, b"", [])
+                return StoredResponsePart(query.number, 0, b"", b"", False, 0, b"", [])
             head, body = store.absent(query.identity)
         elif not answer.is_done:
             head, body = store.state(answer)
@@ -160,7 +160,7 @@ class AnswerLinks:
                 store.read_begins(answer)
                 store.read_ends(answer)
             length = len(answer.body)
-            return AnswerPart(
+            return StoredResponsePart(
                 query.number,
                 head.status,
                 head.reason_phrase,
@@ -171,12 +171,12 @@ class AnswerLinks:
                 answer.trailers,
                 True,
             )
-        return AnswerPart(
+        return StoredResponsePart(
             query.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []
         )
 
 
-def fields_of(part: AnswerPart) -> Fields:
+def fields_of(part: StoredResponsePart) -> Fields:
     """Return the header fields in a first part."""
     return Fields(part.fields)
 

@@ -19,8 +19,12 @@ from typing import Any, Final
 
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.config.specs import AsyncSpec
-from activator.data_plane.answers.kept_answer import KEPT_OVERHEAD_BYTES, AnswerKeeper, KeptAnswer
 from activator.data_plane.refusals import PHRASES, POSITION_HEADER, refusal_head, refusal_text
+from activator.data_plane.stored_responses.stored_response import (
+    KEPT_OVERHEAD_BYTES,
+    StoredResponse,
+    StoredResponseOwner,
+)
 from activator.data_plane.streams import ClientStream
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import ANSWER_OUTCOMES
@@ -40,7 +44,7 @@ class _Usage:
         self.bytes: int = 0
 
 
-class AnswerStore(AnswerKeeper):
+class ResponseStore(StoredResponseOwner):
     """The stored responses of one data plane. `secret` returns 32 random hexadecimal digits for a name."""
 
     def __init__(
@@ -58,7 +62,7 @@ class AnswerStore(AnswerKeeper):
         self.bytes: int = 0
         self.pending: int = 0  # not complete yet
         self.totals: dict[str, int] = dict.fromkeys(ANSWER_OUTCOMES, 0)
-        self.kept: dict[str, KeptAnswer] = {}
+        self.kept: dict[str, StoredResponse] = {}
         self._wheel = wheel
         self._now = now
         self._defer = defer
@@ -84,14 +88,14 @@ class AnswerStore(AnswerKeeper):
 
     # --- requests ---
 
-    def accept(self, throttler: RevisionThrottler, client: ClientStream) -> KeptAnswer | None:
+    def accept(self, throttler: RevisionThrottler, client: ClientStream) -> StoredResponse | None:
         """Return a new stored response for a request; None if there is no room."""
         spec = throttler.spec.filters.respond_async
         if spec is None or self.is_closing or not self._has_place(throttler.key, spec):
             self.totals["synchronous"] += 1
             return None
         identity = f"{self.number:x}-{self._secret()}"
-        answer = KeptAnswer(self, identity, throttler, spec, client, self._now())
+        answer = StoredResponse(self, identity, throttler, spec, client, self._now())
         self.kept[identity] = answer
         usage = self._usage.setdefault(throttler.key, _Usage())
         usage.count += 1
@@ -109,17 +113,17 @@ class AnswerStore(AnswerKeeper):
             return False
         return len(self.kept) < self.requests_max and self.bytes + KEPT_OVERHEAD_BYTES <= self.bytes_max
 
-    def withdraw(self, answer: KeptAnswer) -> None:
+    def withdraw(self, answer: StoredResponse) -> None:
         """Remove a response that its client receives directly, because its name has not been sent."""
         self.totals["accepted"] -= 1
         self._forget(answer)
 
     # --- clients ---
 
-    def find(self, identity: str) -> KeptAnswer | None:
+    def find(self, identity: str) -> StoredResponse | None:
         return self.kept.get(identity)
 
-    def delete(self, answer: KeptAnswer) -> None:
+    def delete(self, answer: StoredResponse) -> None:
         """Delete a response; a pending request is ended, as if its client had disconnected."""
         self.totals["deleted"] += 1
         is_done = answer.is_done
@@ -135,7 +139,7 @@ class AnswerStore(AnswerKeeper):
         text = refusal_text(reason, "")
         return refusal_head(reason, text, 0), text
 
-    def state(self, answer: KeptAnswer) -> tuple[ResponseHead, bytes]:
+    def state(self, answer: StoredResponse) -> tuple[ResponseHead, bytes]:
         """Return a 202 with the state of a pending request."""
         throttler = answer.throttler
         exchange = answer.exchange
@@ -164,14 +168,14 @@ class AnswerStore(AnswerKeeper):
         body = json.dumps(shown).encode() + b"\n"
         return ResponseHead(202, PHRASES[202], Fields.from_pairs(headers), len(body), True), body
 
-    def read_begins(self, answer: KeptAnswer) -> None:
+    def read_begins(self, answer: StoredResponse) -> None:
         """Count a reader of the response, until `read_ends`."""
         if answer.readers == 0 and not answer.was_read:
             answer.was_read = True
             self.totals["collected"] += 1
         answer.readers += 1
 
-    def read_ends(self, answer: KeptAnswer) -> None:
+    def read_ends(self, answer: StoredResponse) -> None:
         answer.readers -= 1
         if answer.is_forgotten and answer.readers == 0:
             self._release(answer)
@@ -198,7 +202,7 @@ class AnswerStore(AnswerKeeper):
 
     # --- calls of stored responses (AnswerKeeper) ---
 
-    def fits(self, answer: KeptAnswer, count: int) -> bool:
+    def fits(self, answer: StoredResponse, count: int) -> bool:
         spec = answer.spec
         usage = self._usage[answer.throttler.key]
         return (
@@ -207,7 +211,7 @@ class AnswerStore(AnswerKeeper):
             and self.bytes + count <= self.bytes_max
         )
 
-    def grow(self, answer: KeptAnswer, count: int) -> bool:
+    def grow(self, answer: StoredResponse, count: int) -> bool:
         if answer.is_forgotten:  # deleted a moment ago: its data is discarded
             return True
         if not self.fits(answer, count):
@@ -215,34 +219,34 @@ class AnswerStore(AnswerKeeper):
         self._account(answer, count)
         return True
 
-    def shrink(self, answer: KeptAnswer) -> None:
+    def shrink(self, answer: StoredResponse) -> None:
         if not answer.is_forgotten:
             self._account(answer, KEPT_OVERHEAD_BYTES - answer.bytes)
 
-    def too_large(self, answer: KeptAnswer) -> None:
+    def too_large(self, answer: StoredResponse) -> None:
         self.totals["too_large"] += 1
         exchange = answer.exchange
         self._defer(lambda: exchange.revoked(Reason.ANSWER_TOO_LARGE, ""))
 
-    def done(self, answer: KeptAnswer) -> None:
+    def done(self, answer: StoredResponse) -> None:
         self.pending -= 1
         self.totals["done"] += 1
         if not answer.is_forgotten:
             self._wheel.arm(answer.expiry, self._now() + answer.spec.keep_s)
 
-    def expired(self, answer: KeptAnswer) -> None:
+    def expired(self, answer: StoredResponse) -> None:
         if not answer.was_read:
             self.totals["expired"] += 1
         self._forget(answer)
 
     # --- within ---
 
-    def _account(self, answer: KeptAnswer, count: int) -> None:
+    def _account(self, answer: StoredResponse, count: int) -> None:
         answer.bytes += count
         self.bytes += count
         self._usage[answer.throttler.key].bytes += count
 
-    def _forget(self, answer: KeptAnswer) -> None:
+    def _forget(self, answer: StoredResponse) -> None:
         if answer.is_forgotten:
             return
         answer.is_forgotten = True
@@ -256,7 +260,7 @@ class AnswerStore(AnswerKeeper):
             self._release(answer)
         self._reopen()
 
-    def _release(self, answer: KeptAnswer) -> None:
+    def _release(self, answer: StoredResponse) -> None:
         key = answer.throttler.key
         usage = self._usage[key]
         self._account(answer, -answer.bytes)
@@ -266,6 +270,6 @@ class AnswerStore(AnswerKeeper):
         answer.body = bytearray()
 
 
-def path_of(answer: KeptAnswer) -> bytes:
+def path_of(answer: StoredResponse) -> bytes:
     """Return the path of the response and, before that, of its state."""
     return ANSWERS_PATH + answer.identity.encode()

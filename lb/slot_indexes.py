@@ -22,7 +22,7 @@ _SMALL_NAMES: Final = 64  # smaller dictionaries are not copied
 
 
 @final
-class Roster:
+class SlotIndexes:
     """Two indexes of the slots that hold a pod."""
 
     __slots__ = ("_by_address", "_by_identity", "_names_most")
