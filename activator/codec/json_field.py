@@ -119,11 +119,11 @@ class FieldScan:
         if step == _SCALAR:
             if byte in (_COMMA, _CLOSES_OBJECT):
                 self._end_value(byte)
-            elif _is_space(byte):
+            elif is_space(byte):
                 self._step = _BEHIND
             elif byte in (_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY):
                 self.state = ABSENT
-        elif _is_space(byte) and not 0 < self._bom < _BOM_BYTES:
+        elif is_space(byte) and not 0 < self._bom < _BOM_BYTES:
             return
         elif step == _START:
             self._open(byte, pos)
@@ -222,5 +222,6 @@ def text_of(token: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _is_space(byte: i64) -> bool:
+def is_space(byte: i64) -> bool:
+    """Return True for white space of JSON."""
     return byte in (_SPACE, _LF, _TAB, _CR)

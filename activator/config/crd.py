@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from activator.config.activation import GROUP, KIND, SPEC, VERSION, camel, respelled
-from activator.config.forms import Choice, Form, Group, Many, Mapping, Scalar, plain
+from activator.config.forms import Choice, Form, Group, JsonValue, Many, Mapping, Scalar, plain
 from activator.config.model.kinds import Duration
 
 PLURAL: Final = "activations"
@@ -157,6 +157,8 @@ def _bare_schema(form: Form) -> Schema:
             return {"type": "array", "items": _schema_of(form.of)}
         case Mapping():
             return {"type": "object", "additionalProperties": _schema_of(form.of)}
+        case JsonValue():
+            return {"x-kubernetes-preserve-unknown-fields": True}
     assert isinstance(form, Scalar)
     if form.pattern:
         return {**_int_or_string(), "pattern": f"^({form.pattern})$"}

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import inspect as types
 
 from activator.config.model.file import Config
-from activator.config.model.kinds import Duration, Secret, Size
+from activator.config.model.kinds import Duration, Json, Secret, Size
 from activator.runtime.durations import DURATION_PATTERN, parse_seconds
 from activator.runtime.units import GIB, KIB, MIB
 
@@ -62,6 +62,13 @@ class Mapping(Form):
     def __init__(self, of: Form) -> None:
         super().__init__("a mapping", f"map of {of.label}", {})
         self.of = of
+
+
+class JsonValue(Form):
+    """Any value of JSON, as YAML."""
+
+    def __init__(self) -> None:
+        super().__init__("a value of JSON", "any", Json("null"))
 
 
 class Choice(Form):
@@ -125,6 +132,8 @@ def form_of(kind: types.Type) -> Form:
             return Many(form_of(kind.item_type))
         case types.DictType():
             return Mapping(form_of(kind.value_type))
+        case types.CustomType() if kind.cls is Json:
+            return JsonValue()
     return _scalar(kind)
 
 

@@ -19,6 +19,7 @@ from typing import Final
 from activator.config.model.keys import NO_KEY, SHA256
 from activator.config.model.models import MODEL_HEALTH_PATH, MODELS_GROUP
 from activator.config.model_entries import revision_names
+from activator.config.reader import json_of
 from activator.config.tree import NULLS, Item, read_tree
 from activator.runtime.errors import ConfigError
 from activator.runtime.secret_text import ENVIRONMENT, FILE
@@ -48,10 +49,12 @@ _CONVERTED: Final = (
 )  # fmt: skip
 _CONVERTED_OF_MODEL: Final = (
     "cmd", "cmdStop", "proxy", "aliases", "env", "checkEndpoint", "ttl", "useModelName", "macros", "unloadTimeout",
-    "concurrencyLimit", *_SHOWN,
+    "concurrencyLimit", "filters", *_SHOWN,
 )  # fmt: skip
 # The key paths within `groups` and its relatives that are converted; others there are named in a comment.
 _GROUPS_IN_ROUTING: Final = ("routing", "router", "settings", "groups")
+_CONVERTED_FILTERS: Final = ("stripParams", "strip_params", "setParams")
+_MODEL: Final = "model"  # both programs route by it, so that it stays
 _PRELOAD: Final = ("hooks", "on_startup", "preload")
 # Keys without a counterpart, and their substitutes.
 _OTHERS: Final = {
@@ -61,7 +64,6 @@ _OTHERS: Final = {
     "captureBuffer": "requests are not captured",
     "sendLoadingState": "see `progress` of a revision (docs/waiting.md)",
     "store": "there is no log of activity; see `access_log`",
-    "filters": "parameters of requests are not changed: set them in the client, or as options of the program",
     "concurrencyLimit": "`container_concurrency` lets further requests wait, instead of refusing them",
     "timeouts": "see `timeouts` of a revision",
     "unlisted": "every model is in `/v1/models`",
@@ -150,6 +152,7 @@ class _Conversion:
         if port:
             self._add(2, f"port: {port}")
         self._add_names(model, name, entry)
+        self._add_params(_at(entry, "filters"))
         self._add_times(entry)
         self._add_readiness(entry)
         self._add_environment(entry)
@@ -177,6 +180,17 @@ class _Conversion:
             self._add(2, f"# useModelName: {wanted} is the name of another model, too: the program gets {model}")
         if aliases:
             self._add(2, f"aliases: [{', '.join(map(_scalar, aliases))}]")
+
+    def _add_params(self, filters: Item) -> None:
+        removed = _text(_at(filters, "stripParams")) or _text(_at(filters, "strip_params"))
+        names = [name.strip() for name in self._expanded(2, removed).split(",")]
+        names = [name for name in dict.fromkeys(names) if name not in ("", _MODEL)]
+        if names:
+            self._add(2, f"strip_params: [{', '.join(map(_scalar, names))}]")
+        added = {name: one for name, one in (_at(filters, "setParams").entries or {}).items() if name != _MODEL}
+        if added:
+            self._add(2, f"set_params: {self._expanded(2, json_of(Item('', entries=added)))}")
+        self._add_others(2, filters, _CONVERTED_FILTERS, "filters.")
 
     def _add_command(self, command: str) -> None:
         lines = [line.strip() for line in command.replace("\\\n", "\n").splitlines()]

@@ -25,6 +25,8 @@ _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _OF_REVISION: Final = (
     "aliases",
     "rewrite_model",
+    "set_params",
+    "strip_params",
     "container_concurrency",
     "needs",
     "record",

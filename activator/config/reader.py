@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 import shlex
@@ -17,9 +18,9 @@ from typing import Any, Final
 
 import yaml
 
-from activator.config.forms import Choice, Form, Group, Key, Many, Mapping, Scalar
+from activator.config.forms import Choice, Form, Group, JsonValue, Key, Many, Mapping, Scalar
 from activator.config.key_path import Findings, KeyPath, Path
-from activator.config.model.kinds import Duration, Secret, Size
+from activator.config.model.kinds import Duration, Json, Secret, Size
 from activator.config.tree import Item
 
 TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a header name, a method, a cookie name
@@ -46,6 +47,7 @@ _SIZE_WORDS: Final = {
     }.items()
     for word in words.split()
 }
+_BARE: Final = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)  # RFC 8259
 _BEGUN_MIN: Final = 3  # least length of an abbreviated key that is recognized
 LINE_MAX: Final = 200  # longest text that is shown again as a list
 
@@ -55,6 +57,18 @@ class _Unreadable:
 
 
 UNREADABLE: Final = _Unreadable()
+
+
+def json_of(item: Item) -> Json:
+    """Return a value in JSON. A text that is not in quotes and that JSON reads as a number or a word is that."""
+    if item.entries is not None:
+        return Json(f"{{{','.join(f'{json.dumps(key)}:{json_of(one)}' for key, one in item.entries.items())}}}")
+    if item.elements is not None:
+        return Json(f"[{','.join(map(json_of, item.elements))}]")
+    if item.text is None:
+        return Json("null")
+    is_bare = not item.is_quoted and _BARE.fullmatch(item.text) is not None
+    return Json(item.text if is_bare else json.dumps(item.text))
 
 
 class Reader:
@@ -71,6 +85,8 @@ class Reader:
                 return self._mistaken(item, form, path) if value is None else value
             case Choice():
                 return self._read_choice(item, form, path)
+            case JsonValue():
+                return json_of(item)
             case Group() if item.entries is not None:
                 return self._read_group(item.entries, form, path)
             case Many() if item.elements is not None:

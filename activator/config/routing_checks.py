@@ -15,11 +15,15 @@ from activator.config.model.revision import Revision
 from activator.config.model.routing import Match
 from activator.config.policy_checks import check_key_source
 from activator.config.reader import TOKEN
+from activator.runtime.units import KIB
 from activator.runtime.url_path import normal_prefix
 
 MODELS_MAX: Final = 256  # names per revision
 MODEL_LENGTH_MAX: Final = 256
 MATCH_HEADERS_MAX: Final = 16  # per revision
+PARAMS_MAX: Final = 64  # per revision, in each of `set_params` and `strip_params`
+PARAM_LENGTH_MAX: Final = 256
+SET_PARAMS_BYTES_MAX: Final = 16 * KIB  # of JSON, per revision
 
 _NOT_IN_PATH: Final = re.compile(r"[?#;\\\s]|%2f|%5c|%00", re.IGNORECASE)
 _VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")
@@ -107,6 +111,7 @@ class RoutingChecker:
             at["aliases"].advise(advice, beside=(at["match"],))
         if revision.rewrite_model and not aliases:
             at["rewrite_model"].advise("`rewrite_model` requires `aliases`", beside=(at["aliases"],))
+        _check_params(at, revision)
         if revision.split_on is not None:
             if revision.weight is None:
                 at["split_on"].advise("`split_on` requires `weight`", beside=(at["weight"],))
@@ -233,3 +238,18 @@ def _never(text: str, rule: Rule, taker: Rule) -> str:
         way = "set `weight` in both to share them" if not rule.is_every() else "set `match`, or `weight` in both"
         return f'"{text}" leads to {taker.path} already, which takes the same requests: {way}'
     return f'{taker.path} takes all requests for "{text}" that this revision matches: put this one before it'
+
+
+def _check_params(at: KeyPath, revision: Revision) -> None:
+    added, removed = revision.set_params, revision.strip_params
+    for key, names in (("set_params", list(added)), ("strip_params", removed)):
+        if len(names) > PARAMS_MAX:
+            at[key].found(f"at most {PARAMS_MAX} names", str(len(names)))
+        if "model" in names:
+            at[key].advise("requests are routed by `model`: see `aliases` and `rewrite_model`")
+        wrong = next((name for name in names if not 0 < len(name) <= PARAM_LENGTH_MAX), None)
+        if wrong is not None:
+            at[key].found(f"names of 1 to {PARAM_LENGTH_MAX} characters", f"one of {len(wrong)}")
+    size = sum(len(value) for value in added.values())
+    if size > SET_PARAMS_BYTES_MAX:
+        at["set_params"].found(f"values of at most {SET_PARAMS_BYTES_MAX} bytes in JSON", f"{size} bytes")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from activator.config.forms import FILE, Choice, Form, Group, Key, Many, Mapping, Scalar, plain
+from activator.config.forms import FILE, Choice, Form, Group, JsonValue, Key, Many, Mapping, Scalar, plain
 
 Schema = dict[str, Any]
 
@@ -40,6 +40,8 @@ def _bare_schema(form: Form) -> Schema:
             return {"type": "array", "items": _schema_of(form.of)}
         case Mapping():
             return {"type": "object", "additionalProperties": _schema_of(form.of)}
+        case JsonValue():
+            return {}
     assert isinstance(form, Scalar)
     return form.schema
 

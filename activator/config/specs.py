@@ -222,6 +222,13 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     split_on: str = ""  # key of a request for the split, as `BalancingSpec.hash_on`; empty: the revisions take turns
 
 
+class ParamsSpec(msgspec.Struct, frozen=True):
+    """The edits of JSON request bodies: members that are removed, and those that are set, with values in JSON."""
+
+    strip: tuple[str, ...] = ()
+    set: tuple[tuple[str, str], ...] = ()
+
+
 class BalancingSpec(msgspec.Struct, frozen=True):
     """The table of a revision's pods, and the policy that picks one."""
 
@@ -325,6 +332,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     is_once: bool = False  # a pod takes one request in its life
     upgrades: tuple[str, ...] = ("websocket",)
     routing: RoutingSpec = RoutingSpec()
+    params: ParamsSpec = ParamsSpec()
     balancing: BalancingSpec = BalancingSpec()
     queue: QueueSpec = QueueSpec()
     timeouts: TimeoutsSpec = TimeoutsSpec()

@@ -60,6 +60,7 @@ class Item:
         self.entries = entries
         self.elements = elements
         self.key_where = where  # the place of its key
+        self.is_quoted = False  # `text` was in quotes, or a block
         self.moved_from: str = ""  # the path in the file, if that is another one than in the tree
 
     def describe(self) -> str:
@@ -187,7 +188,9 @@ class _TreeMaker:
         match event:
             case yaml.ScalarEvent():
                 is_null = not event.style and event.implicit[0] and event.value in NULLS
-                self._add(Item(where, text=None if is_null else event.value), event.anchor)
+                item = Item(where, text=None if is_null else event.value)
+                item.is_quoted = bool(event.style)
+                self._add(item, event.anchor)
             case yaml.SequenceStartEvent():
                 self._begin(Item(where, elements=[]), event.anchor)
             case yaml.MappingStartEvent():
@@ -248,6 +251,7 @@ class _TreeMaker:
         # A copy, because the environment may override one place and not the other.
         self._count(where, depth)
         copy = Item(where, text=item.text)
+        copy.is_quoted = item.is_quoted
         if item.elements is not None:
             copy.elements = [self._copy(one, where, depth + 1) for one in item.elements]
         if item.entries is not None:

@@ -55,6 +55,12 @@ def models(*names: str, **more: Any) -> dict[str, Any]:
         ([{"weight": 1, "split_on": {}}, {"weight": 1}], "`split_on` requires exactly one of"),
         ([{"aliases": ["a"]}], "they require `match.json.model`"),
         ([{**models("a"), "rewrite_model": "x"}], "`rewrite_model` requires `aliases`"),
+        ([{"set_params": {"model": "x"}}], "set_params: requests are routed by `model`: see `aliases`"),
+        ([{"strip_params": ["a", "model"]}], "strip_params: requests are routed by `model`: see `aliases`"),
+        ([{"strip_params": ["a", ""]}], "strip_params: found one of 0, expected names of 1 to 256 characters"),
+        ([{"set_params": {str(n): 1 for n in range(65)}}], "set_params: found 65, expected at most 64 names"),
+        ([{"set_params": {"a": "x" * 16384}}], "expected values of at most 16384 bytes in JSON"),
+        ([{"set_params": [1]}], "set_params: found a list, expected a mapping"),
         ([{**models("a"), "aliases": ["b*"]}], "without *"),
         ([models("a*b")], "the name of a model"),
         ([models("x" * 257)], "at most 256 characters"),
@@ -171,3 +177,34 @@ def test_what_becomes_of_it() -> None:
     alone = [revision(0, hosts=["a"]), revision(1, hosts=["b"])]
     specs = resolve(parse(json.dumps({"revisions": alone}), "f", {}), lambda limit: "random")
     assert [spec.routing.order for spec in specs] == [0, 0], "what shares no host does not change when others move"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0.6", 0.6),
+        ("-1e3", -1000.0),
+        ("'0.6'", "0.6"),
+        ("true", True),
+        ('"true"', "true"),
+        ("yes", "yes"),
+        ("01", "01"),
+        ("null", None),
+        ("", None),
+        ("~", None),
+        ('"null"', "null"),
+        ("NaN", "NaN"),
+        ("[1, a, {b: [c]}]", [1, "a", {"b": ["c"]}]),
+        ("{enable_thinking: false}", {"enable_thinking": False}),
+        ("&x [1]", [1]),
+        ("|\n    1", "1\n"),
+        ('"\\n\\u00fc"', "\nü"),
+    ],
+)
+def test_a_parameter_is_yaml_and_becomes_json(text: str, expected: Any) -> None:
+    config = parse(
+        f"revisions:\n- name: a\n  hosts: [a]\n  pods: ['127.0.0.1:1']\n  set_params:\n   p: {text}\n", "f", {}
+    )
+    (spec,) = resolve(config, lambda _: "random")
+    ((name, value),) = spec.params.set
+    assert name == "p" and json.loads(value) == expected

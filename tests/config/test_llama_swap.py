@@ -55,7 +55,7 @@ models:
     proxy: http://127.0.0.1:9000
     checkEndpoint: none
     useModelName: qwen
-    filters: {stripParams: temperature}
+    filters: {stripParams: "temperature, model,top_p", setParams: {seed: 1, stop: ["1"], model: x}, setParamsByID: {}}
   small:
     cmd: serve ${env.NOT_SET}
     proxy: http://localhost:7000/
@@ -110,6 +110,7 @@ def test_the_other_settings_of_a_model(config: Config) -> None:
     main, qwen, small, _, _ = config.revisions
     assert (main.aliases, main.container_concurrency) == (["default"], 8)
     assert (qwen.aliases, qwen.rewrite_model) == (["qwen:7b"], "qwen")
+    assert (qwen.strip_params, qwen.set_params) == (["temperature", "top_p"], {"seed": "1", "stop": '["1"]'})
     assert [process(config, name).readiness.http_get for name in ("main", "qwen", "small")] == [
         "/v1/models", "", "/health",
     ]  # fmt: skip
@@ -131,7 +132,7 @@ def test_groups(config: Config) -> None:
 def test_comments_say_what_has_no_counterpart(converted: str) -> None:
     comments = "\n".join(line.strip() for line in converted.splitlines() if line.strip().startswith("#"))
     for text in (
-        "matrix has no counterpart", "filters has no counterpart", "concurrencyLimit has no counterpart",
+        "matrix has no counterpart", "filters.setParamsByID has no counterpart", "concurrencyLimit has no counterpart",
         "not needed: name", "NOT_SET is not set", "cmdStop: kill ${PID}", "the group together",
     ):  # fmt: skip
         assert text in comments

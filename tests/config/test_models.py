@@ -62,7 +62,7 @@ def test_it_is_the_same_as_what_it_stands_for() -> None:
 def test_every_key() -> None:
     entry = {
         "command": ["srv", "--port", "{port}"], "aliases": ["b"], "rewrite_model": "a", "needs": {"gpu": "1GiB"},
-        "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
+        "set_params": {"temperature": 0.5}, "strip_params": ["top_p"], "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
         "preload": True, "stop": {"grace": "5s"}, "directory": "/tmp", "environment": {"A": "b"},
     }  # fmt: skip
     config = read({"a": entry}, groups=[{"name": "models", "budget": {"gpu": "2GiB"}}])
@@ -72,6 +72,7 @@ def test_every_key() -> None:
     assert (revision.aliases, revision.rewrite_model, revision.needs, revision.container_concurrency) == (
         ["b"], "a", {"gpu": 1 << 30}, 4,
     )  # fmt: skip
+    assert (revision.set_params, revision.strip_params) == ({"temperature": "0.5"}, ["top_p"])
     assert (process.idle, revision.timeouts.startup, process.readiness.http_get) == (3600.0, 1200.0, "/up")
     assert (process.port, process.preload, process.stop.grace) == (8123, True, 5.0)
     assert (process.directory, process.environment) == ("/tmp", {"A": "b"})

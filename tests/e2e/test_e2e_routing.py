@@ -364,3 +364,95 @@ def test_check_and_reload_name_what_can_never_match(tmp_path: Path, run_activato
         (problem,) = json.loads(answer)["problems"]
         assert problem.endswith(expected)
         assert ask(activator.address, request("/v1/chat", host="a.test")).status == 200, "the old file goes on"
+
+
+@pytest.fixture(scope="module")
+def edited(run_shared_activator: RunActivator) -> Iterator[tuple[Activator, ScriptedPod]]:
+    """Models with parameters of their own."""
+    with ScriptedPod(echo) as pod:
+        revision = {
+            "name": "m",
+            "hosts": [HOST],
+            "match": {"json": {"model": ["m"]}},
+            "aliases": ["gpt"],
+            "rewrite_model": "m",
+            "pods": [pod.address],
+            "strip_params": ["top_p", "stop"],
+            "set_params": {"temperature": 0.6, "chat_template_kwargs": {"enable_thinking": False}},
+        }
+        yield run_shared_activator(configured([revision])), pod
+
+
+SET = b'{"temperature":0.6,"chat_template_kwargs":{"enable_thinking":false}'
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+def test_parameters_of_a_body_are_set_and_removed(
+    edited: tuple[Activator, ScriptedPod], framing: str, size: int
+) -> None:
+    activator, _ = edited
+    prompt = "x" * size
+    body = json.dumps({"top_p": 1, "model": "gpt", "temperature": 2, "prompt": prompt, "stop": ["a"], "n": 1}).encode()
+    answer = ask(activator.address, post(body, framing=framing, headers="Content-Digest: x\r\n"))
+    seen = json.loads(answer.body)
+    expected = SET + f',"model": "m","prompt": "{prompt}","n": 1}}'.encode()
+    assert seen["body"].encode() == expected
+    is_whole = framing == "length" and size == 10
+    assert seen["length"] == ([str(len(expected))] if is_whole or seen["length"] else [])
+
+
+def test_parameters_in_a_body_that_trickles(edited: tuple[Activator, ScriptedPod]) -> None:
+    """Over HTTP/2, a byte in each frame; the request is at the pod long before its end."""
+    activator, pod = edited
+    body = b'{"model":"m","a":"' + b"y" * 200 + b'","st\\u006fp":[1,"}"],"b":1,"top_p":0}'
+    with Http2Client(activator.address, authority=HOST) as client:
+        number = client.begin("/v1/chat/completions", "POST", end=False)
+        before = len(pod.requests)
+        for place in range(len(body)):
+            client.send(number, body[place : place + 1], end=place + 1 == len(body))
+            if place == 100:
+                eventually(lambda: len(pod.requests) > before, "the pod has the request")
+        client.answer(number)
+        seen = json.loads(client.replies[number].body)
+    assert seen["body"].encode() == SET + b',"model":"m","a":"' + b"y" * 200 + b'","b":1}'
+    assert seen["length"] == []
+
+
+def test_what_is_no_object_of_json_keeps_its_parameters(run_activator: RunActivator) -> None:
+    with ScriptedPod(echo) as pod:
+        revision = {"name": "m", "hosts": ["*"], "pods": [pod.address], "strip_params": ["top_p"]}
+        activator = run_activator(configured([revision]))
+        for body, headers in (
+            (b'{"top_p":1}', "Content-Encoding: gzip\r\n"),
+            (b'[{"top_p":1}]', ""),
+            (b'--x\r\n\r\n{"top_p":1}', "Content-Type: multipart/form-data; boundary=x\r\n"),
+            (b"\x1f\x8b\x08\x00", ""),
+        ):
+            seen = json.loads(ask(activator.address, post(body, headers=headers)).body)
+            assert (seen["body"].encode("latin-1"), seen["length"]) == (body, [str(len(body))])
+        assert json.loads(ask(activator.address, request("/")).body)["body"] == ""
+        cut = b'{"a":1,"top'
+        assert json.loads(ask(activator.address, post(cut)).body)["body"].encode() == cut
+        seen = json.loads(ask(activator.address, post(b'{"top_p":1}')).body)
+        assert (seen["body"], seen["length"]) == ("{}", ["2"])
+
+
+def test_another_pod_gets_the_same_edited_body(run_activator: RunActivator) -> None:
+    """The first pod's connection breaks before an answer."""
+
+    def once(side: PodSide) -> None:
+        side.request()
+
+    with ScriptedPod(once) as bad, ScriptedPod(echo) as good:
+        revision = {"name": "m", "hosts": ["*"], "pods": [bad.address, good.address], "policy": "round-robin"}
+        revision |= {"set_params": {"seed": 1}, "strip_params": ["x"]}
+        activator = run_activator(configured([revision]))
+        for _ in range(4):
+            answer = ask(activator.address, post(b'{"x":2,"y":3}', headers="Idempotency-Key: 1\r\n"))
+            if answer.status == 200:
+                assert json.loads(answer.body)["body"] == '{"seed":1,"y":3}'
+        assert [one.body for one in bad.requests + good.requests] == [b'{"seed":1,"y":3}'] * len(
+            bad.requests + good.requests
+        )
+        assert bad.requests and good.requests

@@ -22,6 +22,12 @@ class Secret(str):
         return "Secret(…)"
 
 
+class Json(str):
+    """The JSON text of a value, which the file has as YAML."""
+
+    __slots__ = ()
+
+
 def doc(meaning: str, *examples: Any, words: tuple[str, ...] = ()) -> msgspec.Meta:
     """Document one key. `examples` are as in a file; `words`: the allowed values, if there are few."""
     return msgspec.Meta(

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Count, Duration, Port, Secret, Size, doc
+from activator.config.model.kinds import Count, Duration, Json, Port, Secret, Size, doc
 from activator.config.model.programs import Readiness, Stop
 from activator.config.model.records import Record
 
@@ -29,6 +29,8 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rewrite_model: Annotated[
         str, doc("The name that the program receives if a request names one of `aliases`. Empty: the alias.", "llama")
     ] = ""
+    set_params: Annotated[dict[str, Json], doc("As in `revisions`.", {"temperature": 0.6})] = {}
+    strip_params: Annotated[list[str], doc("As in `revisions`.", ["top_p"])] = []
     needs: Annotated[
         dict[str, Size],
         doc(

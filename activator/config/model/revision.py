@@ -6,7 +6,7 @@ import msgspec
 
 from activator.config.model.containers import Container
 from activator.config.model.filters import Fault, FilterUse, ForwardAuth, HeaderRules, RateLimit
-from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
+from activator.config.model.kinds import Count, Duration, Json, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
 from activator.config.model.queueing import (
@@ -46,6 +46,16 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc("The `model` that the pod receives if a request names one of `aliases`. Empty: the alias.", "llama-3-8b"),
     ] = ""
+    set_params: Annotated[
+        dict[str, Json],
+        doc(
+            "Members that the outermost object of a JSON body gets, in place of the client's.",
+            {"temperature": 0.6, "chat_template_kwargs": {"enable_thinking": False}},
+        ),
+    ] = {}
+    strip_params: Annotated[
+        list[str], doc("Members that are removed from the outermost object of a JSON body.", ["top_p", "top_k"])
+    ] = []
     default: Annotated[
         bool, doc("If true, the revision serves requests that no other matches. At most one per host.", True)
     ] = False

@@ -21,6 +21,7 @@ _COLON: Final = ord(":")
 _REMOVE: Final = 0
 _SET: Final = 1
 _APPEND: Final = 2
+_UNCHANGED: Final = -2  # for the length of a body, which may be -1 for an unknown one
 
 
 @final
@@ -58,7 +59,7 @@ class HeadEdits:
         self._target: bytes = b""
         self._authority: bytes = b""
         self._upgrade: bytes | None = None
-        self._content_length: int = -1
+        self._content_length: int = _UNCHANGED
 
     def copy(self) -> HeadEdits:
         """Return a copy, to which the edits of one attempt can be added."""
@@ -108,12 +109,12 @@ class HeadEdits:
         self._upgrade = protocols
 
     def set_content_length(self, length: int) -> None:
-        """Set another length of the body, in bytes."""
+        """Set another length of the body, in bytes; -1: it is not known yet."""
         self._content_length = length
 
     def apply(self, head: RequestHead) -> RequestHead:
         """Return the head for the pod, or `head` itself if there are no edits."""
-        if not self._edits and not self._target and self._upgrade is None and self._content_length < 0:
+        if not self._edits and not self._target and self._upgrade is None and self._content_length == _UNCHANGED:
             return head
         made = head.copy()
         if self._target:
@@ -122,7 +123,7 @@ class HeadEdits:
             made.authority = self._authority
         if self._upgrade is not None:
             made.upgrade = self._upgrade
-        if self._content_length >= 0:
+        if self._content_length != _UNCHANGED:
             made.content_length = self._content_length
         if self._edits:
             made.headers = edited_fields(head.headers, self._edits)

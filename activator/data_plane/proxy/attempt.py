@@ -100,11 +100,14 @@ class Attempt(PodUser):
         exchange.progress_s = exchange.arrived_s if throttler.timeouts.from_arrival else exchange.connected_s
         try:
             edits = self._edits()
+            body = exchange.upload
+            if body is not None and body.editor is not None:
+                edits = HeadEdits() if edits is None else edits.copy()
+                edits.set_content_length(body.size if body.is_whole() else -1)
             head = exchange.head if edits is None else edits.apply(exchange.head)
         except Exception as error:  # a filter has raised it
             exchange.end_with_error(error)
             return
-        body = exchange.upload
         if body is None or not head.has_body:  # bytes that a client sends before its tunnel are not a body
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, edits, self._may_be_sent_again(pod)):

@@ -18,7 +18,7 @@ from activator.data_plane.proxy.queue_place import QueuePlace
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.routing import routing_host
 from activator.data_plane.proxy.rules import HostRules
-from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
+from activator.data_plane.proxy.selection import DIGESTS, SCAN_TIMEOUT_S, Selection, is_identity
 from activator.data_plane.proxy.tunnel import accepted_upgrades
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.reasons import Reason
@@ -108,7 +108,7 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
             exchange.edit().set_upgrade(accepted)
     body = exchange.upload
     if body is not None:
-        if exchange.fallbacks == 0 and not body.assign(throttler.held):
+        if exchange.fallbacks == 0 and not (_edit_body(exchange, throttler, body) and body.assign(throttler.held)):
             exchange.fail(Reason.HELD_BYTES_FULL, body.refused_for)
             return
         if exchange.fallbacks != 0 and not body.move(throttler.held):
@@ -118,6 +118,15 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
     if affinity is not None:
         place.pick_key = affinity.key_of(head, exchange.client().client_ip() if affinity.on_client_ip else "")
     exchange.call_filters(throttler)
+
+
+def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
+    """Begin to set and remove members of a JSON body; return False if the budget does not allow it."""
+    edit, head = throttler.object_edit, exchange.head
+    if edit is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
+        return True
+    exchange.edit().remove(DIGESTS)
+    return body.edit(edit)
 
 
 def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:

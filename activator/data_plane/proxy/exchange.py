@@ -210,6 +210,7 @@ class ProxiedExchange(Exchange):
                 body.assign(self.throttler.held)  # nothing is held yet, so the budget allows it
         if body is None or self.phase == DELIVERING:  # the pod reads no more after an early response
             return
+        data = body.edited(data)
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self.time()

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from activator.codec.json_edit import ObjectEdit, ObjectEditor
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.stalled import StalledResponses
@@ -64,6 +65,7 @@ class RequestBody:
         self._file_max: int = 0  # bytes gathered beyond these in a file
         self._done: bool = False  # the body has arrived completely
         self._trailers: Headers = []
+        self.editor: ObjectEditor | None = None  # changes what the client sends
         self._edits: HeadEdits | None = None  # changes of the head that the pod has
         self._paused: bool = False  # the client is paused
         self._pod_full: bool = False  # the pod reads more slowly than the client sends
@@ -102,6 +104,19 @@ class RequestBody:
         behind = b"" if more is None else more.in_memory()
         return None if behind is None else b"".join([*self.pieces(), behind])
 
+    def edit(self, edit: ObjectEdit) -> bool:
+        """Edit the body, before it is charged to a revision's budget; return False if the budget does not allow it."""
+        editor = self.editor = ObjectEditor(edit)
+        before = b"".join(self.pieces())
+        after = editor.feed(before)
+        if self._done:
+            after += editor.finish()
+        return self._held is None or self._held.replace(0, len(before), after)
+
+    def edited(self, data: bytes) -> bytes:
+        """Return what `data` becomes, the next piece that the client has sent."""
+        return data if self.editor is None else self.editor.feed(data)
+
     def replace(self, start: int, end: int, data: bytes) -> bool:
         """Replace held bytes before the revision is known; return False if the budget does not allow it."""
         return self._held is not None and self._held.replace(start, end, data)
@@ -109,9 +124,9 @@ class RequestBody:
     def hold(self, data: bytes) -> bool:
         """Buffer `data`; return False if no budget allows it."""
         more = self._more
-        if more is not None:
+        if more is not None and data:
             more.append(data)
-        elif not self._append_to_held(data):
+        elif data and not self._append_to_held(data):
             return False
         if not self._paused and not self._has_room():
             self._pause()
@@ -182,6 +197,8 @@ class RequestBody:
     def send(self, pod: PodStream, data: bytes) -> None:
         """Send `data` to the pod, after the data that is still buffered."""
         more = self._more
+        if not data:
+            return
         if more is not None:
             more.append(data)
             if not self._paused and not more.has_room():
@@ -215,6 +232,11 @@ class RequestBody:
 
     def end(self, trailers: Headers) -> None:
         """Handle the end of the body."""
+        rest = b"" if self.editor is None else self.editor.finish()
+        if rest and self._pod is not None:
+            self.send(self._pod, rest)
+        elif rest:
+            self.hold(rest)  # a few bytes of a body that is no JSON
         self._done = True
         self._trailers = trailers
         if self._more is not None:

@@ -33,7 +33,7 @@ SCAN_TIMEOUT_S: Final = 30.0  # how long a client may take to send them
 FIELD: Final = "model"
 
 _SHOWN_MAX: Final = 100  # characters of a client's text in a refusal
-_DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
+DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
 
@@ -68,7 +68,7 @@ class Selection:
         if query.refusal:
             return False
         head = self._head
-        if body is None or is_request_streamed(head) or not _is_identity(head):
+        if body is None or is_request_streamed(head) or not is_identity(head):
             query.model_known = True
         if self._rules.decide(query) != NEEDS_MODEL:
             return False
@@ -135,7 +135,7 @@ class Selection:
         length = self._head.content_length
         if length >= 0:
             self._edits.set_content_length(length + len(name) - (scan.end - scan.start))
-        self._edits.remove(_DIGESTS)
+        self._edits.remove(DIGESTS)
         return True
 
     # --- within ---
@@ -173,7 +173,8 @@ class Selection:
             self._edits.set_target(path if mark < 0 else path + target[mark:])
 
 
-def _is_identity(head: RequestHead) -> bool:
+def is_identity(head: RequestHead) -> bool:
+    """Return True if the body has no content coding."""
     return (head.headers.get(b"content-encoding") or b"identity").lower() == b"identity"
 
 

@@ -17,6 +17,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
+from activator.codec.json_edit import ObjectEdit
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.tables.drains import Drains
@@ -261,6 +262,8 @@ class RevisionTables:
 
     def _route(self, throttler: RevisionThrottler) -> None:
         throttler.affinity = Affinity(throttler.spec.balancing.hash_on) if throttler.table.policy.wants_key else None
+        params = throttler.spec.params
+        throttler.object_edit = ObjectEdit(params.strip, params.set) if params.strip or params.set else None
         self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:

@@ -73,7 +73,8 @@ class HeldBody:
         if more < 0:
             self._budget.give_back(-more)
         whole = b"".join(self.pieces)
-        self.pieces = [b"%b%b%b" % (whole[:start], data, whole[end:])]
+        whole = b"%b%b%b" % (whole[:start], data, whole[end:])
+        self.pieces = [whole] if whole else []
         self.size += more
         self._small = 0
         return True

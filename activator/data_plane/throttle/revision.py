@@ -22,6 +22,7 @@ Rules
 
 from __future__ import annotations
 
+from activator.codec.json_edit import ObjectEdit
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
@@ -71,6 +72,7 @@ class RevisionThrottler:
         self.incarnation: int = 0  # unique among the throttlers of this data plane
         self.table = table
         self.affinity: Affinity | None = None  # the key of requests, if the policy uses one
+        self.object_edit: ObjectEdit | None = None  # of JSON bodies
         self.filters: object | None = None  # a FilterChain (data_plane/filters/), if it has any
         self.counters = counters
         self.sharing = sharing

@@ -1,0 +1,224 @@
+"""The removal and addition of members of a JSON object, while it passes through in pieces.
+
+Rules
+  1. Only members of the outermost object count. All members with a removed name are removed, in whatever way the name
+     is escaped; the added ones come first. A name that is added is also removed.
+  2. A text that is not an object is not changed. A text that is not valid JSON is not changed from the first byte on
+     that shows it.
+  3. The text of a member that remains is not changed; white space between members is dropped.
+  4. At most a name is buffered, as long as it may be one that is removed. Each byte is read a bounded number of times,
+     whatever the text contains and however it is split.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.json_field import is_space, text_of
+from activator.codec.json_values import ValueSkipper
+
+# Positions of the next byte in the text.
+_START: Final = 0  # before the object
+_FIRST: Final = 1  # behind the object's opening brace
+_NAME: Final = 2  # behind a comma
+_IN_NAME: Final = 3
+_COLON: Final = 4  # behind a name
+_VALUE: Final = 5  # before a value
+_STRING: Final = 6  # in a value that is a string
+_NESTED: Final = 7  # in a value that is an object or an array
+_SCALAR: Final = 8
+_BEHIND: Final = 9  # behind a value
+_UNCHANGED: Final = 10  # the rest is not changed
+
+_ESCAPED_BYTES_MAX: Final = 12  # of one character: a pair of surrogates
+
+_QUOTE: Final = 0x22
+_OPENS_OBJECT: Final = 0x7B
+_CLOSES_OBJECT: Final = 0x7D
+_OPENS_ARRAY: Final = 0x5B
+_CLOSES_ARRAY: Final = 0x5D
+_COMMA: Final = 0x2C
+_BETWEEN: Final = 0x3A
+_NONE: Final = -1  # nothing of the current piece is being copied
+
+
+@final
+class ObjectEdit:
+    """The names of removed members, and added members: names with the JSON text of their values."""
+
+    def __init__(self, removed: Iterable[str], added: Iterable[tuple[str, str]]) -> None:
+        pairs = dict(added)
+        self.names: frozenset[str] = frozenset(removed) | frozenset(pairs)
+        self.plain_names: frozenset[bytes] = frozenset([name.encode() for name in self.names])
+        self.name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in self.names], default=0)
+        self.text: bytes = b",".join([f"{json.dumps(name)}:{value}".encode() for name, value in pairs.items()])
+
+
+@final
+class ObjectEditor:
+    """The edit of one text."""
+
+    def __init__(self, edit: ObjectEdit) -> None:
+        self._edit = edit
+        self._step: i64 = _START
+        self._skipper = ValueSkipper()
+        self._token: bytes = b""  # the part of the current name that is not written
+        self._holds_name: bool = False  # the current name may be one that is removed
+        self._copies: bool = True  # what follows is copied
+        self._has_members: bool = False  # a member has been written
+        self._from: i64 = 0  # in the current piece: the first byte that is to be copied
+        self._written: list[bytes] = []
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what the next piece becomes."""
+        if self._step == _UNCHANGED:
+            return data
+        size: i64 = len(data)
+        pos: i64 = 0
+        self._from = 0 if self._copies else _NONE
+        while pos < size and self._step != _UNCHANGED:
+            step = self._step
+            if step == _NESTED:
+                pos = self._pass(self._skipper.nested_end(data, pos, size), size)
+            elif step == _STRING:
+                pos = self._pass(self._skipper.string_end(data, pos, size), size)
+            elif step == _IN_NAME:
+                pos = self._take_name(data, pos, size)
+            else:
+                self._take_byte(data, pos, data[pos])
+                pos += 1
+        self._copies = self._from != _NONE
+        self._write_until(data, size)
+        written = b"".join(self._written)
+        self._written = []
+        return written
+
+    def finish(self) -> bytes:
+        """Return the rest of a text that is cut off within a name; else nothing."""
+        token, self._token = self._token, b""
+        if self._step != _IN_NAME or not self._holds_name:
+            return b""
+        self._step = _UNCHANGED
+        return b"%b%b" % (b',"' if self._has_members else b'"', token)
+
+    # --- internals ---
+
+    def _write_until(self, data: bytes, end: i64) -> None:
+        """Copy what has not been copied yet, up to `end`."""
+        if self._from != _NONE:
+            if self._from < end:
+                self._written.append(data[self._from : end])
+            self._from = _NONE
+
+    def _pass(self, end: i64, size: i64) -> i64:
+        """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
+        if end < 0:
+            return size
+        self._step = _BEHIND
+        return end + 1
+
+    def _take_byte(self, data: bytes, pos: i64, byte: i64) -> None:
+        """Process one byte outside of names, strings and nested values."""
+        step = self._step
+        if step == _SCALAR:
+            if byte in (_COMMA, _CLOSES_OBJECT):
+                self._end_member(data, pos, byte)
+            elif is_space(byte):
+                self._step = _BEHIND
+            elif byte in (_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY):
+                self._give_up(pos)
+        elif is_space(byte) or (step == _START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
+            return
+        elif step == _START:
+            if byte == _OPENS_OBJECT:
+                self._open(data, pos)
+            else:
+                self._give_up(pos)
+        elif step == _COLON:
+            self._step = _VALUE
+            if byte != _BETWEEN:
+                self._give_up(pos)
+        elif step == _VALUE:
+            self._begin_value(pos, byte)
+        elif step == _BEHIND:
+            self._end_member(data, pos, byte)
+        else:
+            self._begin_name(pos, byte)
+
+    def _give_up(self, pos: i64) -> None:
+        """Copy the rest, which begins at `pos`, as it is."""
+        self._step = _UNCHANGED
+        if self._from == _NONE:
+            self._from = pos
+
+    def _open(self, data: bytes, pos: i64) -> None:
+        self._write_until(data, pos + 1)
+        if self._edit.text:
+            self._written.append(self._edit.text)
+            self._has_members = True
+        self._step = _FIRST
+
+    def _begin_name(self, pos: i64, byte: i64) -> None:
+        if byte == _QUOTE:
+            self._skipper.begin_string()
+            self._holds_name = True
+            self._step = _IN_NAME
+            return
+        if self._step == _NAME:  # not JSON: the comma before it stays
+            self._written.append(b",")
+        self._give_up(pos)
+
+    def _begin_value(self, pos: i64, byte: i64) -> None:
+        if byte == _QUOTE:
+            self._skipper.begin_string()
+            self._step = _STRING
+        elif byte in (_OPENS_OBJECT, _OPENS_ARRAY):
+            self._skipper.begin_nested()
+            self._step = _NESTED
+        elif byte in (_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY):
+            self._give_up(pos)
+        else:
+            self._step = _SCALAR
+
+    def _end_member(self, data: bytes, pos: i64, byte: i64) -> None:
+        if byte == _COMMA:
+            self._write_until(data, pos)
+            self._step = _NAME
+        else:  # the end of the object, or not JSON
+            self._give_up(pos)
+
+    def _take_name(self, data: bytes, pos: i64, size: i64) -> i64:
+        """Process this piece's part of a name. Return the position behind it."""
+        end = self._skipper.string_end(data, pos, size)
+        stop = size if end < 0 else end
+        if self._holds_name:
+            token = self._token + data[pos:stop]
+            is_long = len(token) > self._edit.name_bytes_max
+            if end >= 0 and not is_long and self._is_removed(token):
+                self._token = b""
+            elif end >= 0 or is_long:
+                self._begin_member(token)
+                self._from = stop
+            else:
+                self._token = token
+        if end < 0:
+            return size
+        self._step = _COLON
+        return end + 1
+
+    def _begin_member(self, token: bytes) -> None:
+        """Write the beginning of a member that remains."""
+        self._written.append(b',"' if self._has_members else b'"')
+        self._written.append(token)
+        self._has_members = True
+        self._holds_name = False
+        self._token = b""
+
+    def _is_removed(self, token: bytes) -> bool:
+        if token in self._edit.plain_names:
+            return True
+        return b"\\" in token and (text_of(token) or "") in self._edit.names
