@@ -62,7 +62,8 @@ def test_it_is_the_same_as_what_it_stands_for() -> None:
 def test_every_key() -> None:
     entry = {
         "command": ["srv", "--port", "{port}"], "aliases": ["b"], "rewrite_model": "a", "needs": {"gpu": "1GiB"},
-        "set_params": {"temperature": 0.5}, "strip_params": ["top_p"], "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
+        "set_params": {"temperature": 0.5}, "strip_params": ["top_p"],
+        "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
         "preload": True, "stop": {"grace": "5s"}, "directory": "/tmp", "environment": {"A": "b"},
     }  # fmt: skip
     config = read({"a": entry}, groups=[{"name": "models", "budget": {"gpu": "2GiB"}}])
