@@ -445,8 +445,8 @@ def test_another_pod_gets_the_same_edited_body(run_activator: RunActivator) -> N
         side.request()
 
     with ScriptedPod(once) as bad, ScriptedPod(echo) as good:
-        revision = {"name": "m", "hosts": ["*"], "pods": [bad.address, good.address], "policy": "round-robin"}
-        revision |= {"set_params": {"seed": 1}, "strip_params": ["x"]}
+        revision: dict[str, Any] = {"name": "m", "hosts": ["*"], "pods": [bad.address, good.address]}
+        revision |= {"policy": "round-robin", "set_params": {"seed": 1}, "strip_params": ["x"]}
         activator = run_activator(configured([revision]))
         for _ in range(4):
             answer = ask(activator.address, post(b'{"x":2,"y":3}', headers="Idempotency-Key: 1\r\n"))
