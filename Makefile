@@ -146,7 +146,7 @@ site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead li
 # In the plain world: compiled code has no lines to count.
 MEASURED := $(PLAIN) COVERAGE_FILE=build/coverage
 
-COVERED_TESTS := tests/lb tests/codec tests/data_plane tests/control_plane tests/kubernetes tests/simulation
+COVERED_TESTS := tests/lb tests/app tests/codec tests/data_plane tests/control_plane tests/kubernetes tests/simulation
 
 coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with its floor (ten minutes)
 	$(MEASURED) $(PYTEST) --cov-report= --cov=activator --cov=lb $(COVERED_TESTS) $(PYTEST_ARGS)
