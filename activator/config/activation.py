@@ -49,8 +49,8 @@ PATIENCE_S: Final = 60.0
 # `respond_async` stores responses in the memory of one replica, and other replicas find them only in a group.
 _FILE_ONLY: Final = frozenset(
     {
-        "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "no_wake", "waiting_page",
-        "fallback", "respond_async", "progress", "activity", "fault", "filters", "forward_auth",
+        "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "depends_on", "no_wake",
+        "waiting_page", "fallback", "respond_async", "progress", "activity", "fault", "filters", "forward_auth",
     }
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config.container_checks import ContainerChecker, check_containers
+from activator.config.dependency_checks import check_dependencies
 from activator.config.edge_checks import (
     check_access,
     check_connections,
@@ -43,6 +44,7 @@ from activator.config.process_checks import ProcessChecker
 from activator.config.queue_checks import check_queue
 from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
+from activator.config.specs import key_of
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.user_keys import check_keys, disciplines_of
 from activator.config.waiting_checks import check_fallbacks, check_waiting
@@ -159,6 +161,7 @@ class Checker:
         self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
         self._trusts_headers = False  # a revision needs no host
         self._sorts_by_key: frozenset[str] | None = None  # disciplines that need no header; None: not in a file
+        self._dependencies: frozenset[str] = frozenset()  # revisions that others depend on: they need no host
         self._listeners: list[tuple[str, str]] = []  # own listeners: key and address
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker()
@@ -199,8 +202,10 @@ class Checker:
         self._trusts_headers = config.trust_revision_headers
         self._takes_reports = bool(config.push.listen)
         self._sorts_by_key = disciplines_of(config)
+        self._dependencies = frozenset(key_of(name) for one in config.revisions for name in one.depends_on)
         for place, revision in root["revisions"].each(config.revisions):
             self._check_revision(place, revision)
+        check_dependencies(root, config)
         self._routing.finish()
         GroupChecker(root, config).check()
         check_fallbacks(root, config.revisions)
@@ -281,7 +286,8 @@ class Checker:
         self._names.setdefault(name, str(at))
 
     def _check_hosts(self, at: KeyPath, revision: Revision, rule: Rule) -> None:
-        if not revision.hosts and not self._trusts_headers:
+        is_dependency = f"{revision.namespace}/{revision.name}" in self._dependencies
+        if not revision.hosts and not self._trusts_headers and not is_dependency:
             if "hosts" in at:
                 at["hosts"].found("at least one host", "an empty list")
             else:

@@ -160,7 +160,7 @@ class ControlPlane:
         statistics = self.processes.supervisor.fleets.statistics()
         made = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
         for key, revision in made.items():
-            revision["problems"] = self.file.fixed_pods.problems(key)
+            revision["problems"] = self._problems(key)
             group = self.processes.groups.of(key)
             if group is not None:
                 revision["group"] = waits_of(group, key, self._now())
@@ -182,7 +182,7 @@ class ControlPlane:
         until_s = self._now() - UNANSWERED_S
         failing = {identity: one for identity, one in self.prober.failing(key).items() if one.since_s <= until_s}
         has_program = self.processes.supervisor.fleets.log_of(key) is not None
-        return Known(record, self.file.fixed_pods.problems(key), failing, has_program)
+        return Known(record, self._problems(key), failing, has_program)
 
     def set_aside(self, key: str, pod: str, is_aside: bool) -> str:
         """Take a pod, by address or identity, out of service, or put it back. Return a problem, or ""."""
@@ -275,6 +275,12 @@ class ControlPlane:
         self._unreachable.pods_changed(key, are_others)
 
     # --- within ---
+
+    def _problems(self, key: str) -> list[str]:
+        """Return why pods are missing, in words for people."""
+        waits_for = self.processes.dependencies.waits_for(key)
+        waits = [f"waits for {', '.join(waits_for)}, which it depends on"] if waits_for else []
+        return [*self.file.fixed_pods.problems(key), *waits]
 
     def _apply(self, effects: list[Effect]) -> None:
         self._send(effects)

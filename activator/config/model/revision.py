@@ -226,6 +226,14 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Container | None,
         doc("A program in a container, which the activator starts and stops ([containers](containers.md))."),
     ] = None
+    depends_on: Annotated[
+        list[str],
+        doc(
+            "Revisions with programs that are started before this one, and kept while it is wanted. `timeouts.startup` "
+            "includes their starts; they need no `hosts`.",
+            ["database"],
+        ),
+    ] = []
     scaling: Annotated[Scaling, doc("The number of copies of the program, by load.")] = Scaling()
     needs: Annotated[
         dict[str, Size],

@@ -59,7 +59,7 @@ class _Revision:
     __slots__ = (
         "burst_over", "busy", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight",
         "is_fresh", "is_released", "kept", "queued", "ready", "requests_total", "rule", "state",
-        "windows",
+        "users", "windows",
     )  # fmt: skip
 
     def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
@@ -72,6 +72,7 @@ class _Revision:
         self.requests_total = 0
         self.busy_s = state.begun_s  # when it last had a request
         self.busy = 0  # pods that work without a request
+        self.users = 0  # revisions that depend on it and want a pod
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # more requests than this are decided on at once
         self.held_for_s = 0.0  # an operator's hold: its time from when a pod is ready
@@ -216,6 +217,20 @@ class Autoscaler:
         if count != revision.busy:
             revision.busy = count
             self._decide(key, revision)
+
+    def needed(self, key: str, users: int) -> None:
+        """Record how many revisions depend on this one and want a pod: it is kept while there is one.
+
+        The grace before zero begins when there is none any more.
+        """
+        revision = self._revisions.get(key)
+        if revision is None or users == revision.users:
+            return
+        if users > revision.users:
+            revision.is_released = False
+        revision.busy_s = self._now()
+        revision.users = users
+        self._decide(key, revision)
 
     def touched(self, key: str, ago_s: float) -> None:
         """Record a pod's report of its last activity `ago_s` seconds ago; it counts like a request at that time."""
@@ -366,13 +381,15 @@ class Autoscaler:
             scheduled,
             held,
             busy,
+            0 if revision.is_released else revision.users,
             revision.is_released,
         )
 
     def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
         """Plan the next decision, or let the revision sleep."""
         rule, seen = revision.rule, decision.seen
-        if not seen.carried and not seen.held and not seen.busy and decision.wanted == revision.floor(scheduled):
+        is_used = seen.carried or seen.held or seen.busy or seen.users
+        if not is_used and decision.wanted == revision.floor(scheduled):
             is_done = decision.wanted == 0 or seen.idle_s >= max(rule.stable_window_s, rule.scale_to_zero_grace_s)
             if is_done and revision.state.is_initialized:
                 self._sleep(key, revision)

@@ -61,9 +61,10 @@ class Decision(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """The number of pods required whatever the load is: for a minimum, a schedule, an operator or a new one."""
+        """The number of pods required whatever the load is: for a minimum, a schedule, an operator, or dependents."""
         initial = 0 if self.state.is_initialized else self.rule.initial_scale
-        return min(max(self.rule.min, self.seen.scheduled, self.seen.held, initial), self.wanted)
+        used = min(self.seen.users, 1)
+        return min(max(self.rule.min, self.seen.scheduled, self.seen.held, used, initial), self.wanted)
 
     @property
     def explanation(self) -> str:
@@ -226,6 +227,7 @@ def _bounded(
         (seen.scheduled, ScalingReason.SCHEDULE),
         (seen.held, ScalingReason.HELD),
         (seen.busy, ScalingReason.BUSY),
+        (min(seen.users, 1), ScalingReason.NEEDED),
         (0 if is_initialized else rule.initial_scale, ScalingReason.INITIAL_SCALE),
     ):
         if wanted < least:

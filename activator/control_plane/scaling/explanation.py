@@ -35,6 +35,7 @@ class ScalingReason(Enum):
     SCHEDULE = "schedule"
     HELD = "held"
     BUSY = "busy"
+    NEEDED = "needed"
     INITIAL_SCALE = "initial_scale"
     MAX_SCALE = "max_scale"
 
@@ -133,6 +134,10 @@ _SENTENCES: Final[dict[ScalingReason, Callable[[DecisionInputs], str]]] = {
     ScalingReason.BUSY: lambda of: (
         f"The load calls for {of.needed}, and {_pods(of.seen.busy)} of it "
         f"{'reports' if of.seen.busy == 1 else 'report'} work without a request."
+    ),
+    ScalingReason.NEEDED: lambda of: (
+        f"The load calls for {of.needed}, and {of.seen.users} loaded "
+        f"{'revision depends' if of.seen.users == 1 else 'revisions depend'} on it."
     ),
     ScalingReason.INITIAL_SCALE: lambda of: (
         f"The revision is new: it begins with {_pods(of.rule.initial_scale)}, of which {of.seen.ready} are ready."

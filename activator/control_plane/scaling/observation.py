@@ -19,6 +19,7 @@ class Observation(NamedTuple):
     scheduled: int = 0  # the minimum that the schedule demands now
     held: int = 0  # pods that an operator has requested for a time
     busy: int = 0  # pods that report work without a request
+    users: int = 0  # revisions that depend on it and want a pod
     is_unloaded: bool = False  # an operator has unloaded it, and no request has been queued since
 
     @property

@@ -563,6 +563,23 @@ def test_a_program_that_is_busy_is_kept_and_goes_when_the_grace_after_that_is_ov
     assert scaled.wanted == 0
 
 
+def test_a_program_that_others_need_is_kept_and_goes_when_the_grace_after_that_is_over() -> None:
+    scaled = Scaled(processes(idle_s=10.0))
+    scaled.scaler.needed("ns/unknown", 1)
+    scaled.scaler.needed(KEY, 2)
+    assert (scaled.wanted, scaled.reason) == (1, ScalingReason.NEEDED)
+    scaled.tick(100.0)
+    scaled.scaler.needed(KEY, 1)
+    scaled.tick(100.0)
+    decision = scaled.scaler.decision(KEY)
+    assert decision is not None and (decision.wanted, decision.kept) == (1, 1)
+    scaled.scaler.needed(KEY, 0)
+    scaled.tick(9.0)
+    assert scaled.wanted == 1, "the grace begins when nobody needs it any more"
+    scaled.tick(2.5)
+    assert scaled.wanted == 0 and scaled.scaler.awake() == 0
+
+
 def test_as_many_are_kept_as_are_busy() -> None:
     scaled = Scaled(
         process_rule(Revision(name="app", container_concurrency=1, process=Process(command=["x"], max_scale=4)))

@@ -389,6 +389,7 @@ def _one_of_each() -> list[Decision]:
         decide(plain, idle._replace(scheduled=5), two),
         decide(plain, idle._replace(held=3), two),
         decide(plain, idle._replace(busy=3), two),
+        decide(plain, idle._replace(idle_s=60.0, users=2), two),
         decide(ScalingRule(initial_scale=5), idle._replace(now_s=10.0), two._replace(is_initialized=False)),
         decide(ScalingRule(target=10.0, max=1), busy, two),
     ]

@@ -57,6 +57,15 @@ class Fleets:
         fleet = self.by_key.get(key)
         return 0 if fleet is None else len(fleet.running())
 
+    def is_ready(self, key: str) -> bool:
+        """Return True if a process of the revision is ready."""
+        fleet = self.by_key.get(key)
+        return fleet is not None and fleet.ready() > 0
+
+    def is_awake(self, key: str) -> bool:
+        """Return True if a process of the revision starts, runs or stops."""
+        return any(one.rest is not SleepState.ASLEEP for one in self.of(key))
+
     def are_continued(self) -> bool:
         """Return True if all programs that were handed over as ready are pods again."""
         return all(one.ready or not one.was_ready or one.rest is not SleepState.AWAKE for one in self.processes())

@@ -11,12 +11,14 @@ from typing import Final
 
 from activator.config.model.file import Config
 from activator.config.model.revision import Revision
+from activator.config.specs import key_of
 from activator.control_plane.groups.groups import Groups
 from activator.control_plane.groups.resolve import resolve_groups
 from activator.control_plane.scaling.autoscaler import Autoscaler, LastDecision
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.busy import BusyWatch
+from activator.control_plane.sources.process.dependencies import Dependencies
 from activator.control_plane.sources.process.shown_output import OutputTailSender
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
@@ -48,11 +50,19 @@ class ProcessSource(Source):
         panicked: Callable[[str, object, object, float], float],
         show_output: Callable[[ShowOutput], None],
     ) -> None:
-        self.supervisor = ProcessSupervisor(tasks, submit, now, units, panicked, self)
+        self._submit = submit
+        self.supervisor = ProcessSupervisor(tasks, self._report, now, units, panicked, self)
         self._panicked = panicked
         self._now = now
         self.groups = Groups(self.supervisor, self.supervisor.move, now)
         self.autoscaler = Autoscaler(now, wall_clock, self._scale, self.groups.keep)
+        self.dependencies = Dependencies(
+            self.supervisor.fleets.is_ready,
+            self.supervisor.fleets.is_awake,
+            self.groups.wanted,
+            self.autoscaler.needed,
+            submit,
+        )
         self._grace_s: dict[str, float] = {}
         self.busy = BusyWatch(
             tasks,
@@ -83,12 +93,17 @@ class ProcessSource(Source):
             else:
                 self.drop_revision(key)
         self.groups.configure(resolve_groups(config))
+        self.dependencies.configure(
+            {key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items() if one.depends_on}
+        )
         for key, revision in with_programs.items():
             running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
             if running and self.autoscaler.shown(key) is None:
-                self.groups.wanted(key, running)  # the autoscaler reports changes of this number only
+                # The autoscaler reports changes of this number only, and its dependencies were met at its start.
+                self.dependencies.continued(key, running)
             self.autoscaler.set_revision(key, process_rule(revision), running, is_taken_over=running > 0)
             self._set_watches(key, revision)
+        self.dependencies.refresh()
 
     def _set_watches(self, key: str, revision: Revision) -> None:
         """Set which parts of the output and the background work of its programs are watched."""
@@ -113,6 +128,7 @@ class ProcessSource(Source):
         self.busy.drop_revision(key)
         self.output.drop_revision(key)
         self.groups.drop_revision(key)
+        self.dependencies.drop_revision(key)
 
     # --- operator commands ---
 
@@ -137,6 +153,9 @@ class ProcessSource(Source):
             return (
                 f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
             )
+        users = self.dependencies.users_of(key)
+        if users:
+            return f"{users[0]} depends on it, and is loaded: unload that first"
         self.supervisor.stop_all(key)  # first: the release would put them to sleep
         self.autoscaler.release(key)
         self.groups.unload(key)
@@ -179,15 +198,21 @@ class ProcessSource(Source):
         self.groups.tick()
         self.output.tick()
 
+    def _report(self, change: Change) -> None:
+        self._submit(change)
+        self.dependencies.reported(change)
+
     def _scale(self, key: str, decision: Decision) -> None:
-        self.groups.wanted(key, decision.wanted)
+        self.dependencies.wanted(key, decision.wanted)
 
     # --- from the supervisor (`ProgramListener`) ---
 
     def ready_changed(self, key: str, count: int) -> None:
         self.autoscaler.ready(key, count)
+        self.dependencies.ready(key)
 
     def programs_changed(self, key: str, group: str) -> None:
+        self.dependencies.programs_changed(key)
         try:
             self.groups.programs_changed(key, group)
         except Exception as error:  # a bug in the group, not a failure of the program: the next tick decides again

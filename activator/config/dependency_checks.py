@@ -1,0 +1,69 @@
+"""Checks of `depends_on`: the named revisions exist and have programs, and no program waits for itself.
+
+Part of `checks.py`, with its rules.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.config.edge_checks import program_key
+from activator.config.key_path import KeyPath
+from activator.config.model.file import Config
+from activator.config.specs import key_of
+
+DEPENDENCIES_MAX: Final = 16  # of one revision
+
+
+def check_dependencies(root: KeyPath, config: Config) -> None:
+    """Check the dependencies of all revisions of the file."""
+    known = {f"{one.namespace}/{one.name}": (at, one) for at, one in root["revisions"].each(config.revisions)}
+    programs = {key: program_key(at, one) for key, (at, one) in known.items()}
+    needs: dict[str, list[str]] = {}
+    for key, (at, revision) in known.items():
+        named = revision.depends_on
+        if named and not programs[key]:
+            at["depends_on"].advise("only a revision with `process` or `container` waits for others")
+            continue
+        if len(named) > DEPENDENCIES_MAX:
+            at["depends_on"].found(f"at most {DEPENDENCIES_MAX} names", str(len(named)))
+        for place, name in at["depends_on"].each(named):
+            target = key_of(name)
+            if target not in known:
+                place.advise(f'there is no revision "{name}" in this file', beside=(root["revisions"],))
+            elif not programs[target]:
+                place.advise(f'"{name}" has no `process` or `container` that could be started')
+            else:
+                needs.setdefault(key, []).append(target)
+                loop = _loop(key, target, needs)
+                if loop:
+                    needs[key].pop()
+                    place.advise(f"dependency loop: {' -> '.join(one.removeprefix('default/') for one in loop)}")
+    _check_groups(root, config, needs)
+
+
+def _loop(key: str, target: str, needs: dict[str, list[str]]) -> list[str]:
+    """Return the path from `key` over `target` back to `key`; empty if there is none."""
+    paths, seen = [[key, target]], {target}
+    for path in paths:  # grows during the iteration
+        if path[-1] == key:
+            return path
+        for one in needs.get(path[-1], []):
+            if one not in seen:
+                seen.add(one)
+                paths.append([*path, one])
+    return []
+
+
+def _check_groups(root: KeyPath, config: Config, needs: dict[str, list[str]]) -> None:
+    """Report members of an exclusive group that would wait for each other: only one of them is loaded."""
+    for at, group in root["groups"].each(config.groups):
+        members = {key_of(name) for name in group.members} if group.exclusive else set()
+        for key in members & needs.keys():
+            reached = list(needs[key])
+            for one in reached:  # grows during the iteration
+                reached += [other for other in needs.get(one, []) if other not in reached]
+            both = members.intersection(reached)
+            if both:
+                names = (key.removeprefix("default/"), min(both).removeprefix("default/"))
+                at["members"].advise(f'"{names[0]}" depends on "{names[1]}": an `exclusive` group never has both')

@@ -1,0 +1,145 @@
+"""The programs that others need (`depends_on`): started before them, and kept while they are wanted.
+
+Rules
+  1. The first copy of a program is granted when each revision that it depends on has a ready copy; until then it is
+     *held*. A dependency that ends later stops nothing.
+  2. A dependency has at least one copy while a revision that depends on it wants a copy, or has one that is awake. Then
+     its idle time begins.
+  3. If a dependency cannot start, the revisions held by it fail with its cause, and recover with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from activator.messages import Change, RevisionFailed, RevisionRecovered
+
+log = logging.getLogger("activator.process")
+
+
+class Dependencies:
+    """The dependencies between revisions; they form no loop.
+
+    `is_ready(key)`: the revision has a ready copy; `is_awake(key)`: it has one that starts, runs or stops.
+    `grant(key, count)` lets it have that many copies; `need(key, count)` reports how many revisions use it. `submit`
+    takes changes.
+    """
+
+    def __init__(
+        self,
+        is_ready: Callable[[str], bool],
+        is_awake: Callable[[str], bool],
+        grant: Callable[[str, int], None],
+        need: Callable[[str, int], None],
+        submit: Callable[[Change], None],
+    ) -> None:
+        self._is_ready = is_ready
+        self._is_awake = is_awake
+        self._grant = grant
+        self._need = need
+        self._submit = submit
+        self._needs: dict[str, tuple[str, ...]] = {}
+        self._users: dict[str, tuple[str, ...]] = {}  # the revisions that depend on a revision
+        self._needed: set[str] = set()  # revisions that others depended on at the last refresh
+        self._wanted: dict[str, int] = {}  # copies, by revision; without those that want none
+        self._held: dict[str, None] = {}
+        self._failed: dict[str, str] = {}  # revisions that failed with a dependency, with its key
+
+    def configure(self, needs: Mapping[str, tuple[str, ...]]) -> None:
+        """Set the dependencies of all revisions that have some; `refresh` applies them to what is wanted already."""
+        users: dict[str, list[str]] = {}
+        for key, named in needs.items():
+            for one in named:
+                users.setdefault(one, []).append(key)
+        self._needs = dict(needs)
+        self._users = {key: tuple(found) for key, found in users.items()}
+
+    def refresh(self) -> None:
+        """Apply changed dependencies, once all revisions are set."""
+        for key in self._needed | self._users.keys():
+            self._need(key, len(self.users_of(key)))
+        self._needed = set(self._users)
+        for key in [*self._held]:
+            self._try_grant(key)
+        for key in [key for key, cause in self._failed.items() if cause not in self._needs.get(key, ())]:
+            self._recover(key)
+
+    def drop_revision(self, key: str) -> None:
+        """Forget the load of a revision that was removed."""
+        self._failed.pop(key, None)
+        self._held.pop(key, None)
+        self._set_wanted(key, 0)
+
+    def users_of(self, key: str) -> list[str]:
+        """Return the revisions that depend on this one and want a copy, or have one that is awake."""
+        return [one for one in self._users.get(key, ()) if one in self._wanted or self._is_awake(one)]
+
+    def waits_for(self, key: str) -> list[str]:
+        """Return the dependencies that a revision is held by."""
+        return [one for one in self._needs.get(key, ()) if not self._is_ready(one)] if key in self._held else []
+
+    # --- what happens ---
+
+    def wanted(self, key: str, count: int) -> None:
+        """Set how many copies of a revision are wanted, and grant them as soon as its dependencies allow it."""
+        had_any = key in self._wanted and key not in self._held
+        self._set_wanted(key, count)
+        if count == 0 or had_any:
+            self._held.pop(key, None)
+            self._grant(key, count)
+            return
+        self._held[key] = None
+        self._try_grant(key)
+        waits_for = self.waits_for(key)
+        if waits_for:
+            log.info("%s: waits for %s", key, ", ".join(waits_for))
+
+    def continued(self, key: str, count: int) -> None:
+        """Continue `count` copies that were started before: nothing holds them."""
+        self._set_wanted(key, count)
+        self._grant(key, count)
+
+    def ready(self, key: str) -> None:
+        """Grant what was held by this revision, which has a ready copy now or has lost one."""
+        for one in self._users.get(key, ()):
+            if one in self._held:
+                self._try_grant(one)
+
+    def programs_changed(self, key: str) -> None:
+        """Keep what the revision depends on, or let it go: its programs, or their wanted number, have changed."""
+        for one in self._needs.get(key, ()):
+            self._need(one, len(self.users_of(one)))
+
+    def reported(self, change: Change) -> None:
+        """Pass the failure of a dependency on to the revisions that it holds, and its recovery."""
+        if isinstance(change, RevisionFailed):
+            for key in self._users.get(change.key, ()):
+                if key in self._held:
+                    self._failed[key] = change.key
+                    failed = RevisionFailed(key, f"{change.key} is needed, and failed: {change.cause}", change.retry_s)
+                    self._submit(failed)
+                    self.reported(failed)
+        elif isinstance(change, RevisionRecovered):
+            for key in [key for key, cause in self._failed.items() if cause == change.key]:
+                self._recover(key)
+
+    # --- within ---
+
+    def _set_wanted(self, key: str, count: int) -> None:
+        if count > 0:
+            self._wanted[key] = count
+        else:
+            self._wanted.pop(key, None)
+        self.programs_changed(key)
+
+    def _try_grant(self, key: str) -> None:
+        if key in self._held and all(map(self._is_ready, self._needs.get(key, ()))):
+            del self._held[key]
+            self._grant(key, self._wanted[key])
+
+    def _recover(self, key: str) -> None:
+        del self._failed[key]
+        recovered = RevisionRecovered(key)
+        self._submit(recovered)
+        self.reported(recovered)
