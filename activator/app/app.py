@@ -48,7 +48,7 @@ from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.memory import MEMORY_CHECK_S, FreedMemory, calm_the_collector
-from activator.runtime.service_manager import ServiceManager
+from activator.runtime.service_manager import RETRY_S, ServiceManager
 from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.history import History
@@ -230,6 +230,8 @@ class App:
         self._notify_ready()
         for address in unused():
             log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
+        if self._manager.is_there():
+            self._control_tasks.repeat("notifications", RETRY_S, self._manager.flush)
         if self._manager.watchdog_s > 0.0:
             self._control_tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()

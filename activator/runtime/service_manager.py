@@ -3,7 +3,8 @@
 Rules
   1. Sockets are used only if LISTEN_PID is this process. The variables are removed from the environment, so that
      programs that this process starts do not use them.
-  2. Notifications never block, and their failure is not an error of the program: the first one is logged.
+  2. Notifications never block, and their failure is not an error of the program: the first one is logged. While systemd
+     does not read, the last UNSENT_MAX wait for `flush`, in order; a heartbeat does not wait.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import MutableMapping
 from typing import Final
 
 FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
 DESCRIPTORS_MAX: Final = 256
+UNSENT_MAX: Final = 16  # notifications that wait for systemd to read; older ones are dropped
+RETRY_S: Final = 1.0  # between two calls of `flush`
 
 log = logging.getLogger("activator")
 
@@ -30,6 +34,7 @@ class ServiceManager:
         self._address = environ.pop("NOTIFY_SOCKET", "")
         self.watchdog_s = _watchdog(environ, process)  # the interval within which `alive` must be called; 0.0: none
         self.sockets = _sockets(environ, process)
+        self._unsent: deque[str] = deque(maxlen=UNSENT_MAX)
         self._has_failed = False  # a notification has failed, and was logged
 
     def ready(self, status: str) -> None:
@@ -61,11 +66,22 @@ class ServiceManager:
 
     def alive(self) -> None:
         """Send the heartbeat for the watchdog."""
-        self._notify("WATCHDOG=1")
+        self.flush()
+        if self._address and not self._unsent:
+            self._send("WATCHDOG=1")
+
+    def flush(self) -> None:
+        """Send what systemd had no room for."""
+        while self._unsent and self._send(self._unsent[0]):
+            self._unsent.popleft()
 
     def _notify(self, text: str) -> None:
-        if not self._address:
-            return
+        if self._address:
+            self._unsent.append(text)
+            self.flush()
+
+    def _send(self, text: str) -> bool:
+        """Send one notification. Return False if systemd has no room for it now."""
         # An abstract address begins with a null byte, which a variable cannot contain.
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
@@ -76,6 +92,8 @@ class ServiceManager:
             if not self._has_failed:
                 log.warning("systemd could not be notified of %s: %s", text.partition("\n")[0], error.strerror)
             self._has_failed = True
+            return not isinstance(error, BlockingIOError)
+        return True
 
 
 def _watchdog(environ: MutableMapping[str, str], process: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from activator.runtime.service_manager import ServiceManager
+from activator.runtime.service_manager import UNSENT_MAX, ServiceManager
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
@@ -46,3 +47,45 @@ def test_nobody_is_told_without_an_address(caplog: pytest.LogCaptureFixture) -> 
     manager = ServiceManager({"LISTEN_PID": "8", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7)
     manager.ready("")
     assert (manager.sockets, manager.watchdog_s, caplog.records) == ([], 0.0, [])
+
+
+def test_what_it_has_no_room_for_is_told_later_in_order(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The queue of a datagram socket is short, and systemd does not read it while it reloads."""
+    name = str(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000"}, 7)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name)
+        listener.setblocking(False)
+        sent = 0
+        while not caplog.records:
+            manager.ready(str(sent))
+            sent += 1
+        manager.alive()
+        for process in range(UNSENT_MAX - 1):
+            manager.main_is(process)
+        assert len(caplog.records) == 1
+        told: list[str] = []
+        while len(told) < sent + UNSENT_MAX - 1:
+            told.append(listener.recv(4096).decode())
+            manager.flush()
+        manager.alive()
+        told.append(listener.recv(4096).decode())
+    expected = [f"READY=1\nSTATUS={number}" for number in range(sent)]
+    assert told == [*expected, *(f"MAINPID={process}" for process in range(UNSENT_MAX - 1)), "WATCHDOG=1"]
+
+
+def test_the_newest_wait_for_it(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": name}, 7)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name)
+        listener.setblocking(False)
+        for process in range(5000):
+            manager.main_is(process)
+        told = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                told.append(listener.recv(4096).decode())
+                manager.flush()
+    assert told[-UNSENT_MAX:] == [f"MAINPID={process}" for process in range(5000 - UNSENT_MAX, 5000)]
+    assert len(told) < 1000
