@@ -110,6 +110,9 @@ def test_a_pod_out_of_service(stack: ExitStack, run_activator: RunActivator) -> 
     missing = cli("status", "other", "--admin", f"http://{activator.admin}")
     assert (missing.returncode, "there is no revision other" in missing.stderr) == (3, True)
 
+    def responses(pod: ScriptedPod) -> int:
+        return sum(slot["responses"] for slot in activator.slots("app") if slot["address"] == pod.address)
+
     assert command("drain-pod", two.address)[0] == 0
     waiting = stack.enter_context(Client(activator.address))
     eventually(lambda: "ready" not in slots().values())
@@ -118,6 +121,7 @@ def test_a_pod_out_of_service(stack: ExitStack, run_activator: RunActivator) -> 
     assert command("enable-pod", one.address) == (0, f"{one.address} of app is in service again\n")
     assert waiting.answer().body.decode() == one.address
     assert served_by() == {one.address}
+    eventually(lambda: responses(one) == len(one.requests), "its counts do not begin anew")
     assert command("enable-pod", two.address)[0] == 0
     eventually(lambda: served_by() == {one.address, two.address})
 

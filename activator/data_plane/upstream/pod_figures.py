@@ -11,7 +11,7 @@ SERVER_ERROR_STATUS: Final = 500
 
 @final
 class PodFigures:
-    """Counters since the pod was added."""
+    """Counters since the pod was first added."""
 
     def __init__(self) -> None:
         self.responses: i64 = 0

@@ -13,6 +13,7 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
+from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.proxy_protocol_pool import ProxyProtocolPool
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
@@ -22,6 +23,8 @@ from lb.tracker import PodTracker
 
 if TYPE_CHECKING:
     import ssl
+
+FIGURES_KEPT_MAX: Final = 1_000  # pods that continue their figures if they return, in each worker
 
 # The protocols offered to pods by ALPN, and the pool for each `protocol` of a revision.
 _HTTP1: Final = ("http/1.1",)
@@ -38,14 +41,20 @@ class PoolFactory:
         self._now = now
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
         self._settings: dict[str, ConnectionSpec] = {}  # by revision
+        self._figures: dict[tuple[str, str], PodFigures] = {}  # of pods by revision and identity; the newest are last
 
     def pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        """Return a new pool of connections to a pod."""
+        """Return a new pool of connections to a pod, which continues the figures of a pod that has returned."""
         settings = spec.connection
-        pool = ProxyProtocolPool if settings.proxy_protocol else _POOLS[settings.protocol]
+        kind = ProxyProtocolPool if settings.proxy_protocol else _POOLS[settings.protocol]
         address = self._address_of(tracker, settings)
         expected = _expected_identity(spec.probing.probe, tracker)
-        return pool(self._dials, self._now, address, spec.timeouts.connect_s, expected)
+        pool = kind(self._dials, self._now, address, spec.timeouts.connect_s, expected)
+        pod = spec.key, tracker.identity
+        pool.figures = self._figures[pod] = self._figures.pop(pod, pool.figures)
+        if len(self._figures) > FIGURES_KEPT_MAX:
+            del self._figures[next(iter(self._figures))]
+        return pool
 
     def authoriser_pool(self, spec: ForwardAuthSpec) -> PodPool:
         """Return a new pool of connections to an authoriser."""
@@ -77,6 +86,8 @@ class PoolFactory:
     def revision_dropped(self, key: str) -> None:
         """Forget a revision; its pools are closed by their owner."""
         self._settings.pop(key, None)
+        for pod in [pod for pod in self._figures if pod[0] == key]:
+            del self._figures[pod]
 
     def _address_of(self, tracker: PodTracker, settings: ConnectionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
