@@ -307,7 +307,7 @@ class DataPlane:
 
     def revision_statistics(self) -> Iterator[RevisionStatistics]:
         """Return the statistics of each revision, read when it is requested."""
-        return statistics.revisions(self.tables)
+        return statistics.revisions(self.tables, self._config.metrics.pods)
 
     def throttlers(self) -> list[RevisionThrottler]:
         """Return the throttlers of all revisions, including removed ones with requests in progress."""
@@ -315,7 +315,7 @@ class DataPlane:
 
     def statistics_of(self, throttler: RevisionThrottler) -> RevisionStatistics:
         """Return the current statistics of one revision."""
-        return statistics.revision(throttler)
+        return statistics.revision(throttler, self._config.metrics.pods)
 
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
         """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""

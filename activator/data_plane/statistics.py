@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.counters import TokenTraffic, Traffic
 from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import RevisionStatistics, TableStatistics, TokenStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
@@ -20,14 +21,14 @@ from lb.table import TrackerTable
 from lb.tracker import STATE_NAMES
 
 
-def revisions(tables: RevisionTables) -> Iterator[RevisionStatistics]:
+def revisions(tables: RevisionTables, pods_max: int) -> Iterator[RevisionStatistics]:
     """Yield the statistics of all revisions that exist at the first call, each read when it is requested."""
     for throttler in [*tables.throttlers.values(), *tables.dropped.values()]:
-        yield revision(throttler)
+        yield revision(throttler, pods_max)
 
 
-def revision(throttler: RevisionThrottler) -> RevisionStatistics:
-    """Return the statistics of one revision."""
+def revision(throttler: RevisionThrottler, pods_max: int = 0) -> RevisionStatistics:
+    """Return the statistics of one revision, by pod as well if it has at most `pods_max` pods."""
     spec = throttler.spec
     counters = throttler.counters
     return RevisionStatistics(
@@ -55,6 +56,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         cannot_start=throttler.queue.failure is not None,
         traffic=_traffic(counters.traffic) if counters.has_traffic() else None,
         table=_table(throttler.table, throttler.in_flight()),
+        by_pod=_by_pod(throttler.table, pods_max) if pods_max > 0 else {},
     )
 
 
@@ -80,6 +82,28 @@ def _tokens(tokens: TokenTraffic) -> TokenStatistics:
         first_token=Distribution.of(tokens.first_token),
         output_token=Distribution.of(tokens.output_token),
     )
+
+
+def _by_pod(table: TrackerTable, pods_max: int) -> dict[str, tuple[int, int, float]]:
+    found: dict[str, tuple[int, int, float]] = {}
+    read: set[PodFigures] = set()  # a pod that has returned has them in common with its draining slot
+    for tracker in table.slots[: table.length]:
+        pool = tracker.attachment
+        if not isinstance(pool, PodPool):
+            continue
+        figures = pool.in_use().figures
+        if figures in read:
+            continue
+        read.add(figures)
+        before = found.get(tracker.address, (0, 0, 0.0))
+        found[tracker.address] = (
+            before[0] + figures.responses,
+            before[1] + figures.errors,
+            before[2] + figures.first_byte_total_s,
+        )
+        if len(found) > pods_max:
+            return {}
+    return found
 
 
 def _table(table: TrackerTable, in_flight: int) -> TableStatistics:

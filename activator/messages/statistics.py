@@ -126,3 +126,4 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     cannot_start: bool
     traffic: TrafficStatistics | None  # None before the first request
     table: TableStatistics
+    by_pod: dict[str, tuple[int, int, float]] = {}  # by address: responses, errors, seconds to the first byte

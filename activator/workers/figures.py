@@ -52,7 +52,9 @@ class RevisionTotals:
         total = parts[0]
         for part in parts[1:]:
             total = plus(total, part)
-        self._sum = replace(total, incarnation=self.number, dropped=self.leaving is not None)
+        pods = self._pods()
+        by_pod = {pod: figures for pod, figures in total.by_pod.items() if pod in pods}
+        self._sum = replace(total, incarnation=self.number, dropped=self.leaving is not None, by_pod=by_pod)
         return self._sum
 
     def worker_ended(self, worker: int) -> None:
@@ -61,9 +63,15 @@ class RevisionTotals:
         self._sum = None
         if last is not None:
             kept = lasting(last)
-            self.ended = kept if self.ended is None else plus(self.ended, kept)
+            kept = kept if self.ended is None else plus(self.ended, kept)
+            pods = self._pods() or last.by_pod.keys()  # without other workers, the next one has the same pods
+            self.ended = replace(kept, by_pod={pod: one for pod, one in kept.by_pod.items() if pod in pods})
         if self.leaving is not None:
             self.leaving.discard(worker)
+
+    def _pods(self) -> AbstractSet[str]:
+        """Return the pods that workers report; the figures of others are forgotten."""
+        return {pod for one in self.of_workers.values() for pod in one.by_pod}
 
 
 class WorkerTotals:

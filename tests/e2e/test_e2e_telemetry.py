@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import ask, request
-from tests.e2e.pods import ScriptedPod, serve
-from tests.e2e.running import SERVING, configured, eventually, process_revision
+from tests.e2e.pods import ScriptedPod, replies, serve
+from tests.e2e.running import SERVING, cli, configured, eventually, process_revision
+from tests.e2e.test_e2e_workers import pids
 from tests.telemetry.test_tracing import Collector
 
 TO_FILE = ["sh", "-c", 'exec "$@" > access.log', "sh"]  # standard output into a file of the test's folder
@@ -120,3 +123,52 @@ def test_the_programs_own_log_changes_with_a_reload(run_activator: RunActivator,
         reload(level="info")
         activator.wait_log("reloaded", 2)
         assert len(activator.logged("reloaded")) == 2, "the one between was no warning"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_metrics_of_each_pod(run_activator: RunActivator, tmp_path: Path, workers: int) -> None:
+    """Of revisions with few pods. They go on after a pod was out of service, and after the end of a worker."""
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(ScriptedPod(serve)) for _ in range(2))
+        bad = stack.enter_context(ScriptedPod(replies(b"HTTP/1.1 500 Sorry\r\nContent-Length: 0\r\n\r\n")))
+        revisions = [
+            {"name": "few", "hosts": ["few.test"], "pods": [one.address, two.address], "policy": "round-robin"},
+            {"name": "bad", "hosts": ["bad.test"], "pods": [bad.address]},
+            {"name": "many", "hosts": ["many.test"], "pods": [one.address, two.address, bad.address]},
+        ]
+        configuration = configured(revisions, metrics={"pods": 2}, workers=workers)
+        activator = run_activator(configuration)
+
+        def series(name: str) -> dict[tuple[str, str], float]:
+            text = activator.ask("/metrics")[2].decode()
+            pattern = rf'^activator_pod_{name}_total{{namespace="default",revision="(.*)",pod="(.*)"}} (.*)$'
+            return {(revision, pod): float(value) for revision, pod, value in re.findall(pattern, text, re.MULTILINE)}
+
+        def ask_often(host: str, count: int = 20) -> None:
+            for _ in range(count):
+                assert ask(activator.address, request(host=host)).status == (500 if host == "bad.test" else 200)
+
+        def expected() -> dict[tuple[str, str], float]:
+            served = {("few", pod.address): float(len(pod.requests)) for pod in (one, two)}
+            return {**served, ("bad", bad.address): 3.0}
+
+        ask_often("few.test")
+        ask_often("bad.test", 3)
+        eventually(lambda: series("responses") == expected(), "all responses are counted")
+        assert series("errors") == {key: 3.0 if key[0] == "bad" else 0.0 for key in expected()}
+        assert all(0.0 < value < 20.0 for value in series("first_byte_seconds").values())
+        admin = ("--admin", f"http://{activator.admin}")
+        assert cli("drain-pod", "few", one.address, *admin).returncode == 0
+        eventually(lambda: ("few", one.address) not in series("responses"), "it has no slot")
+        assert cli("enable-pod", "few", one.address, *admin).returncode == 0
+        ask_often("few.test")
+        eventually(lambda: series("responses") == expected(), "the counts go on")
+        if workers > 1:
+            activator.may_log_errors = True
+            os.kill(pids(activator)[0], signal.SIGKILL)
+            ask_often("few.test")
+            eventually(lambda: series("responses") == expected(), "and go on with another worker")
+        (tmp_path / "activator0.yaml").write_text(json.dumps({**configuration, "metrics": {"pods": 0}}))
+        activator.signal(signal.SIGHUP)
+        activator.wait_log(" reloaded")
+        eventually(lambda: series("responses") == {}, "a reload turns them off")

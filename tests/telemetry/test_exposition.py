@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
@@ -34,6 +35,7 @@ from activator.telemetry.metrics.families import Family, Kind, add
 from activator.telemetry.metrics.named import labels_of
 from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
+from activator.telemetry.metrics.sample_text import LABELS_KEPT_MAX
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
 from tests.conftest import DEEP, storms
@@ -335,6 +337,30 @@ def test_beyond_the_cap_revisions_are_one() -> None:
     assert value(families, "activator_request_duration_seconds_count", **other) == 14.0
     assert value(families, "activator_request_duration_seconds_bucket", le="0.0025", **other) == 14.0
     assert value(families, "activator_sparse_array_fragmentation_ratio", **other) == 0.0
+
+
+def test_pods_are_shown_of_revisions_with_a_name_only_and_their_labels_are_forgotten() -> None:
+    pods = 0
+
+    def revisions() -> Iterable[RevisionStatistics]:
+        for key, throttler in throttlers(4).items():
+            by_pod = {f"unix:/{key}\n{number}": (number, 1, 0.5) for number in range(pods, pods + 3)}
+            yield replace(statistics.revision(throttler), by_pod=by_pod)
+
+    exposition = Exposition(revisions, lambda: program(World()), named_max=2)
+    for pods in range(0, 30_000, 7_000):
+        families = {one.name: one for one in text_string_to_metric_families(text_of(exposition))}
+        samples = families["activator_pod_responses"].samples
+        named = {sample.labels["revision"] for sample in samples}
+        assert len(samples) == 6 and len(named) == 2 and "_other" not in named
+        assert sorted(sample.value for sample in samples) == sorted([*range(pods, pods + 3)] * 2)
+        for sample in samples:
+            key = f"{sample.labels['namespace']}/{sample.labels['revision']}"
+            assert sample.labels["pod"] == f"unix:/{key}\n{int(sample.value)}"
+    _, writer = next(one for one in exposition._texts if one[0].name == "activator_pod_responses")
+    for number in range(3 * LABELS_KEPT_MAX):
+        writer.write([], "", [((str(number),), 1.0)])
+        assert len(writer._own) <= LABELS_KEPT_MAX
 
 
 class Dropping:

@@ -8,6 +8,7 @@ from types import SimpleNamespace as Of
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import activator
 from activator.config.specs import BalancingSpec, KnativeSpec, QueueSpec
@@ -363,6 +364,9 @@ REVISION: dict[str, float | Figures] = {
         ("quarantined",): 1.0,
         ("draining",): 1.0,
     },
+    "activator_pod_responses": {("10.0.0.1:80",): 51.0, ("10.0.0.2:80",): 54.0},
+    "activator_pod_errors": {("10.0.0.1:80",): 52.0, ("10.0.0.2:80",): 55.0},
+    "activator_pod_first_byte_seconds": {("10.0.0.1:80",): 53.0, ("10.0.0.2:80",): 56.0},
     "activator_pod_connections": {("open",): 11.0, ("idle",): 22.0, ("dialling",): 33.0, ("waiting",): 44.0},
     "activator_sparse_array_length": 10.0,
     "activator_sparse_array_slots": 23.0,
@@ -469,7 +473,13 @@ def figure(value: Value) -> float:
         (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
         (KNATIVE_FAMILIES, a_cluster(), KNATIVE),
         (DECLARATION_FAMILIES, a_cluster(), DECLARATIONS),
-        (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
+        (
+            REVISION_FAMILIES,
+            replace(
+                statistics.revision(a_revision()), by_pod={"10.0.0.1:80": (51, 52, 53.0), "10.0.0.2:80": (54, 55, 56.0)}
+            ),
+            REVISION,
+        ),
         (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
         (MEMBER_FAMILIES, GROUP, MEMBERS),
         (SCALING_FAMILIES, scaled(0), SCALING),

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec.structs import replace
 
 from activator.config.specs import KnativeSpec, RevisionSpec
 from activator.messages import (
@@ -77,6 +78,7 @@ def revision(number: int, incarnation: int = 1, dropped: bool = False, key: str 
         cannot_start=False,
         traffic=traffic,
         table=table(number),
+        by_pod={"10.0.0.1:80": (number, number, float(number))},
     )
 
 
@@ -239,3 +241,35 @@ def test_a_number_is_a_total_or_a_gauge() -> None:
             if field.type in (int, float, bool) or typing.get_origin(field.type) is tuple:
                 is_total = field.name.endswith("_total") or field.name in totals
                 assert is_total != (field.name in GAUGES | OF_FIRST), f"{struct.__name__}.{field.name}"
+
+
+def test_the_figures_of_a_pod_are_kept_as_long_as_a_worker_has_the_pod() -> None:
+    ended: list[RevisionStatistics] = []
+    totals = WorkerTotals(ended.append)
+    totals.applied([SetRevision(RevisionSpec(KEY))], [0, 1])
+
+    def report(worker: int, **pods: int) -> None:
+        by_pod = {name: (count, 0, float(count)) for name, count in pods.items()}
+        totals.reported(worker, (replace(revision(1, incarnation=worker + 1), by_pod=by_pod),))
+
+    def counts() -> dict[str, int]:
+        (total,) = totals.revisions()
+        return {name: figures[0] for name, figures in total.by_pod.items()}
+
+    report(0, a=1, b=2)
+    report(1, a=10, b=20)
+    assert counts() == {"a": 11, "b": 22}
+    totals.worker_ended(0)
+    assert counts() == {"a": 11, "b": 22}
+    report(1, a=11, c=5)
+    assert counts() == {"a": 12, "c": 5}, "`b` has gone"
+    report(2, a=0, c=1)
+    totals.worker_ended(1)
+    assert counts() == {"a": 12, "c": 6}
+    totals.worker_ended(2)
+    assert counts() == {}
+    report(3, a=1, c=0)
+    assert counts() == {"a": 13, "c": 6}
+    for number in range(100):
+        report(3, **{str(number): 1})
+        assert counts() == {str(number): 1}

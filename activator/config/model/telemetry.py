@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Duration, Share, doc
+from activator.config.model.kinds import Count, Duration, Share, doc
 
 TRACING_RATE: Final = 0.1
 LOG_FORMATS: Final = ("console", "json")
@@ -76,6 +76,10 @@ class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Metrics on the admin port."""
 
     histograms: Annotated[bool, doc("If true, the histograms of each revision are exported.", False)] = True
+    pods: Annotated[
+        Count,
+        doc("Revisions with at most so many pods have metrics for each, with the label `pod`, its address.", 20),
+    ] = 0
     knative: Annotated[KnativeExport, doc("Metrics with the names of Knative.")] = KnativeExport()
 
 

@@ -16,6 +16,7 @@ from activator.telemetry.metrics.knative_requests import KNATIVE_SERIES_MAX
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
 from activator.telemetry.metrics.program_families import CLIENTS, CONTROL, OWN, PROGRAM_FAMILIES
 from activator.telemetry.metrics.revision_families import (
+    EACH_POD,
     PODS,
     QUEUEING,
     REVISION_FAMILIES,
@@ -43,17 +44,15 @@ _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
 
 _INTRODUCTION = f"""# Metrics
 
-`GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics on request; compressed if the client
-accepts it. This page is generated from the code (`make docs`). For a single request, use its line in the
-[access log](access-log.md).
+`GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics on request. This page is generated
+from the code (`make docs`).
 
 - Times are in seconds, sizes in bytes. A counter begins at 0 with the process, or with its revision.
 - Labels are the namespace and the name of the revision, and values of closed sets ([label values](#label-values)).
-  Pods and data of requests (paths, hosts, methods, headers) are never labels, so the number of series does not grow
-  with traffic. A counter's series for a value of a set appears when it is first counted.
+  Data of requests (paths, hosts, methods, headers) are never labels, so the number of series does not grow with
+  traffic. A counter's series for a value of a set appears when it is first counted.
 - At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are summed under
-  `namespace="_other",revision="_other"` (for ratios, the maximum). A revision stays where it was first shown.
-- Requests are served while a scrape is rendered.
+  `namespace="_other",revision="_other"` (for ratios, the maximum).
 - `metrics: {{histograms: false}}`, also by a reload, omits the histograms of all revisions, which are most of the text.
   All histograms are classic ones: the Python library of Prometheus writes no native histograms.
 - Exemplars, if requests are traced ([tracing](tracing.md)): each bucket of `activator_request_duration_seconds`,
@@ -74,8 +73,8 @@ the file.
 They have the bounds and attributes of Knative (names of service, configuration and revision; method, scheme, host,
 port, protocol and status of requests). Requests are counted by these attributes only while these
 metrics are on, and only for the first {KNATIVE_SERIES_MAX} combinations of each revision; later ones have the
-host `_other`, the method `_OTHER` and the class of their status, at most 24 more. Two groups are missing:
-`http.client…`, which has the address of every pod as an attribute, and the metrics of the Go runtime.
+host `_other`, the method `_OTHER` and the class of their status, at most 24 more. `http.client…` and the metrics of the
+Go runtime are missing.
 `kn.revision.request.concurrency` is the current value, while Knative's is the mean over the last second.
 """
 
@@ -114,6 +113,7 @@ def markdown() -> str:
         ("Waiting", QUEUEING),
         ("Starts from zero", STARTING),
         ("Pods", PODS),
+        ("Each pod, with `metrics.pods`", EACH_POD),
         ("The sparse array", SPARSE_ARRAY),
     ):
         parts.append(f"## {title}, of each revision\n\n{_list(families)}")

@@ -1,8 +1,9 @@
 """The definition of a metric: its name, help text, labels, and the function that reads it.
 
 Rules
-  1. Labels are namespace, revision and closed sets (state, reason, code class, phase); never a pod, a path, a host or
-     other data of a request. The trace id of an exemplar is not a label and creates no series.
+  1. Labels are namespace, revision and closed sets (state, reason, code class, phase); never a path, a host or other
+     data of a request, and pods only of revisions that have few (`metrics.pods`). The trace id of an exemplar is not a
+     label and creates no series.
   2. Names and units follow Prometheus' conventions; the name of a counter lacks `_total`, which the exposition adds.
   3. Each family has a help text, from which `docs/metrics.md` is generated.
 """
@@ -51,6 +52,7 @@ class Family(NamedTuple, Generic[Source]):
     values: tuple[tuple[str, ...], ...] = ()  # all values of each label; empty: as configured
     bounds: tuple[float, ...] = ()  # the bounds of a histogram
     fold: Aggregation = Aggregation.SUM
+    is_named_only: bool = False  # only of revisions that are shown by name
     why: str = ""  # for the control plane: the difference to the nearest metric of a controller runtime
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:

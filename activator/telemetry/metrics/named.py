@@ -94,6 +94,8 @@ class NamedRevisions:
 def fold(rows: Rows, families: Families, statistics: RevisionStatistics) -> None:
     """Add the figures of one revision to those of others; the lists in `rows` are replaced, not changed."""
     for family in families:
+        if family.is_named_only:
+            continue
         rows[family.name] = family.folded([*rows.get(family.name, []), *family.read(statistics)])
 
 

@@ -334,4 +334,18 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
     ),
 )
 
-REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *TOKENS, *QUEUEING, *STARTING, *PODS, *SPARSE_ARRAY)
+
+def _of_pods(name: str, text: str, place: int) -> Family[Of]:
+    def rows(revision: Of) -> list[Row]:
+        return [((pod,), float(figures[place])) for pod, figures in revision.by_pod.items()]
+
+    return Family(name, Kind.COUNTER, text, rows, ("pod",), is_named_only=True)
+
+
+EACH_POD: tuple[Family[Of], ...] = (
+    _of_pods("activator_pod_responses", "Responses of the pod.", 0),
+    _of_pods("activator_pod_errors", "Its responses with 5xx, and requests that it failed.", 1),
+    _of_pods("activator_pod_first_byte_seconds", "The sum of the times to the first byte of its responses.", 2),
+)
+
+REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *TOKENS, *QUEUEING, *STARTING, *PODS, *EACH_POD, *SPARSE_ARRAY)

@@ -18,6 +18,8 @@ from activator.messages import RevisionStatistics
 from activator.runtime.distribution import Distribution, ExemplarReading
 from activator.telemetry.metrics.families import Family, Kind, Row
 
+LABELS_KEPT_MAX: Final = 10_000  # combinations of the labels of one family; then they are made again
+
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
@@ -45,13 +47,15 @@ class FamilyText:
         self._count_head = f"{name}_count{{"
         bounds = [*map(repr, family.bounds), "+Inf"]
         self._bounds = [f',le="{bound}"}} ' for bound in bounds]
-        self._own: dict[tuple[str, ...], str] = {(): ""}  # bounded, because the values are of closed sets
+        self._own: dict[tuple[str, ...], str] = {(): ""}  # at most LABELS_KEPT_MAX; most values are of closed sets
 
     def write(self, lines: list[str], revision: str, rows: Iterable[Row], exemplars: bool = False) -> None:
         """Add the lines of one revision, whose labels `pairs_text` has made; with exemplars in OpenMetrics."""
         for values, value in rows:
             own = self._own.get(values)
             if own is None:
+                if len(self._own) >= LABELS_KEPT_MAX:
+                    self._own = {(): ""}
                 own = self._own[values] = "," + pairs_text(self._labels, values)
             if isinstance(value, Distribution):
                 self._write_histogram(lines, revision + own, value, value.exemplars if exemplars else None)
