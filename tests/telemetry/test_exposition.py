@@ -340,10 +340,10 @@ def test_beyond_the_cap_revisions_are_one() -> None:
 
 
 def test_pods_are_shown_of_revisions_with_a_name_only_and_their_labels_are_forgotten() -> None:
-    pods = 0
+    pods, shown = 0, throttlers(4)
 
     def revisions() -> Iterable[RevisionStatistics]:
-        for key, throttler in throttlers(4).items():
+        for key, throttler in shown.items():
             by_pod = {f"unix:/{key}\n{number}": (number, 1, 0.5) for number in range(pods, pods + 3)}
             yield replace(statistics.revision(throttler), by_pod=by_pod)
 
