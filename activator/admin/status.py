@@ -84,6 +84,8 @@ def _why(revision: dict[str, Any]) -> list[str]:
         f"  {scaling['explanation']}",
         f"  {scaling['metric']}: {averages}, target {scaling['target']:g}; {bounds}",
     ]
+    if scaling["unloads_in_s"] is not None:
+        lines.append(f"  without a request it is unloaded in {_lasting(scaling['unloads_in_s'])}")
     group = revision.get("group")
     if group is not None:
         waits = group.get("waits")
@@ -122,9 +124,13 @@ def _amount(amount: int) -> str:
 
 
 def _ago(seconds: float) -> str:
+    return f"{_lasting(seconds)} ago"
+
+
+def _lasting(seconds: float) -> str:
     if seconds < 120.0:
-        return f"{seconds:.0f} s ago"
-    return f"{seconds / 60.0:.0f} min ago" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h ago"
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60.0:.0f} min" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h"
 
 
 def _summary(revisions: list[dict[str, Any]]) -> Text:

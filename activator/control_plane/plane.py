@@ -18,7 +18,7 @@ from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import LastDecision
-from activator.control_plane.snapshot import UNANSWERED_S, Known, revisions, state_worker
+from activator.control_plane.snapshot import UNANSWERED_S, Known, revisions, state_worker, unloads_in_s
 from activator.control_plane.sources.container.source import ContainerSource
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.file import FileSource
@@ -168,7 +168,12 @@ class ControlPlane:
 
     def groups_shown(self) -> list[dict[str, Any]]:
         """Return the groups, their budgets and the holders, for `/debug/revisions`."""
-        return [shown(group, self._now()) for group in self.processes.groups.groups.values()]
+        now_s = self._now()
+        groups = [shown(group, now_s) for group in self.processes.groups.groups.values()]
+        for holder in (holder for group in groups for holder in group["holders"]):
+            last = self.scaling(holder["revision"])
+            holder["unloads_in_s"] = None if last is None else unloads_in_s(last.decision, now_s)
+        return groups
 
     def timelines(self) -> dict[str, list[dict[str, Any]]]:
         """Return what the programs of each group did in the last hour, by the name of the group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isinf
 from typing import Any, Final, NamedTuple
 
 from activator.control_plane.probes.probed_pod import Failing
@@ -69,10 +70,17 @@ def _scaling(shown: LastDecision | None, now_s: float) -> dict[str, Any] | None:
         "in_flight": seen.in_flight,
         "queued": seen.queued,
         "idle_s": round(seen.idle_s, 3),
+        "unloads_in_s": unloads_in_s(decision, now_s),
         "min": max(decision.rule.min, seen.scheduled),
         "max": decision.rule.max,
         "changed": None if changed is None else _change(changed, now_s),
     }
+
+
+def unloads_in_s(decision: Decision, now_s: float) -> float | None:
+    """Return in how many seconds the last pod is stopped if no other request comes; None: it is not."""
+    at_s = decision.unloads_at_s()
+    return None if at_s is None or isinf(at_s) else round(max(at_s - now_s, 0.0), 1)
 
 
 def _change(changed: Decision, now_s: float) -> dict[str, Any]:

@@ -425,6 +425,11 @@ def test_groups_and_buttons(run_activator: RunActivator, page: Page) -> None:
     expect(page.get_by_label("Groups")).to_contain_text("gpu_memory 10 GiB of 24 GiB")
     expect(page.get_by_label("Groups")).to_contain_text("default/one: 1 running")
     expect(row_of(page, "one").locator(".mark")).to_have_text("ready")
+    get(activator, "one.test")
+    page.get_by_role("button", name="Unload", exact=True).click()
+    get(activator, "one.test")  # without the hold of an operator
+    expect(page.get_by_label("Groups")).to_contain_text("default/one: 1 running, unloaded in 4 min")
+    expect(page.locator(".details")).to_contain_text("Without a request it is unloaded in 4 min.")
     assert Axe().run(page)["violations"] == []
     page.get_by_role("button", name="Unload", exact=True).click()
     expect(page.get_by_label("Groups")).to_contain_text("gpu_memory 0 of 24 GiB")

@@ -46,6 +46,10 @@ function lasting(value_s) {
   return Math.floor(value_s) + ' s';
 }
 function whole_minutes(value_s) { return value_s < 7200 ? Math.floor(value_s / 60) + ' min' : lasting(value_s); }
+function unloading(left_s) {  // in steps, since each change costs the browser
+  if (left_s === null || left_s === undefined) return '';
+  return 'unloaded in ' + (left_s < 60 ? 10 * Math.ceil(left_s / 10) + ' s' : whole_minutes(left_s));
+}
 function rate(value) { return value === undefined ? '' : value < 10 ? value.toFixed(1) : value.toFixed(0); }
 function count(value) { return String(Number(value.toPrecision(4))); }
 function round_up(value) {

@@ -181,7 +181,9 @@ async function details() {
   if (all.length > PODS_LISTED) draw_slots(slots, revision.slots);
   else draw_pods(row, slots, all);
   const why = revision.scaling;
-  lines(scaling, why ? ['wanted ' + why.wanted + ' (' + why.reason + '): ' + why.explanation].concat(why.changed ?
+  const until = why && unloading(why.unloads_in_s);
+  lines(scaling, why ? ['wanted ' + why.wanted + ' (' + why.reason + '): ' + why.explanation +
+    (until ? ' Without a request it is ' + until + '.' : '')].concat(why.changed ?
     ['last change ' + why.changed.age_s.toFixed(0) + ' s ago: ' + why.changed.from + ' to ' + why.changed.to + ': ' +
       why.changed.explanation] : []) : [], '');
   draw_cold(cold, Object.entries(row.data.cold));
@@ -347,7 +349,9 @@ function draw_groups(groups) {
   const box = find('#groups');
   box.hidden = !groups.length;
   if (selects(box)) return;
-  const text = JSON.stringify(groups.map(group => ({...group, waiting: group.waiting.map(one => one.revision + one.explanation)})));
+  for (const group of groups) for (const one of group.holders) one.until = unloading(one.unloads_in_s);
+  const text = JSON.stringify(groups.map(group => ({...group, waiting: group.waiting.map(one => one.revision + one.explanation),
+    holders: group.holders.map(one => ({...one, unloads_in_s: 0}))})));
   if (box.dataset.shown === text) return;
   box.dataset.shown = text;
   box.replaceChildren(...groups.map(group => {
@@ -357,7 +361,8 @@ function draw_groups(groups) {
       (said || 'one revision at a time') + ' · ' + group.discipline + ' · ' + group.swaps + ' swaps'));
     for (const one of group.holders) {
       const states = ['running', 'leaving', 'sleeping'].filter(state => one[state]).map(state => one[state] + ' ' + state);
-      const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' + states.join(', '));
+      const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' +
+        states.concat(one.until || []).join(', '));
       part.style.flex = '1 1 0';
       bar.append(part);
     }

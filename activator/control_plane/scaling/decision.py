@@ -66,6 +66,19 @@ class Decision(NamedTuple):
         used = min(self.seen.users, 1)
         return min(max(self.rule.min, self.seen.scheduled, self.seen.held, used, initial), self.wanted)
 
+    def unloads_at_s(self) -> float | None:
+        """Return when the last pod is stopped if no other request comes.
+
+        None: nothing runs, it has work or is kept, or a scale-down delay decides.
+        """
+        seen = self.seen
+        if self.wanted == 0 or self.kept or seen.carried or seen.busy or self.rule.scale_down_delay_s > 0.0:
+            return None
+        zero_s = self.state.zero_s
+        if zero_s is None:
+            zero_s = seen.now_s - seen.idle_s + self.rule.scale_to_zero_grace_s
+        return zero_s + self.rule.last_pod_retention_s
+
     @property
     def explanation(self) -> str:
         """One sentence with the numbers."""

@@ -580,6 +580,40 @@ def test_a_program_that_others_need_is_kept_and_goes_when_the_grace_after_that_i
     assert scaled.wanted == 0 and scaled.scaler.awake() == 0
 
 
+@given(
+    st.floats(0.5, 30.0),
+    st.floats(0.0, 20.0),
+    st.lists(st.tuples(st.integers(0, 25), st.floats(0.1, 20.0)), max_size=5),
+)
+def test_the_end_of_the_last_pod_is_known_before(
+    grace_s: float, retention_s: float, loads: list[tuple[int, float]]
+) -> None:
+    """Whatever came before: from the end of the last request on, each decision names the time of the last one."""
+    rule = msgspec.structs.replace(processes(idle_s=grace_s), last_pod_retention_s=retention_s)
+    scaled = Scaled(rule)
+    for here, seconds in [*loads, (1, 1.0)]:
+        scaled.load(here)
+        scaled.tick(seconds)
+    decision = scaled.scaler.decision(KEY)
+    assert decision is not None and decision.unloads_at_s() is None, "it has a request"
+    scaled.load(0)
+    scaled.tick(0.2)
+    told: list[float] = []
+    for _ in range(1_000):
+        decision = scaled.scaler.decision(KEY)
+        assert decision is not None
+        at_s = decision.unloads_at_s()
+        if scaled.wanted == 0:
+            assert at_s is None
+            break
+        if decision.seen.carried == 0:
+            assert at_s is not None
+            told.append(at_s)
+        scaled.tick(0.1)
+    assert scaled.wanted == 0
+    assert all(abs(at_s - scaled.clock.now()) < 0.5 for at_s in told)
+
+
 def test_as_many_are_kept_as_are_busy() -> None:
     scaled = Scaled(
         process_rule(Revision(name="app", container_concurrency=1, process=Process(command=["x"], max_scale=4)))
