@@ -71,6 +71,7 @@ test-compiled: $(VENV)/.packages build  ## all tests, in compiled code where the
 	$(COMPILED) $(PYTEST) tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 
 test-plain: $(VENV)/.packages  ## all tests, in plain Python
+	$(PY) -m pip install -qq $(DEEP_PACKAGES)
 	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(REPOSITORY_TESTS)) $(PYTEST_ARGS)
 
 # Compiled where that is done already. Otherwise in plain Python at once, with the rest of the set-up behind it. The
@@ -179,7 +180,11 @@ E2E := tests/e2e tests/bench
 e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
 	$(PY) -m pytest -m "e2e and not deep and not soak" $(E2E) $(PYTEST_ARGS)
 
+# What only these tests need: a real llama.cpp server.
+DEEP_PACKAGES := xllamacpp==2026.10.11549
+
 deep: coverage build  ## all tests in both worlds, with many more examples, and the long runs over real sockets
+	$(PY) -m pip install -qq $(DEEP_PACKAGES)
 	$(PLAIN) $(PYTEST) tests $(call IGNORED,$(COVERED_TESTS)) $(PYTEST_ARGS)
 	$(PLAIN) $(PYTEST) bench/micro --benchmark-disable $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
