@@ -5,6 +5,7 @@ Usage: llama_cpp.py MODEL PORT. The model is written if there is no such file.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -90,8 +91,7 @@ def main() -> None:
         unfinished = path.with_suffix(f".{os.getpid()}")
         unfinished.write_bytes(model())
         unfinished.rename(path)
-    import xllamacpp
-
+    xllamacpp = importlib.import_module("xllamacpp")  # only the deep profile has it
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
     params.model_alias = {path.stem}
