@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
 from msgspec import inspect as types
 
 from activator.config.model.file import Config
-from activator.config.model.kinds import Secret
+from activator.config.model.kinds import Json, Secret
 
 _HIDDEN: Final = "…"
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # The user information of a URL (RFC 3986 section 3.2.1).
@@ -35,6 +36,8 @@ def _shown(value: Any, kind: types.Type) -> Any:
             return {key: _shown(one, kind.value_type) for key, one in value.items()}
         case types.CustomType() if kind.cls is Secret:
             return _HIDDEN if value else ""
+        case types.CustomType() if kind.cls is Json:
+            return json.loads(_CREDENTIALS.sub(_HIDDEN, value))
         case types.CustomType():
             return float(value) if isinstance(value, float) else int(value)
     return _CREDENTIALS.sub(_HIDDEN, value) if isinstance(value, str) else value

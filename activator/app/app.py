@@ -231,7 +231,7 @@ class App:
         for address in unused():
             log.warning("systemd has opened %s, which no listener uses: correct its unit, or `listen`", address)
         if self._manager.is_there():
-            self._control_tasks.repeat("notifications", RETRY_S, self._manager.flush)
+            self._tasks.repeat("notifications", RETRY_S, self._manager.flush)
         if self._manager.watchdog_s > 0.0:
             self._control_tasks.keep_running("watchdog", self._feed_watchdog)
         await self._stop.wait()
@@ -245,6 +245,7 @@ class App:
         if self._admin is not None:
             await self._admin.close()
         await self.upgrades.requests_ended()
+        await self._manager.finish()
         await self._upgrade_tasks.close()
         await self._tasks.close()
         self.telemetry.close()

@@ -56,14 +56,16 @@ def _loop(key: str, target: str, needs: dict[str, list[str]]) -> list[str]:
 
 
 def _check_groups(root: KeyPath, config: Config, needs: dict[str, list[str]]) -> None:
-    """Report members of an exclusive group that would wait for each other: only one of them is loaded."""
+    """Report members of groups: their turns decide when they are started and stopped."""
+    users = {target: key.removeprefix("default/") for key, targets in needs.items() for target in targets}
     for at, group in root["groups"].each(config.groups):
-        members = {key_of(name) for name in group.members} if group.exclusive else set()
-        for key in members & needs.keys():
-            reached = list(needs[key])
-            for one in reached:  # grows during the iteration
-                reached += [other for other in needs.get(one, []) if other not in reached]
-            both = members.intersection(reached)
-            if both:
-                names = (key.removeprefix("default/"), min(both).removeprefix("default/"))
-                at["members"].advise(f'"{names[0]}" depends on "{names[1]}": an `exclusive` group never has both')
+        for place, name in at["members"].each(group.members):
+            key = key_of(name)
+            if key in needs:
+                place.advise(
+                    f'"{name}" has `depends_on`, and a member of a group is started at its turn: use one of the two'
+                )
+            elif key in users:
+                place.advise(
+                    f'"{users[key]}" depends on "{name}", and a member of a group may be stopped: use one of the two'
+                )

@@ -194,7 +194,11 @@ def resolve_revision(
         is_once=is_once(revision),
         upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
         routing=_resolve_routing(revision),
-        params=ParamsSpec(tuple(revision.strip_params), tuple(revision.set_params.items())),
+        params=ParamsSpec(
+            # Plain texts: a message between the planes cannot carry `Json`.
+            tuple(revision.strip_params),
+            tuple([(name, str(value)) for name, value in revision.set_params.items()]),
+        ),
         balancing=_resolve_balancing(config, revision, revision.policy or default_policy(concurrency), processors),
         queue=_resolve_queue(revision.queue, revision.timeouts),
         timeouts=_resolve_timeouts(revision),

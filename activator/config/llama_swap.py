@@ -54,6 +54,8 @@ _CONVERTED_OF_MODEL: Final = (
 # The key paths within `groups` and its relatives that are converted; others there are named in a comment.
 _GROUPS_IN_ROUTING: Final = ("routing", "router", "settings", "groups")
 _CONVERTED_FILTERS: Final = ("stripParams", "strip_params", "setParams")
+# What a text in double quotes cannot have in YAML.
+_NOT_IN_YAML: Final = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 _MODEL: Final = "model"  # both programs route by it, so that it stays
 _PRELOAD: Final = ("hooks", "on_startup", "preload")
 # Keys without a counterpart, and their substitutes.
@@ -187,9 +189,10 @@ class _Conversion:
         names = [name for name in dict.fromkeys(names) if name not in ("", _MODEL)]
         if names:
             self._add(2, f"strip_params: [{', '.join(map(_scalar, names))}]")
-        added = {name: one for name, one in (_at(filters, "setParams").entries or {}).items() if name != _MODEL}
+        entries = _at(filters, "setParams").entries or {}
+        added = {name: self._expanded_item(one) for name, one in entries.items() if name not in ("", _MODEL)}
         if added:
-            self._add(2, f"set_params: {self._expanded(2, json_of(Item('', entries=added)))}")
+            self._add(2, f"set_params: {json_of(Item('', entries=added)).translate(_NOT_IN_YAML)}")
         self._add_others(2, filters, _CONVERTED_FILTERS, "filters.")
 
     def _add_command(self, command: str) -> None:
@@ -347,6 +350,19 @@ class _Conversion:
                 self._add(level, f"# {name.removeprefix('env.')} {what}: replace ${{{name}}} below")
         return text
 
+    def _expanded_item(self, item: Item) -> Item:
+        """Return a value with its macros replaced. A macro alone keeps the kind of its value."""
+        made = Item(item.where)
+        if item.entries is not None:
+            made.entries = {name: self._expanded_item(one) for name, one in item.entries.items()}
+        elif item.elements is not None:
+            made.elements = [self._expanded_item(one) for one in item.elements]
+        elif item.text is not None:
+            made.text = self._expanded(2, item.text)
+            is_changed = made.text != item.text
+            made.is_quoted = _MACRO.fullmatch(item.text) is None if is_changed else item.is_quoted
+        return made
+
     def _value_of(self, match: re.Match[str]) -> str:
         name = match[1]
         if name == "PORT":
@@ -414,7 +430,11 @@ def _wrong_kinds(root: Item) -> Iterable[str]:
         if entry.entries is None:
             yield f"{entry.where}: models.{model}: found {_kind_of(entry)}, expected a mapping"
         lists += [(prefix, ("aliases",), entry), (prefix, ("env",), entry)]
-        mappings.append((prefix, ("macros",), entry))
+        mappings += [(prefix, path, entry) for path in (("macros",), ("filters",), ("filters", "setParams"))]
+        for key in ("stripParams", "strip_params"):
+            value = _at(entry, "filters", key)
+            if value.entries is not None or value.elements is not None:
+                yield f"{value.where}: {prefix}filters.{key}: found {value.describe()}, expected a text"
         for key in ("cmd", "cmdStop", "proxy", "ttl", "checkEndpoint", "useModelName"):
             value = _at(entry, key)
             if value.entries is not None or value.elements is not None:

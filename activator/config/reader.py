@@ -47,7 +47,10 @@ _SIZE_WORDS: Final = {
     }.items()
     for word in words.split()
 }
-_BARE: Final = re.compile(r"true|false|null|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)  # RFC 8259
+# Values of JSON that YAML has without quotes; a number with a leading zero is a text.
+_WORDS: Final = frozenset({"true", "True", "TRUE", "false", "False", "FALSE"})
+_JSON_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?", re.ASCII)  # RFC 8259
+_NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*|0?\.[0-9]+|[1-9][0-9]*\.[0-9]*|0\.)([eE][-+]?[0-9]+)?", re.ASCII)
 _BEGUN_MIN: Final = 3  # least length of an abbreviated key that is recognized
 LINE_MAX: Final = 200  # longest text that is shown again as a list
 
@@ -60,15 +63,31 @@ UNREADABLE: Final = _Unreadable()
 
 
 def json_of(item: Item) -> Json:
-    """Return a value in JSON. A text that is not in quotes and that JSON reads as a number or a word is that."""
+    """Return a value in JSON. A text that is not in quotes and that YAML 1.2 reads as a number or a word is that."""
     if item.entries is not None:
-        return Json(f"{{{','.join(f'{json.dumps(key)}:{json_of(one)}' for key, one in item.entries.items())}}}")
+        members = (f"{_json_text(name)}:{json_of(one)}" for name, one in item.entries.items())
+        return Json(f"{{{','.join(members)}}}")
     if item.elements is not None:
         return Json(f"[{','.join(map(json_of, item.elements))}]")
-    if item.text is None:
-        return Json("null")
-    is_bare = not item.is_quoted and _BARE.fullmatch(item.text) is not None
-    return Json(item.text if is_bare else json.dumps(item.text))
+    return Json("null" if item.text is None else _scalar_json(item.text, item.is_quoted))
+
+
+def _scalar_json(text: str, is_quoted: bool) -> str:
+    if is_quoted:
+        return _json_text(text)
+    if text in _WORDS:
+        return text.lower()
+    if _JSON_NUMBER.fullmatch(text):
+        return text
+    if _NUMBER.fullmatch(text):  # JSON has it in another spelling: .5, 1., +1
+        number = float(text)
+        if math.isfinite(number):
+            return text.lstrip("+") if text.lstrip("+").isdecimal() else repr(number)
+    return _json_text(text)
+
+
+def _json_text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 class Reader:

@@ -42,6 +42,7 @@ CASE_KEPT_BELOW: Final = "environment"  # names of a process's variables; all ot
 ITEMS_MAX: Final = 500_000  # 10,000 revisions need a third of this
 DEPTH_MAX: Final = 50
 NULLS: Final = ("", "~", "null", "Null", "NULL")
+_TEXT_TAG: Final = "tag:yaml.org,2002:str"
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster with libyaml
 
 
@@ -189,7 +190,7 @@ class _TreeMaker:
             case yaml.ScalarEvent():
                 is_null = not event.style and event.implicit[0] and event.value in NULLS
                 item = Item(where, text=None if is_null else event.value)
-                item.is_quoted = bool(event.style)
+                item.is_quoted = bool(event.style) or event.tag == _TEXT_TAG
                 self._add(item, event.anchor)
             case yaml.SequenceStartEvent():
                 self._begin(Item(where, elements=[]), event.anchor)

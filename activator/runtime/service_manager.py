@@ -16,9 +16,13 @@ from collections import deque
 from collections.abc import MutableMapping
 from typing import Final
 
+from activator.runtime.tasks import pause
+
 FIRST_DESCRIPTOR: Final = 3  # SD_LISTEN_FDS_START
 DESCRIPTORS_MAX: Final = 256
 UNSENT_MAX: Final = 16  # notifications that wait for systemd to read; older ones are dropped
+FINISH_S: Final = 2.0
+FINISH_STEP_S: Final = 0.05
 RETRY_S: Final = 1.0  # between two calls of `flush`
 
 log = logging.getLogger("activator")
@@ -74,6 +78,14 @@ class ServiceManager:
         """Send what systemd had no room for."""
         while self._unsent and self._send(self._unsent[0]):
             self._unsent.popleft()
+
+    async def finish(self) -> None:
+        """Wait until systemd has room for all notifications, for FINISH_S at most."""
+        tries = round(FINISH_S / FINISH_STEP_S)
+        while self._unsent and tries > 0:
+            await pause(FINISH_STEP_S)
+            self.flush()
+            tries -= 1
 
     def _notify(self, text: str) -> None:
         if self._address:

@@ -14,7 +14,7 @@ import msgspec
 
 from activator.config.cluster_settings import ClusterSettings
 from activator.config.model.file import Config
-from activator.config.model.kinds import Secret
+from activator.config.model.kinds import Json, Secret
 from activator.config.model.listeners import Listener
 from activator.data_plane.ownership.names import MemberName
 from activator.members.handshake import SessionKeys
@@ -273,13 +273,15 @@ FromWorker = (
 
 
 def _plain(value: object) -> object:
-    """Return a `Duration` or a `Size` of the configuration as a number, and a `Secret` as empty: no worker needs it."""
+    """Return a kind of the configuration as plain data, and a `Secret` as empty: no worker needs it."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, int):
         return int(value)
     if isinstance(value, Secret):
         return ""
+    if isinstance(value, Json):
+        return str(value)
     raise NotImplementedError(f"not plain data: {value!r}")
 
 

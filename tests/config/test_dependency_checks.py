@@ -58,12 +58,21 @@ def test_which_revisions_may_be_named(revisions: list[dict[str, Any]], expected:
     assert problems_of(*revisions) == expected
 
 
-@pytest.mark.parametrize("is_exclusive", [False, True])
-def test_members_of_an_exclusive_group_cannot_need_each_other(is_exclusive: bool) -> None:
-    group: dict[str, Any] = {"name": "g", "members": ["a", "c"]}
-    group |= {"exclusive": True} if is_exclusive else {"budget": {"memory": 2}}
-    needs = None if is_exclusive else {"memory": 1}
-    revisions = [revision("a", "b", needs=needs), revision("b", "c"), revision("c", needs=needs)]
-    found = problems_of(*revisions, groups=[group])
-    expected = 'groups[0].members: "a" depends on "c": an `exclusive` group never has both'
-    assert found == ([expected] if is_exclusive else [])
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        (["c", "d"], []),
+        (["a", "c"], ['[0]: "a" has `depends_on`, and a member of a group is started at its turn: use one of the two']),
+        (["d", "b"], ['[1]: "a" depends on "b", and a member of a group may be stopped: use one of the two']),
+    ],
+)
+def test_turns_of_a_group_and_dependencies_exclude_each_other(members: list[str], expected: list[str]) -> None:
+    revisions = [revision("a", "b"), revision("b"), revision("c"), revision("d")]
+    found = problems_of(*revisions, groups=[{"name": "g", "members": members, "exclusive": True}])
+    assert found == [f"groups[0].members{problem}" for problem in expected]
+
+
+def test_a_model_is_a_member_of_a_group() -> None:
+    models = dict.fromkeys(("llama", "qwen"), "llama-server --port {port}")
+    (found,) = problems_of(revision("a", "llama"), models=models)
+    assert found.endswith('"a" depends on "llama", and a member of a group may be stopped: use one of the two')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import re
 from typing import Any
 
@@ -338,3 +339,40 @@ def test_any_file_gives_yaml_whose_problems_have_places(top: dict[str, Any], mod
     assert read_tree(made, "activator.yaml", {}, problems) is not None or problems
     with contextlib.suppress(ConfigError):  # and no other exception
         parse(made, "activator.yaml", {})
+
+
+def test_parameters_reach_our_file_whatever_they_contain() -> None:
+    text = """
+macros: {seven: 7, quote: 'say "hi"', name: qwen}
+models:
+  a:
+    cmd: x ${PORT}
+    filters:
+      stripParams: "${name}, top_p,top_p, model"
+      setParams: {p: "${quote}", q: "${seven}", r: "${seven} up",
+        s: ["\\U0001F600 \\u0085x"], t: {u: "1"}, "": 1, model: m}
+"""
+    config, comments = read(text)
+    (revision,) = config.revisions
+    assert revision.strip_params == ["qwen", "top_p"] and "filters" not in comments
+    assert {name: json.loads(value) for name, value in revision.set_params.items()} == {
+        "p": 'say "hi"',
+        "q": 7,
+        "r": "7 up",
+        "s": ["\U0001f600 \u0085x"],
+        "t": {"u": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("filters", "problem"),
+    [
+        ("{stripParams: [a]}", "models.a.filters.stripParams: found a list, expected a text"),
+        ("{setParams: [a]}", "models.a.filters.setParams: found a list, expected a mapping"),
+        ("[a]", "models.a.filters: found a list, expected a mapping"),
+    ],
+)
+def test_filters_of_another_kind_are_mistakes(filters: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        convert(f"models: {{a: {{cmd: x, filters: {filters}}}}}", "config.yaml", {})
+    assert [one.partition(" ")[2] for one in caught.value.problems] == [problem]

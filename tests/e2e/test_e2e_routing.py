@@ -366,9 +366,9 @@ def test_check_and_reload_name_what_can_never_match(tmp_path: Path, run_activato
         assert ask(activator.address, request("/v1/chat", host="a.test")).status == 200, "the old file goes on"
 
 
-@pytest.fixture(scope="module")
-def edited(run_shared_activator: RunActivator) -> Iterator[tuple[Activator, ScriptedPod]]:
-    """Models with parameters of their own."""
+@pytest.fixture(scope="module", params=[1, 2])
+def edited(request: Any, run_shared_activator: RunActivator) -> Iterator[tuple[Activator, ScriptedPod]]:
+    """Models with parameters of their own, with one worker and with several."""
     with ScriptedPod(echo) as pod:
         revision = {
             "name": "m",
@@ -380,7 +380,7 @@ def edited(run_shared_activator: RunActivator) -> Iterator[tuple[Activator, Scri
             "strip_params": ["top_p", "stop"],
             "set_params": {"temperature": 0.6, "chat_template_kwargs": {"enable_thinking": False}},
         }
-        yield run_shared_activator(configured([revision])), pod
+        yield run_shared_activator(configured([revision], workers=request.param)), pod
 
 
 SET = b'{"temperature":0.6,"chat_template_kwargs":{"enable_thinking":false}'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from activator.runtime.service_manager import UNSENT_MAX, ServiceManager
+from activator.runtime.service_manager import FINISH_S, UNSENT_MAX, ServiceManager
 
 
 @pytest.mark.parametrize("kind", ["path", "abstract"])
@@ -89,3 +90,42 @@ def test_the_newest_wait_for_it(tmp_path: Path) -> None:
                 manager.flush()
     assert told[-UNSENT_MAX:] == [f"MAINPID={process}" for process in range(5000 - UNSENT_MAX, 5000)]
     assert len(told) < 1000
+
+
+def test_the_end_waits_until_all_is_told(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": name}, 7)
+    told: list[str] = []
+
+    async def scenario(listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        ending = asyncio.ensure_future(manager.finish())
+        while not ending.done():
+            with contextlib.suppress(BlockingIOError):
+                told.append(listener.recv(4096).decode())
+            await asyncio.sleep(0.001)
+        begun_s = loop.time()
+        await manager.finish()
+        assert loop.time() - begun_s < FINISH_S, "nothing is left to wait for"
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name)
+        listener.setblocking(False)
+        for _ in range(2000):
+            manager.ready("")
+        manager.main_is(8)
+        asyncio.run(scenario(listener))
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                told.append(listener.recv(4096).decode())
+    assert told[-1] == "MAINPID=8"
+
+
+def test_the_end_waits_for_some_time_only(tmp_path: Path) -> None:
+    name = str(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": name}, 7)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(name)
+        for _ in range(2000):
+            manager.ready("")
+        asyncio.run(asyncio.wait_for(manager.finish(), FINISH_S + 10.0))

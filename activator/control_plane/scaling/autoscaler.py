@@ -381,7 +381,7 @@ class Autoscaler:
             scheduled,
             held,
             busy,
-            0 if revision.is_released else revision.users,
+            revision.users,
             revision.is_released,
         )
 

@@ -103,7 +103,7 @@ class Attempt(PodUser):
             body = exchange.upload
             if body is not None and body.editor is not None:
                 edits = HeadEdits() if edits is None else edits.copy()
-                edits.set_content_length(body.size if body.is_whole() else -1)
+                edits.set_content_length(body.size if body.is_whole() and not body.has_trailers() else -1)
             head = exchange.head if edits is None else edits.apply(exchange.head)
         except Exception as error:  # a filter has raised it
             exchange.end_with_error(error)

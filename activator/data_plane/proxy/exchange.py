@@ -199,9 +199,11 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         self.request_bytes += len(data)
+        body = self.upload
+        if body is not None:
+            data = body.edited(data)
         if self.capture is not None and self.phase < TUNNEL:  # in a tunnel it is a watcher
             self.capture.client_sent(data)
-        body = self.upload
         pod = self.pod
         is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel is not established yet
         if body is None and is_early:
@@ -210,7 +212,6 @@ class ProxiedExchange(Exchange):
                 body.assign(self.throttler.held)  # nothing is held yet, so the budget allows it
         if body is None or self.phase == DELIVERING:  # the pod reads no more after an early response
             return
-        data = body.edited(data)
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self.time()
@@ -251,7 +252,9 @@ class ProxiedExchange(Exchange):
             if attempt.enter_tunnel_phase(after_end_of_client(self.phase), pod):
                 pod.send_end([])  # RFC 9113 8.5: a tunnel has none
         elif body is not None and self.phase != DELIVERING and not self.upgrade:
-            body.end(trailers)
+            if not body.end(trailers):
+                self.fail(Reason.HELD_BYTES_FULL, body.refused_for)
+                return
             if self.selection is not None:
                 self.selection.finish()
             if self.phase == GATHERING or self.phase == SCANNING:

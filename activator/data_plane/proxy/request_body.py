@@ -167,6 +167,10 @@ class RequestBody:
         """Return True if the body has arrived completely."""
         return self._done
 
+    def has_trailers(self) -> bool:
+        """Return True if trailers have followed the body."""
+        return len(self._trailers) > 0
+
     def hand_over(self, client: ClientStream) -> None:
         """Move the complete body to the stream `client`, which receives the response from now on."""
         self._client = client
@@ -230,19 +234,20 @@ class RequestBody:
             self._resume()
         return self._more is not None and not self._pod_full
 
-    def end(self, trailers: Headers) -> None:
-        """Handle the end of the body."""
+    def end(self, trailers: Headers) -> bool:
+        """Handle the end of the body; return False if no budget allows the last part of an edited one."""
         rest = b"" if self.editor is None else self.editor.finish()
         if rest and self._pod is not None:
             self.send(self._pod, rest)
-        elif rest:
-            self.hold(rest)  # a few bytes of a body that is no JSON
+        elif rest and not self.hold(rest):
+            return False
         self._done = True
         self._trailers = trailers
         if self._more is not None:
             self._more.ended()
         elif self._pod is not None:
             self._send_end(self._pod)
+        return True
 
     def tunnels(self, pod: PodStream) -> None:
         """Forward the client's direction of a tunnel to `pod` from now on, beginning with the bytes held so far."""

@@ -1,10 +1,10 @@
-"""The programs that others need (`depends_on`): started before them, and kept while they are wanted.
+"""The programs that others need (`depends_on`): started before them, and kept while they are used.
 
 Rules
   1. The first copy of a program is granted when each revision that it depends on has a ready copy; until then it is
      *held*. A dependency that ends later stops nothing.
-  2. A dependency has at least one copy while a revision that depends on it wants a copy, or has one that is awake. Then
-     its idle time begins.
+  2. A dependency has at least one copy while a revision that depends on it wants a copy, or has one that is awake, also
+     while it leaves after a reload. Then its idle time begins.
   3. If a dependency cannot start, the revisions held by it fail with its cause, and recover with it.
 """
 
@@ -39,21 +39,21 @@ class Dependencies:
         self._grant = grant
         self._need = need
         self._submit = submit
-        self._needs: dict[str, tuple[str, ...]] = {}
+        self._needs: dict[str, tuple[str, ...]] = {}  # by revision, also of those that leave
         self._users: dict[str, tuple[str, ...]] = {}  # the revisions that depend on a revision
         self._needed: set[str] = set()  # revisions that others depended on at the last refresh
         self._wanted: dict[str, int] = {}  # copies, by revision; without those that want none
         self._held: dict[str, None] = {}
-        self._failed: dict[str, str] = {}  # revisions that failed with a dependency, with its key
+        self._failures: dict[str, RevisionFailed] = {}  # revisions whose own programs cannot start
+        self._passed_on: dict[str, RevisionFailed] = {}  # held revisions that fail with a dependency
 
     def configure(self, needs: Mapping[str, tuple[str, ...]]) -> None:
-        """Set the dependencies of all revisions that have some; `refresh` applies them to what is wanted already."""
-        users: dict[str, list[str]] = {}
-        for key, named in needs.items():
-            for one in named:
-                users.setdefault(one, []).append(key)
-        self._needs = dict(needs)
-        self._users = {key: tuple(found) for key, found in users.items()}
+        """Set the dependencies of all revisions; `refresh` applies them to what is wanted already.
+
+        A revision that is not in `needs` was removed, and keeps its dependencies until its last program has ended.
+        """
+        leaving = {key: named for key, named in self._needs.items() if key not in needs and self._is_awake(key)}
+        self._set_needs({**leaving, **{key: named for key, named in needs.items() if named}})
 
     def refresh(self) -> None:
         """Apply changed dependencies, once all revisions are set."""
@@ -62,14 +62,17 @@ class Dependencies:
         self._needed = set(self._users)
         for key in [*self._held]:
             self._try_grant(key)
-        for key in [key for key, cause in self._failed.items() if cause not in self._needs.get(key, ())]:
-            self._recover(key)
+        for key in [*self._held, *self._passed_on]:
+            self._pass_on(key)
 
     def drop_revision(self, key: str) -> None:
         """Forget the load of a revision that was removed."""
-        self._failed.pop(key, None)
+        self._failures.pop(key, None)
+        self._passed_on.pop(key, None)
         self._held.pop(key, None)
         self._set_wanted(key, 0)
+        for user in self._users.get(key, ()):
+            self._pass_on(user)
 
     def users_of(self, key: str) -> list[str]:
         """Return the revisions that depend on this one and want a copy, or have one that is awake."""
@@ -87,6 +90,7 @@ class Dependencies:
         self._set_wanted(key, count)
         if count == 0 or had_any:
             self._held.pop(key, None)
+            self._pass_on(key)
             self._grant(key, count)
             return
         self._held[key] = None
@@ -94,6 +98,7 @@ class Dependencies:
         waits_for = self.waits_for(key)
         if waits_for:
             log.info("%s: waits for %s", key, ", ".join(waits_for))
+        self._pass_on(key)
 
     def continued(self, key: str, count: int) -> None:
         """Continue `count` copies that were started before: nothing holds them."""
@@ -114,17 +119,26 @@ class Dependencies:
     def reported(self, change: Change) -> None:
         """Pass the failure of a dependency on to the revisions that it holds, and its recovery."""
         if isinstance(change, RevisionFailed):
-            for key in self._users.get(change.key, ()):
-                if key in self._held:
-                    self._failed[key] = change.key
-                    failed = RevisionFailed(key, f"{change.key} is needed, and failed: {change.cause}", change.retry_s)
-                    self._submit(failed)
-                    self.reported(failed)
+            self._failures[change.key] = change
         elif isinstance(change, RevisionRecovered):
-            for key in [key for key, cause in self._failed.items() if cause == change.key]:
-                self._recover(key)
+            self._failures.pop(change.key, None)
+            passed_on = self._passed_on.get(change.key)
+            if passed_on is not None:  # its own programs have not failed, but those that it waits for
+                self._submit(passed_on)
+        else:
+            return
+        for user in self._users.get(change.key, ()):
+            self._pass_on(user)
 
     # --- within ---
+
+    def _set_needs(self, needs: dict[str, tuple[str, ...]]) -> None:
+        users: dict[str, list[str]] = {}
+        for key, named in needs.items():
+            for one in named:
+                users.setdefault(one, []).append(key)
+        self._needs = needs
+        self._users = {key: tuple(found) for key, found in users.items()}
 
     def _set_wanted(self, key: str, count: int) -> None:
         if count > 0:
@@ -136,10 +150,24 @@ class Dependencies:
     def _try_grant(self, key: str) -> None:
         if key in self._held and all(map(self._is_ready, self._needs.get(key, ()))):
             del self._held[key]
+            self._pass_on(key)
             self._grant(key, self._wanted[key])
 
-    def _recover(self, key: str) -> None:
-        del self._failed[key]
-        recovered = RevisionRecovered(key)
-        self._submit(recovered)
-        self.reported(recovered)
+    def _pass_on(self, key: str) -> None:
+        """Let a held revision fail with the first of its dependencies that fails, or recover."""
+        failed = None
+        for one in self._needs.get(key, ()) if key in self._held else ():
+            cause = self._failures.get(one) or self._passed_on.get(one)
+            if cause is not None:
+                failed = RevisionFailed(key, f"{one} is needed, and failed: {cause.cause}", cause.retry_s)
+                break
+        if failed == self._passed_on.get(key):
+            return
+        if failed is None:
+            del self._passed_on[key]
+            self._submit(RevisionRecovered(key))
+        else:
+            self._passed_on[key] = failed
+            self._submit(failed)
+        for user in self._users.get(key, ()):
+            self._pass_on(user)

@@ -63,8 +63,9 @@ class Fleets:
         return fleet is not None and fleet.ready() > 0
 
     def is_awake(self, key: str) -> bool:
-        """Return True if a process of the revision starts, runs or stops."""
-        return any(one.rest is not SleepState.ASLEEP for one in self.of(key))
+        """Return True if a process of the revision starts, runs or stops, also of one that was dropped."""
+        leaving = (one for one in self.leaving.values() if one.key == key)
+        return any(one.rest is not SleepState.ASLEEP for one in (*self.of(key), *leaving))
 
     def are_continued(self) -> bool:
         """Return True if all programs that were handed over as ready are pods again."""

@@ -93,9 +93,7 @@ class ProcessSource(Source):
             else:
                 self.drop_revision(key)
         self.groups.configure(resolve_groups(config))
-        self.dependencies.configure(
-            {key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items() if one.depends_on}
-        )
+        self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
             running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
             if running and self.autoscaler.shown(key) is None:
