@@ -34,7 +34,7 @@ _SCALAR: Final = 8
 _BEHIND: Final = 9  # behind a value
 _UNCHANGED: Final = 10  # the rest is not changed
 
-_ESCAPED_BYTES_MAX: Final = 12  # of one character: a pair of surrogates
+_ESCAPED_BYTES_MAX: Final = 12  # one character may be a pair of surrogates
 
 _QUOTE: Final = 0x22
 _OPENS_OBJECT: Final = 0x7B
@@ -108,7 +108,7 @@ class ObjectEditor:
     # --- internals ---
 
     def _write_until(self, data: bytes, end: i64) -> None:
-        """Copy what has not been copied yet, up to `end`."""
+        """Copy the piece from `_from` up to `end`."""
         if self._from != _NONE:
             if self._from < end:
                 self._written.append(data[self._from : end])

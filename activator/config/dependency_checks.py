@@ -12,7 +12,7 @@ from activator.config.key_path import KeyPath
 from activator.config.model.file import Config
 from activator.config.specs import key_of
 
-DEPENDENCIES_MAX: Final = 16  # of one revision
+DEPENDENCIES_MAX: Final = 16  # for one revision
 
 
 def check_dependencies(root: KeyPath, config: Config) -> None:

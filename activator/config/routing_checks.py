@@ -23,7 +23,7 @@ MODEL_LENGTH_MAX: Final = 256
 MATCH_HEADERS_MAX: Final = 16  # per revision
 PARAMS_MAX: Final = 64  # per revision, in each of `set_params` and `strip_params`
 PARAM_LENGTH_MAX: Final = 256
-SET_PARAMS_BYTES_MAX: Final = 16 * KIB  # of JSON, per revision
+SET_PARAMS_BYTES_MAX: Final = 16 * KIB  # per revision, as JSON
 
 _NOT_IN_PATH: Final = re.compile(r"[?#;\\\s]|%2f|%5c|%00", re.IGNORECASE)
 _VALUE: Final = re.compile(r"[!-~]([ -~]*[!-~])?")

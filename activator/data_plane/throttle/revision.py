@@ -72,7 +72,7 @@ class RevisionThrottler:
         self.incarnation: int = 0  # unique among the throttlers of this data plane
         self.table = table
         self.affinity: Affinity | None = None  # the key of requests, if the policy uses one
-        self.object_edit: ObjectEdit | None = None  # of JSON bodies
+        self.object_edit: ObjectEdit | None = None  # the changes of JSON bodies
         self.filters: object | None = None  # a FilterChain (data_plane/filters/), if it has any
         self.counters = counters
         self.sharing = sharing

@@ -41,7 +41,7 @@ class PoolFactory:
         self._now = now
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
         self._settings: dict[str, ConnectionSpec] = {}  # by revision
-        self._figures: dict[tuple[str, str], PodFigures] = {}  # of pods by revision and identity; the newest are last
+        self._figures: dict[tuple[str, str], PodFigures] = {}  # by revision and identity, the newest last
 
     def pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
         """Return a new pool of connections to a pod, which continues the figures of a pod that has returned."""

@@ -48,7 +48,7 @@ class Dependencies:
         self._passed_on: dict[str, RevisionFailed] = {}  # held revisions that fail with a dependency
 
     def configure(self, needs: Mapping[str, tuple[str, ...]]) -> None:
-        """Set the dependencies of all revisions; `refresh` applies them to what is wanted already.
+        """Set the dependencies of all revisions; `refresh` applies them to wanted copies.
 
         A revision that is not in `needs` was removed, and keeps its dependencies until its last program has ended.
         """
@@ -106,7 +106,7 @@ class Dependencies:
         self._grant(key, count)
 
     def ready(self, key: str) -> None:
-        """Grant what was held by this revision, which has a ready copy now or has lost one."""
+        """Grant held revisions after a change of the ready copies of this one."""
         for one in self._users.get(key, ()):
             if one in self._held:
                 self._try_grant(one)
