@@ -207,9 +207,11 @@ class Storm(RuleBasedStateMachine):
 
     @rule(number=numbers, most=st.sampled_from([0, 1, 2, 100]))
     def a_pod_changes_its_bound(self, number: int, most: int) -> None:
-        """Of which its own library knows nothing: it would refuse what crosses."""
+        """Its library knows nothing of it: it would refuse what crosses, and take the ACK for that of its own ones."""
         line = self.pod(number)
-        if line is not None and line.connection.codec.is_settled() and line.transport.takes:
+        if line is None or any(len(values) > 1 for values in line.peer.h2.local_settings._settings.values()):
+            return
+        if line.connection.codec.is_settled() and line.transport.takes:
             line.connection.data_received(frames.settings_frame([(frames.MAX_CONCURRENT_STREAMS, most)]))
             self.it.world.clock.turn()
             line.to_peer()  # the acknowledgement, which it would take for that of other settings

@@ -279,6 +279,77 @@ def an_early_slot_is_given_back(seed: int) -> None:
         expect(not hand.taken(), f"{way}: more is said")
 
 
+def an_early_slot_is_looked_at_again_and_again(seed: int) -> None:
+    """Until its time is over; its request is served as soon as the pod is ready."""
+    hand, asked = with_early_slot(seed)
+    hand.world.run(0.6 * EARLY_S)
+    expect(not hand.taken() and asked.pod is None, "it is given up too early")
+    hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), READY)
+    hand.world.run(0.3 * EARLY_S)
+    expect(asked.pod is not None, "it is served only when the time is over")
+
+
+def an_early_slot_is_none_of_the_next_registration(seed: int) -> None:
+    hand, asked = with_early_slot(seed)
+    hand.view(2, MemberName(2, OWNER))
+    hand.throttler.table.set_state(tracker_of(hand.node, hand.pod()), READY)
+    hand.world.run(0.1)
+    expect(asked.pod is None, "it uses a slot that the owner does not know of")
+
+
+def a_slot_of_an_unknown_pod_that_comes_for_nobody_goes_back(seed: int) -> None:
+    hand = borrowing(seed)
+    hand.member.receive(2, Granted(1, NAME, 999_999, 5, 73, "pod-77", "10.0.0.77:80", True, False))
+    (said,) = hand.taken()
+    assert isinstance(said, Returned)
+    expect(said.slots == (73,), f"it returns {said.slots}")
+
+
+def an_idle_slot_is_not_one_of_the_next_pod_in_its_place(seed: int) -> None:
+    hand = borrowing(seed)
+    hand.granted(0, 71, lends=True)
+    (idle,) = hand.member.borrowed[NAME].borrowing.idle
+    hand.node.remove_pod(KEY, hand.pod())
+    other = hand.world.new_pod(KEY, 4)
+    hand.node.add_pod(KEY, other)
+    expect(idle.tracker is tracker_of(hand.node, other), "the other pod has another place")
+    hand.taken()
+    asked = hand.world.ask(hand.node, KEY)
+    said = [type(one) for one in hand.taken()]
+    expect(asked.pod is None and said == [Returned, Want], f"it says {said}")
+
+
+def impatient(hand: Hand) -> Request:
+    """A request that does not wait (`Prefer: if-available`)."""
+    world = hand.world
+    world.requests += 1
+    request = Request(hand.node, KEY, world.requests, 0.1, 0)
+    request.never_waits = True
+    world.open[request] = None
+    hand.node.run(request.ask)
+    return request
+
+
+def who_does_not_wait_is_refused_without_an_owner(seed: int) -> None:
+    hand = borrowing(seed)
+    hand.member.unlinked(2)
+    asked = impatient(hand)
+    hand.world.run(0.01)
+    expect(bool(asked.end), "it waits for an owner")
+
+
+def who_does_not_wait_is_refused_once_the_owner_grants_to_others(seed: int) -> None:
+    hand = Hand(seed, True)
+    hand.view(1, MemberName(2, OTHERS[0]))
+    hand.member.revision_set(hand.throttler)
+    hand.member.linked(2)
+    first, second = hand.world.ask(hand.node, KEY, 1000.0), impatient(hand)
+    hand.member.receive(2, Registered(1, ""))
+    hand.world.run(0.01)
+    expect(first.pod is not None, "nothing is granted")
+    expect(second.pod is None and bool(second.end), "it waits for the first one")
+
+
 def a_table_that_is_made_anew_gives_idle_slots_back(seed: int) -> None:
     world, owner, borrower = lent_to(seed, 5, 2)
     borrower.rebuild(KEY)
@@ -1575,5 +1646,11 @@ CORNERS: list[Callable[[int], None]] = [
     who_hands_over_grants_no_more,
     a_view_without_members_is_nobodys,
     a_request_that_never_waits_leaves_the_queue_of_the_owner,
+    an_early_slot_is_looked_at_again_and_again,
+    an_early_slot_is_none_of_the_next_registration,
+    a_slot_of_an_unknown_pod_that_comes_for_nobody_goes_back,
+    an_idle_slot_is_not_one_of_the_next_pod_in_its_place,
+    who_does_not_wait_is_refused_without_an_owner,
+    who_does_not_wait_is_refused_once_the_owner_grants_to_others,
     a_limit_that_goes_grants_nothing_to_others,
 ]

@@ -115,7 +115,6 @@ class Borrowing(SlotSource):
         self.epoch = epoch
         self.lends = False
         self.idle.clear()
-        self.early.clear()
         slots = tuple([HeldSlot(slot, lease.identity, lease.address) for lease, slot in self.in_use.items()])
         waiting = tuple([self._described(waiter) for waiter in self.wanted.values()])
         if slots or waiting or even_nothing:

@@ -206,12 +206,15 @@ def difference(kind: int, ours: str, theirs: str, words: str) -> str:
         return "5.3.2: PRIORITY is out of use, and may name any stream"
     if kind == RST_STREAM and theirs == "taken" and "a stream that is idle" in words:
         return "6.4: h2 takes RST_STREAM on an idle stream once another one has been open"
+    if theirs == "stream" and ours == "connection" and "a stream that is closed" in words:
+        return "5.1: a frame on a stream that was skipped or has ended may end the connection"
     if kind == SETTINGS and theirs == "taken" and "ENABLE_PUSH" in words:
         return "6.5: values are processed in order; h2 looks at the last one of each"
     return ""
 
 
 @example([frame(HEADERS, END_HEADERS, 3, HEAD), frame(RST_STREAM, 0, 5, b"\0\0\0\x08")])
+@example([frame(HEADERS, END_HEADERS, 3, HEAD), frame(0, 0, 1, b"")])
 @settings(max_examples=300)
 @given(sequences)
 def test_h2_refuses_what_we_refuse(sequence: list[bytes]) -> None:
