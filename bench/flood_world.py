@@ -61,7 +61,7 @@ class World:
         """Do nothing: the pods of a flood are asked until they answer."""
 
     def pod_answered(self, key: str) -> None:
-        """Do nothing: the state worker is told by a change."""
+        """Do nothing: a change informs the state worker."""
 
     async def start(self) -> str:
         self.tasks.start("worker", self.worker.run())

@@ -18,7 +18,17 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from activator.codec.json_field import is_space, text_of
+from activator.codec.json_field import (
+    BETWEEN,
+    CLOSES_ARRAY,
+    CLOSES_OBJECT,
+    COMMA,
+    OPENS_ARRAY,
+    OPENS_OBJECT,
+    QUOTE,
+    is_space,
+    text_of,
+)
 from activator.codec.json_values import ValueSkipper
 
 # Positions of the next byte in the text.
@@ -36,13 +46,6 @@ _UNCHANGED: Final = 10  # the rest is not changed
 
 _ESCAPED_BYTES_MAX: Final = 12  # one character may be a pair of surrogates
 
-_QUOTE: Final = 0x22
-_OPENS_OBJECT: Final = 0x7B
-_CLOSES_OBJECT: Final = 0x7D
-_OPENS_ARRAY: Final = 0x5B
-_CLOSES_ARRAY: Final = 0x5D
-_COMMA: Final = 0x2C
-_BETWEEN: Final = 0x3A
 _NONE: Final = -1  # nothing of the current piece is being copied
 
 
@@ -125,22 +128,22 @@ class ObjectEditor:
         """Process one byte outside of names, strings and nested values."""
         step = self._step
         if step == _SCALAR:
-            if byte in (_COMMA, _CLOSES_OBJECT):
+            if byte in (COMMA, CLOSES_OBJECT):
                 self._end_member(data, pos, byte)
             elif is_space(byte):
                 self._step = _BEHIND
-            elif byte in (_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY):
+            elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self._give_up(pos)
         elif is_space(byte) or (step == _START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
             return
         elif step == _START:
-            if byte == _OPENS_OBJECT:
+            if byte == OPENS_OBJECT:
                 self._open(data, pos)
             else:
                 self._give_up(pos)
         elif step == _COLON:
             self._step = _VALUE
-            if byte != _BETWEEN:
+            if byte != BETWEEN:
                 self._give_up(pos)
         elif step == _VALUE:
             self._begin_value(pos, byte)
@@ -163,7 +166,7 @@ class ObjectEditor:
         self._step = _FIRST
 
     def _begin_name(self, pos: i64, byte: i64) -> None:
-        if byte == _QUOTE:
+        if byte == QUOTE:
             self._skipper.begin_string()
             self._holds_name = True
             self._step = _IN_NAME
@@ -173,19 +176,19 @@ class ObjectEditor:
         self._give_up(pos)
 
     def _begin_value(self, pos: i64, byte: i64) -> None:
-        if byte == _QUOTE:
+        if byte == QUOTE:
             self._skipper.begin_string()
             self._step = _STRING
-        elif byte in (_OPENS_OBJECT, _OPENS_ARRAY):
+        elif byte in (OPENS_OBJECT, OPENS_ARRAY):
             self._skipper.begin_nested()
             self._step = _NESTED
-        elif byte in (_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY):
+        elif byte in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY):
             self._give_up(pos)
         else:
             self._step = _SCALAR
 
     def _end_member(self, data: bytes, pos: i64, byte: i64) -> None:
-        if byte == _COMMA:
+        if byte == COMMA:
             self._write_until(data, pos)
             self._step = _NAME
         else:  # the end of the object, or not JSON

@@ -39,13 +39,14 @@ _SCALAR: Final = 8
 _BEHIND: Final = 9  # behind a value
 _IN_FOUND: Final = 10  # in the value that is searched for
 
-_QUOTE: Final = 0x22
-_OPENS_OBJECT: Final = 0x7B
-_CLOSES_OBJECT: Final = 0x7D
-_OPENS_ARRAY: Final = 0x5B
-_CLOSES_ARRAY: Final = 0x5D
-_COMMA: Final = 0x2C
-_BETWEEN: Final = 0x3A
+# Bytes of structure.
+QUOTE: Final = 0x22
+OPENS_OBJECT: Final = 0x7B
+CLOSES_OBJECT: Final = 0x7D
+OPENS_ARRAY: Final = 0x5B
+CLOSES_ARRAY: Final = 0x5D
+COMMA: Final = 0x2C
+BETWEEN: Final = 0x3A
 _SPACE: Final = 0x20
 _TAB: Final = 0x09
 _LF: Final = 0x0A
@@ -117,25 +118,25 @@ class FieldScan:
         """Process one byte outside of strings and nested values."""
         step = self._step
         if step == _SCALAR:
-            if byte in (_COMMA, _CLOSES_OBJECT):
+            if byte in (COMMA, CLOSES_OBJECT):
                 self._end_value(byte)
             elif is_space(byte):
                 self._step = _BEHIND
-            elif byte in (_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY):
+            elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
                 self.state = ABSENT
         elif is_space(byte) and not 0 < self._bom < _BOM_BYTES:
             return
         elif step == _START:
             self._open(byte, pos)
         elif step == _COLON:
-            self._become(byte == _BETWEEN, _VALUE)
+            self._become(byte == BETWEEN, _VALUE)
         elif step == _VALUE:
             self._begin_value(byte, pos)
         elif step == _BEHIND:
             self._end_value(byte)
         else:  # before a name
             self._begin_string()
-            self._become(byte == _QUOTE, _IN_NAME)
+            self._become(byte == QUOTE, _IN_NAME)
 
     def _become(self, is_so: bool, step: i64) -> None:
         """Continue with `step` if `is_so`; otherwise the text is not an object, or the object has ended."""
@@ -149,24 +150,24 @@ class FieldScan:
         if bom < _BOM_BYTES and byte == _BOM[bom] and (bom > 0 or self._offset + pos == 0):
             self._bom = bom + 1
         else:
-            self._become(byte == _OPENS_OBJECT and bom in (0, _BOM_BYTES), _FIRST)
+            self._become(byte == OPENS_OBJECT and bom in (0, _BOM_BYTES), _FIRST)
 
     def _begin_value(self, byte: i64, pos: i64) -> None:
         if self.start > 0:  # the value of the member that is searched for
             self.start = self._offset + pos
             self._begin_string()
-            self._become(byte == _QUOTE, _IN_FOUND)
-        elif byte == _QUOTE:
+            self._become(byte == QUOTE, _IN_FOUND)
+        elif byte == QUOTE:
             self._skipper.begin_string()
             self._step = _STRING
-        elif byte in (_OPENS_OBJECT, _OPENS_ARRAY):
+        elif byte in (OPENS_OBJECT, OPENS_ARRAY):
             self._skipper.begin_nested()
             self._step = _NESTED
         else:
-            self._become(byte not in (_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY), _SCALAR)
+            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), _SCALAR)
 
     def _end_value(self, byte: i64) -> None:
-        self._become(byte == _COMMA, _NAME)  # a brace ends the object
+        self._become(byte == COMMA, _NAME)  # a brace ends the object
 
     def _begin_string(self) -> None:
         """Begin a string that is kept."""

@@ -105,7 +105,7 @@ def _masked_json(text: bytes, depth: int) -> bytes:
     copied = 0  # the text before this place has been copied or masked
     name = b""  # the last string
     is_value = False  # a colon has followed a telling name
-    is_token = False  # that name is `token`
+    is_token = False  # the name is `token`
     hidden = 0  # depth in an object or array that is masked
     for found in _JSON_TOKEN.finditer(text):
         token = found[0]

@@ -16,7 +16,7 @@ class PodFigures:
     def __init__(self) -> None:
         self.responses: i64 = 0
         self.errors: i64 = 0  # responses with a status of at least 500, and requests that the pod failed
-        self.first_byte_total_s: float = 0.0  # of all responses: from the connection to the head
+        self.first_byte_total_s: float = 0.0  # from the connection to the head, over all responses
 
     def responded(self, status: i64, first_byte_s: float) -> None:
         self.responses += 1
