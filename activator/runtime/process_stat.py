@@ -6,8 +6,8 @@ from typing import Final
 
 STATE: Final = 0  # positions of fields behind the command, which is in brackets and may contain any characters
 PARENT: Final = 1
-SESSION: Final = 3
 STARTED: Final = 19  # in clock ticks since the boot
+ENV_END: Final = 48  # the last one that is used here
 
 READS_MAX: Final = 3
 
@@ -20,6 +20,6 @@ def stat_fields(process: int | str) -> list[bytes]:
     for _ in range(READS_MAX):
         with open(f"/proc/{process}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        if len(fields) > STARTED:
+        if len(fields) > ENV_END:
             return fields
     raise ProcessLookupError(f"process {process} ends")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import RunActivator
-from tests.e2e.http_client import Answer, ask, request
+from tests.e2e.http_client import Answer, CutShortError, ask, request
 from tests.e2e.running import PATIENCE_S, PROGRAMS, Activator, cli, configured, eventually, state_of
 
 MODELS = ("llama", "qwen", "phi")
@@ -102,6 +102,7 @@ def in_the_background(ask_one: Callable[[], Answer]) -> tuple[threading.Thread, 
 def test_random_traffic_and_killed_programs_never_share_the_gpu(run_activator: RunActivator, gpu: Gpu) -> None:
     activator = run_activator(three(gpu, {"overtaken_at_most": "1s"}))
     failed: list[Answer] = []
+    cut_short: list[str] = []
     killed: set[int] = set()
     lock = threading.Lock()
 
@@ -109,7 +110,11 @@ def test_random_traffic_and_killed_programs_never_share_the_gpu(run_activator: R
         rng = random.Random(seed)
         for _ in range(8):
             model = rng.choice(MODELS)
-            answer = completion(activator, model, rng.random() * 0.05)
+            try:
+                answer = completion(activator, model, rng.random() * 0.05)
+            except CutShortError:  # the program was killed between the head of its response and the body
+                cut_short.append(model)
+                continue
             if answer.status == 200:
                 assert name_of(answer) == model
                 with lock:
@@ -132,7 +137,7 @@ def test_random_traffic_and_killed_programs_never_share_the_gpu(run_activator: R
     assert gpu.lines("violations") == []
     # Only what was sent to a killed program may have failed: as many as it may have at once, and as many again that
     # were sent while the kernel closed its connections one after the other (a POST is not sent twice).
-    assert len(failed) <= 2 * 4 * len(killed)
+    assert len(failed) + len(cut_short) <= 2 * 4 * len(killed)
     assert {answer.reason for answer in failed} <= {"pod_closed", "connect_failed", "pod_refused"}, failed
     assert len(gpu.lines("loads")) < 40  # requests of one model are served together
 

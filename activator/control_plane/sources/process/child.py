@@ -324,7 +324,7 @@ class ChildProcess(Unit):
         cause = cause_of(self.exit_code, self.output.lines())
         if self.exit_code == 0 and self._tree is not None:
             await self._tree.until_empty(_LAST_OUTPUT_S, self._owner.now)
-            await self._tree.claim_hidden(self._owner.reaping.groups - {self._tree.group})
+            await self._tree.claim_hidden(self._owner.reaping.groups)
             if left := await self._tree.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"

@@ -18,10 +18,10 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.control_plane.sources.process.ports import described
-from activator.control_plane.sources.process.reaper import kill, living
+from activator.control_plane.sources.process.reaper import environment, kill, living
 from activator.runtime.backoff import Backoff
 from activator.runtime.clock import Now
-from activator.runtime.process_stat import PARENT, SESSION, STARTED, STATE, stat_fields
+from activator.runtime.process_stat import PARENT, STARTED, STATE, stat_fields
 from activator.runtime.tasks import pause
 
 PROGRAM_MARK: Final = "ACTIVATOR_PROGRAM"
@@ -60,10 +60,11 @@ class ProcessTree:
     async def claim_hidden(self, others: AbstractSet[int]) -> None:
         """Count orphans with an overwritten environment as processes of this program, which has just ended.
 
-        They are children of the activator, younger than the program, and not in a session of other programs (`others`).
+        They are children of the activator, younger than the program, and not in a session of other programs. `others`
+        has these sessions, and is read after the search: a program may be started meanwhile.
         """
-        found = await asyncio.to_thread(_hidden, self._started, others | {os.getsid(0)})
-        self._sessions.update(_sessions_of(found))
+        found = _sessions_of(await asyncio.to_thread(_hidden, self._started))
+        self._sessions.update(found - others)
 
     async def signal(self, number: int) -> None:
         """Send a signal to the group, and to processes of the program outside of it.
@@ -144,22 +145,21 @@ def _descendants(ancestors: set[int]) -> list[int]:
     return found
 
 
-def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
-    """Return the activator's children that started at `since` or later, without variables and outside `others`."""
+def _hidden(since: int) -> list[int]:
+    """Return the activator's children that started at `since` or later and whose environment has no variables."""
     found, own = [], os.getpid()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         try:
             fields = stat_fields(name)
-            is_ours = int(fields[PARENT]) == own and int(fields[SESSION]) not in others
-            if not is_ours or int(fields[STARTED]) < since or fields[STATE] == b"Z":
+            if int(fields[PARENT]) != own or int(fields[STARTED]) < since or fields[STATE] == b"Z":
                 continue
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if b"=" not in file.read():
-                    found.append(int(name))
+            variables = environment(name, fields)
         except OSError:  # it has ended, or belongs to another user
             continue
+        if variables is not None and b"=" not in variables:
+            found.append(int(name))
     return found
 
 

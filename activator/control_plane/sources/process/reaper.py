@@ -15,7 +15,10 @@ import time
 MARK = "ACTIVATOR_REAPER"
 CONTAINER_MARK = "activator.instance"
 PATIENCE_S = 5.0
+EXECUTES_S = 0.2  # how long `living` waits for processes that execute another program
 ANSWER_BYTES_MAX = 1 << 24
+FLAGS, ENV_END = 6, 48  # fields of /proc/PID/stat after the command name
+WITHOUT_MEMORY = 0x20_0004  # PF_KTHREAD and PF_EXITING in FLAGS
 
 
 def living(groups: set[int], mark: bytes) -> list[int] | None:
@@ -28,22 +31,49 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
         names = os.listdir("/proc")
     except OSError:
         return None
-    found = []
-    for name in names:
-        if name.isdigit() and int(name) != os.getpid():
+    found: list[int] = []
+    left = [name for name in names if name.isdigit() and int(name) != os.getpid()]
+    give_up = time.monotonic() + EXECUTES_S
+    while True:
+        executing = []
+        for name in left:
             try:
-                state, _, group, session = stat(name)[:4]
-                if state in (b"Z", b"X"):
-                    continue
-                if int(group) in groups or int(session) in groups:
-                    found.append(int(name))
-                    continue
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    if mark in file.read():
-                        found.append(int(name))
+                is_ours = belongs(name, groups, mark)
             except OSError:
                 continue  # it has ended, or belongs to another user
-    return found
+            if is_ours:
+                found.append(int(name))
+            elif is_ours is None:
+                executing.append(name)
+        if not executing or time.monotonic() > give_up:
+            return found
+        left = executing
+        time.sleep(0.001)
+
+
+def belongs(name: str, groups: set[int], mark: bytes) -> bool | None:
+    """Return True if a process is one of those that `living` returns; None if that is not known yet. Raises OSError."""
+    fields = stat(name)
+    state, _, group, session = fields[:4]
+    if state in (b"Z", b"X"):
+        return False
+    if int(group) in groups or int(session) in groups:
+        return True
+    variables = environment(name, fields)
+    return None if variables is None else mark in variables
+
+
+def environment(name: str, before: list[bytes]) -> bytes | None:
+    """Return the environment of a process, whose fields in /proc/NAME/stat were `before`. Raises OSError.
+
+    Return None if it executes another program just now: the kernel shows no environment until the new stack is made.
+    """
+    with open(f"/proc/{name}/environ", "rb") as file:
+        variables = file.read()
+    if variables or int(before[FLAGS]) & WITHOUT_MEMORY:
+        return variables
+    is_empty = before[ENV_END] == stat(name)[ENV_END] != b"0"  # the same stack before and after: it was not replaced
+    return variables if is_empty else None
 
 
 def stat(name: str) -> list[bytes]:
@@ -54,7 +84,7 @@ def stat(name: str) -> list[bytes]:
     for _ in range(3):
         with open(f"/proc/{name}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-        if len(fields) > 3:
+        if len(fields) > ENV_END:
             return fields
     raise ProcessLookupError
 
