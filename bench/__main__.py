@@ -102,6 +102,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how long others wait for a slow upload or download, compared with haproxy and nginx",
     ).set_defaults(handler=_slow_clients)
 
+    overload = commands.add_parser(
+        "overload", help="clients beyond the capacity, with priorities, compared with haproxy"
+    )
+    overload.add_argument("--seconds", type=_positive, default=10, help="length of each overload (default: 10)")
+    overload.set_defaults(handler=_overload)
+
     flood = commands.add_parser("flood", help="a flood of pod updates during requests, and a revision that panics")
     flood.add_argument("--seconds", type=_positive, default=10, help="length of the flood (default: 10)")
     flood.add_argument("--updates", type=_positive, default=10_000, help="updates per second (default: 10,000)")
@@ -391,6 +397,12 @@ def _slow_clients(options: argparse.Namespace) -> int:
     from bench import slow_clients
 
     return slow_clients.run(options.json)
+
+
+def _overload(options: argparse.Namespace) -> int:
+    from bench import overload
+
+    return overload.run(options.seconds, options.json)
 
 
 def _kube(options: argparse.Namespace) -> int:

@@ -165,7 +165,7 @@ def _nginx_proxy(
 # --- haproxy --------------------------------------------------------------------------------------------------------
 
 
-def _haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: str = "", workers: int = 1) -> Started:
+def haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: str = "", workers: int = 1) -> Started:
     path = find_program("haproxy")
     assert path is not None
     port = free_port()
@@ -313,7 +313,7 @@ FLOORS = ["floor-transports", "floor-descriptors"]  # subtracted for the own par
 
 PEERS = [
     Peer("direct", None, None),
-    Peer("haproxy", "haproxy", _haproxy),
+    Peer("haproxy", "haproxy", haproxy),
     Peer("nginx", "nginx", _nginx_proxy),
     Peer("caddy", "caddy", _caddy),
     *[Peer(name, None, _floor(name.removeprefix("floor-"))) for name in FLOORS],
@@ -350,11 +350,11 @@ PEERS = [
 
 # The same with one request at a time at the upstream.
 ONE_AT_A_TIME = [
-    Peer("haproxy", "haproxy", partial(_haproxy, of_server=" maxconn 1")),
+    Peer("haproxy", "haproxy", partial(haproxy, of_server=" maxconn 1")),
     Peer(
         "haproxy-buffer-request",
         "haproxy",
-        partial(_haproxy, of_server=" maxconn 1", of_front="option http-buffer-request"),
+        partial(haproxy, of_server=" maxconn 1", of_front="option http-buffer-request"),
     ),
     # Both buffers are on by default, in memory and beyond that in files. nginx has no line: others get a 502.
     Peer("nginx", "nginx", partial(_nginx_proxy, of_server=" max_conns=1 max_fails=0", location="")),

@@ -256,6 +256,8 @@ def _resolve_queue(queue: Queue, timeouts: Timeouts) -> QueueSpec:
         request_timeout=queue.request_timeout,
         request_timeout_max_s=_seconds(queue.request_timeout_max),
         admission=queue.admission,
+        target_wait_s=float(queue.target_wait),
+        target_interval_s=float(queue.target_interval),
         discipline=_resolve_discipline(queue),
         rules=tuple(RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules),
     )

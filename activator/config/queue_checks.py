@@ -40,6 +40,10 @@ def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> Non
         at["weights"].found(f"at most {FAIR_WEIGHTS_MAX} keys", f"{len(queue.weights)}")
     if queue.admission not in ADMISSIONS:
         at["admission"].found("one of " + ", ".join(ADMISSIONS))
+    if queue.timeout is not None and float(queue.target_wait) >= float(queue.timeout):
+        at["target_wait"].found("less than `timeout`, which ends every wait", beside=(at["timeout"],))
+    if at.sets("target_interval") and not queue.target_wait:
+        at["target_interval"].advise("`target_interval` requires `target_wait`")
     if queue.request_timeout_max is not None and not queue.request_timeout:
         advice = "`request_timeout_max` requires `request_timeout: true`"
         at["request_timeout_max"].advise(advice, beside=(at["request_timeout"],))

@@ -249,6 +249,8 @@ class QueueSpec(msgspec.Struct, frozen=True):
     request_timeout: bool = False
     request_timeout_max_s: float | None = None
     admission: str = _QUEUE.admission
+    target_wait_s: float = float(_QUEUE.target_wait)  # 0.0: none
+    target_interval_s: float = float(_QUEUE.target_interval)
     discipline: DisciplineSpec = DisciplineSpec()
     rules: tuple[RuleSpec, ...] = ()
 

@@ -147,6 +147,7 @@ class Reason(Enum):
     HELD_BYTES_FULL = "held_bytes_full", 503, _UNAVAILABLE, "the proxy has reached its limit of buffered request bodies", _RESPONSE
     HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "the proxy has reached its limit of queued requests", _ANY
     DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
+    QUEUE_OVERLOADED = "queue_overloaded", 503, _UNAVAILABLE, "the revision is overloaded, and the request has waited longer than the target", _ANY
     OVERLOADED = "overloaded", 503, _UNAVAILABLE, "the proxy is overloaded", _RESPONSE
     QUOTA_UNKNOWN = "quota_unknown", 503, _UNAVAILABLE, "the quota of the user could not be checked"
     AUTH_UNAVAILABLE = "auth_unavailable", 503, _UNAVAILABLE, "the authoriser of the revision gave no valid response"

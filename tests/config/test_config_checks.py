@@ -287,6 +287,11 @@ GOOD = revision("")
                 ),
                 ("discipline: fair, header: X, weights: {a: 0}", "queue.weights.a: found"),
                 ("admission: clever", 'queue.admission: found "clever", expected one of off, predictive'),
+                (
+                    "target_wait: 30s, timeout: 30s",
+                    'queue.target_wait: found "30s", expected less than `timeout`, which ends every wait',
+                ),
+                ("target_interval: 5s", "queue.target_interval: `target_interval` requires `target_wait`"),
                 ("request_timeout_max: 5s", "`request_timeout_max` requires `request_timeout: true`"),
                 ("rules: [{path_prefix: x, exempt: true}]", "queue.rules[0].path_prefix: found"),
                 ("rules: [{path_prefix: /x}]", "queue.rules[0]: a rule requires `exempt: true` or `charge`"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import resource
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -242,3 +243,23 @@ def test_a_request_that_prefers_not_to_wait(run_activator: RunActivator, workers
             assert (answer.status, answer.reason) == (412, "not_available")
         assert time.monotonic() - began_s < 0.9, "none of them has waited"
         assert busy.answer().status == 200
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_queue_that_stands_keeps_only_those_that_came_recently(run_activator: RunActivator, workers: int) -> None:
+    """One slot, 0.05 s a request, and 60 clients at once: 3 s of work, of which 0.3 s and the last one are done."""
+    with SinglePods(1, SERVICE_S) as pods:
+        queue = {"target_wait": "50ms", "target_interval": "300ms"}
+        activator = run_activator({**crowded(pods, **queue), "workers": workers})
+        found: list[Answer] = []
+        clients = [threading.Thread(target=lambda: found.append(ask(activator.address, request()))) for _ in range(60)]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        outcomes = Counter((one.status, one.reason) for one in found)
+        assert set(outcomes) == {(200, ""), (503, "queue_overloaded")}, outcomes
+        assert all(one.header("retry-after") for one in found if one.status == 503)
+        assert pods.pods[0].violations == []
+        assert len(pods.pods[0].served) == outcomes[200, ""] >= 3
+        assert ask(activator.address, request()).status == 200

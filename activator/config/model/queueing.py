@@ -69,6 +69,17 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             words=ADMISSIONS,
         ),
     ] = "off"
+    target_wait: Annotated[
+        Duration,
+        doc(
+            "When requests have waited without a break for `target_interval`, those that have waited longer than this "
+            "are rejected instead of served, except the last one. 0: none.",
+            "500ms",
+        ),
+    ] = Duration(0.0)
+    target_interval: Annotated[Duration, doc("See `target_wait`. The time of a start does not count.", "5s")] = (
+        Duration(10.0)
+    )
     discipline: Annotated[
         str,
         doc(

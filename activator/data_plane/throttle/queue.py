@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Final, final
 
 from activator.config.model.queueing import QUEUE_TIMEOUT_S
-from activator.config.specs import RevisionSpec
+from activator.config.specs import QueueSpec, RevisionSpec
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.controlled_delay import ControlledDelay
 from activator.data_plane.throttle.counters import RevisionCounters
 from activator.data_plane.throttle.disciplines import make_queue
 from activator.data_plane.throttle.forecast import Forecast
@@ -104,6 +105,7 @@ class RevisionQueue:
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
         self.start: Start | None = None  # the start from zero that requests wait for
         self.arrivals: int = 0  # the arrival number of the last request
+        self.delay = _delay_of(spec.queue)
         self._spec = spec.queue
         self._key: str = spec.key
         self._table = table
@@ -177,6 +179,11 @@ class RevisionQueue:
         self._leave(waiter)
         self._refusals.reject(waiter, reason, "")
 
+    def is_late(self, waiter: Waiter, now_s: float) -> bool:
+        """Return True if the first waiter has waited for too long to be served before others (controlled_delay.py)."""
+        delay = self.delay
+        return delay is not None and self.waiters.length > 1 and delay.is_late(waiter, now_s)
+
     def refusal(self) -> Reason | None:
         """Return the reason why no request may wait; None if requests may."""
         self.admission.detail = ""
@@ -229,6 +236,8 @@ class RevisionQueue:
             start.ready_s = self._now()
             self._counters.cold_starts_total += 1
             self.start = None  # the requests that waited for it keep a reference
+            if self.delay is not None:
+                self.delay.queue_formed(start.ready_s)
 
     def remove(self) -> None:
         """Reject all waiting requests, because the revision was removed."""
@@ -247,6 +256,10 @@ class RevisionQueue:
         old = self._spec
         self._spec = spec.queue
         self.admission.configure(spec)
+        if (spec.queue.target_wait_s, spec.queue.target_interval_s) != (old.target_wait_s, old.target_interval_s):
+            self.delay = _delay_of(spec.queue)
+            if self.delay is not None:
+                self.delay.queue_formed(self._now())
         if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
         before = self.waiters
@@ -343,7 +356,10 @@ class RevisionQueue:
                 self._request_start()
         sharing = self._sharing
         if self.waiters.length == 1:
-            self.forecast.queue_formed(self._now())
+            now_s = self._now()
+            self.forecast.queue_formed(now_s)
+            if self.delay is not None:
+                self.delay.queue_formed(now_s)
             if sharing.source is None and not waiter.is_remote:
                 self._events.queue_formed(self._key)
             if sharing.lending is not None:
@@ -385,3 +401,7 @@ class RevisionQueue:
             self._sharing.source.queue_cleared()
         self._queue_emptied()
         self._refusals.reject_all(waiters, reason, detail)
+
+
+def _delay_of(spec: QueueSpec) -> ControlledDelay | None:
+    return ControlledDelay(spec.target_wait_s, spec.target_interval_s) if spec.target_wait_s > 0.0 else None

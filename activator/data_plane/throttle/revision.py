@@ -247,6 +247,9 @@ class RevisionThrottler:
                     self._pump_soon()
                     return
                 grants += 1
+                if queue.is_late(waiter, now_s):
+                    queue.refuse(waiter, Reason.QUEUE_OVERLOADED)
+                    continue
                 try:
                     tracker = self._pick_for(waiter, now_s)
                 except Exception as error:  # a policy raised: only this request ends
