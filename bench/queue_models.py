@@ -105,3 +105,35 @@ class FairModel(QueueModel):
             self.given.discard(key)
             self.round = [*self.round[1:], key]
         return None
+
+
+class PriorityFairModel(QueueModel):
+    """A FairModel for each level."""
+
+    def __init__(self, ageing_s: float, weights: dict[bytes, int], quantum: int, keys_max: int) -> None:
+        super().__init__()
+        self.ageing_s = ageing_s
+        self.levels = [FairModel(weights, quantum, keys_max) for _ in range(8)]
+
+    def join(self, waiter: Waiter) -> None:
+        super().join(waiter)
+        self.levels[waiter.level].join(waiter)
+
+    def rejoin(self, waiter: Waiter) -> None:
+        super().rejoin(waiter)
+        self.levels[waiter.level].rejoin(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        super().leave(waiter)
+        self.levels[waiter.level].leave(waiter)
+
+    def take(self, waiter: Waiter) -> None:
+        super().leave(waiter)
+        self.levels[waiter.level].take(waiter)
+
+    def first(self) -> Waiter | None:
+        def place(waiter: Waiter) -> tuple[float, int]:
+            return waiter.asked_s - waiter.level * self.ageing_s, -waiter.level
+
+        firsts = [first for level in self.levels if (first := level.first()) is not None]
+        return min(firsts, key=place, default=None)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from bench import header, results
 from bench.processes import BenchError
 from bench.results import Document, Result, Value
-from bench.trace_world import FLAPS, HASTY, NORMAL, PUSHING, RAISING, Guest, TraceWorld, ViolationError
+from bench.trace_world import DISCIPLINES, FLAPS, HASTY, NORMAL, PUSHING, RAISING, Guest, TraceWorld, ViolationError
 
 DEEP_CHECK_EVERY = 97  # a prime, so that it meets every kind of event
 LIFE_EVENTS = 20_000  # then everything ends, nothing may remain, and a new world begins
@@ -45,7 +45,7 @@ class Trace:
             (3, lambda world: world.flap(self._pod(), self.chance.choice(FLAPS))),
             (2, lambda world: world.limit(self._pod(), self.chance.randrange(5))),
             (3, self._fail_or_recover),
-            (1, lambda world: world.reload(self.chance.randrange(3), self.chance.randrange(21))),
+            (1, lambda world: world.reload(self.chance.randrange(len(DISCIPLINES)), self.chance.randrange(21))),
             (4, lambda world: world.pass_time(self.chance.choice((0.05, 0.2, 1.0, 6.0)))),
             (20, lambda world: world.turn()),
         ]

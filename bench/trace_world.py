@@ -23,7 +23,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
 from activator.runtime.reasons import Reason
-from bench.queue_models import FairModel, FifoModel, PriorityModel, QueueModel
+from bench.queue_models import FairModel, FifoModel, PriorityFairModel, PriorityModel, QueueModel
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -37,7 +37,8 @@ RULES = (RuleSpec("/healthz", ("GET",), exempt=True), RuleSpec("/heavy", charge=
 DISCIPLINES = (
     DisciplineSpec(),
     DisciplineSpec("priority", "X-Priority", AGEING_S),
-    DisciplineSpec("fair", "X-Tenant", weights=WEIGHTS),
+    DisciplineSpec("fair", key_header="X-Tenant", weights=WEIGHTS),
+    DisciplineSpec("priority-fair", "X-Priority", AGEING_S, weights=WEIGHTS, key_header="X-Tenant"),
 )
 
 
@@ -288,8 +289,8 @@ class TraceWorld:
         """Return level, share and charge by the current discipline."""
         fields = {name.decode(): value for name, value in guest.head.headers.pairs()}
         discipline = self.spec.queue.discipline.name
-        level = min(int(fields["X-Priority"]), 7) if discipline == "priority" else 0
-        share = fields["X-Tenant"] if discipline == "fair" else b""
+        level = min(int(fields["X-Priority"]), 7) if discipline in {"priority", "priority-fair"} else 0
+        share = fields["X-Tenant"] if discipline in {"fair", "priority-fair"} else b""
         heavy = guest.head.target.startswith(b"/heavy")
         return level, share, 5 if heavy else 1
 
@@ -503,8 +504,11 @@ class TraceWorld:
         discipline = self.spec.queue.discipline
         if discipline.name == "priority":
             return PriorityModel(discipline.ageing_s)
+        weights = {key.encode(): weight for key, weight in discipline.weights.items()}
         if discipline.name == "fair":
-            return FairModel({key.encode(): weight for key, weight in discipline.weights.items()}, 5, 1024)
+            return FairModel(weights, 5, 1024)
+        if discipline.name == "priority-fair":
+            return PriorityFairModel(discipline.ageing_s, weights, 5, 1024)
         return FifoModel()
 
     def _late(self) -> int:

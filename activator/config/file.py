@@ -384,11 +384,13 @@ def _resolve_match(match: Match | None) -> MatchSpec:
 
 
 def _resolve_discipline(queue: Queue) -> DisciplineSpec:
-    if queue.discipline == "priority":
-        return DisciplineSpec("priority", queue.header, float(queue.ageing), queue.default)
+    if queue.discipline == "fifo":
+        return DisciplineSpec()
     if queue.discipline == "fair":
-        return DisciplineSpec("fair", queue.header, weights=queue.weights)
-    return DisciplineSpec()
+        return DisciplineSpec("fair", key_header=queue.header, weights=queue.weights)
+    return DisciplineSpec(
+        queue.discipline, queue.header, float(queue.ageing), queue.default, queue.weights, queue.key_header
+    )
 
 
 def _or(own: T | None, general: T) -> T:

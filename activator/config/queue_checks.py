@@ -13,28 +13,41 @@ FAIR_WEIGHTS_MAX: Final = 512  # configured weights of one revision
 QUEUE_RULES_MAX: Final = 32  # per revision: each request may be compared with all of them
 
 # Keys that only some disciplines use: a key that would be ignored is a mistake.
-_ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights": ("fair",), "header": DISCIPLINES[1:]}
+_WITH_LEVELS: Final = ("priority", "priority-fair")
+_WITH_KEYS: Final = ("fair", "priority-fair")
+_ONLY_WITH: Final = {
+    "ageing": _WITH_LEVELS,
+    "default": _WITH_LEVELS,
+    "weights": _WITH_KEYS,
+    "header": DISCIPLINES[1:],
+    "key_header": ("priority-fair",),
+}
+# The headers of each discipline, with what each has.
+_HEADERS: Final = {
+    "priority": {"header": "level"},
+    "fair": {"header": "key"},
+    "priority-fair": {"header": "level", "key_header": "key"},
+}
 _DEFAULTS: Final = Queue()
 
 
 def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> None:
-    """Check the key `queue`, which is at `at`. `by_key`: the disciplines for which the file's `keys` are enough."""
+    """Check the key `queue`, which is at `at`. `by_key`: `priority`, `fair` if the file's `keys` have level and key."""
     discipline, beside = queue.discipline, (at["discipline"],)
     if discipline not in DISCIPLINES:
         at["discipline"].found("one of " + ", ".join(DISCIPLINES))
         return
     for key, users in _ONLY_WITH.items():
         if getattr(queue, key) != getattr(_DEFAULTS, key) and discipline not in users:
-            needed = " or ".join(f"`discipline: {user}`" for user in users)
-            at[key].advise(f"`{key}` requires {needed}, and it is {discipline}", beside=beside)
-    if discipline != "fifo" and not queue.header and discipline not in (by_key or ()):
-        what = "level" if discipline == "priority" else "key"
-        keys = "" if by_key is None else ", or `keys`" if discipline == "fair" else ", or `keys` with `priority`"
-        at["header"].advise(
-            f"`discipline: {discipline}` requires `header`, the request header with the {what}{keys}", at.where
-        )
-    elif discipline != "fifo" and queue.header and TOKEN.fullmatch(queue.header) is None:
-        at["header"].found("the name of a request header")
+            at[key].advise(f"`{key}` requires {_named(users)}, and it is {discipline}", beside=beside)
+    for key, what in _HEADERS.get(discipline, {}).items():
+        name = getattr(queue, key)
+        if not name and ("priority" if what == "level" else "fair") not in (by_key or ()):
+            keys = "" if by_key is None else ", or `keys` with `priority`" if what == "level" else ", or `keys`"
+            advice = f"`discipline: {discipline}` requires `{key}`, the request header with the {what}{keys}"
+            at[key].advise(advice, at.where)
+        elif name and TOKEN.fullmatch(name) is None:
+            at[key].found("the name of a request header")
     check_positive(at, queue, "ageing", expected="more than 0, so that the lowest level is served, too")
     if len(queue.weights) > FAIR_WEIGHTS_MAX:
         at["weights"].found(f"at most {FAIR_WEIGHTS_MAX} keys", f"{len(queue.weights)}")
@@ -62,7 +75,11 @@ def _check_rule(at: KeyPath, rule: QueueRule, discipline: str, beside: tuple[Key
             at["methods"].found("methods in capital letters such as GET", f'"{method}"')
     if at.sets("charge") and rule.exempt:
         at["charge"].advise("`charge` has no effect with `exempt: true`: remove one of the two")
-    elif at.sets("charge") and discipline != "fair":
-        at["charge"].advise(f"`charge` requires `discipline: fair`, and it is {discipline}", beside=beside)
+    elif at.sets("charge") and discipline not in _WITH_KEYS:
+        at["charge"].advise(f"`charge` requires {_named(_WITH_KEYS)}, and it is {discipline}", beside=beside)
     if "charge" not in at and "exempt" not in at:
         at.advise("a rule requires `exempt: true` or `charge`")
+
+
+def _named(disciplines: tuple[str, ...]) -> str:
+    return " or ".join(f"`discipline: {one}`" for one in disciplines)

@@ -45,10 +45,11 @@ class DisciplineSpec(msgspec.Struct, frozen=True):
     """The order of waiting requests; settings of other disciplines keep their defaults, for comparisons."""
 
     name: str = _QUEUE.discipline
-    header: str = ""
+    header: str = ""  # with the level
     ageing_s: float = 0.0
     default: int = 0
     weights: dict[str, int] = {}
+    key_header: str = ""
 
 
 class RuleSpec(msgspec.Struct, frozen=True):

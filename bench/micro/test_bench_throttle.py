@@ -32,7 +32,7 @@ WAITERS = 10_000
 DISCIPLINES = {
     "fifo": DisciplineSpec(),
     "priority": DisciplineSpec("priority", "X-Priority", 10.0),
-    "fair": DisciplineSpec("fair", "X-Tenant", weights={"t1": 3}),
+    "fair": DisciplineSpec("fair", key_header="X-Tenant", weights={"t1": 3}),
 }
 every_discipline = pytest.mark.parametrize("discipline", list(DISCIPLINES))
 

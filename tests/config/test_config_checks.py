@@ -277,13 +277,19 @@ GOOD = revision("")
                 ),
                 ("discipline: priority, header: ''", "queue.header: `discipline: priority` requires `header`"),
                 ("discipline: priority, header: 'X Y'", 'queue.header: found "X Y", expected the name of a request'),
-                ("header: X", "`header` requires `discipline: priority` or `discipline: fair`, and it is fifo"),
-                ("ageing: 5s", "queue.ageing: `ageing` requires `discipline: priority`, and it is fifo"),
+                (
+                    "header: X",
+                    "`header` requires `discipline: priority` or `discipline: fair` or `discipline: priority-fair`",
+                ),
+                (
+                    "ageing: 5s",
+                    "`ageing` requires `discipline: priority` or `discipline: priority-fair`, and it is fifo",
+                ),
                 ("discipline: priority, header: X, ageing: 0", 'queue.ageing: found "0", expected more than 0'),
                 ("discipline: priority, header: X, default: 8", "queue.default: found"),
                 (
                     "discipline: priority, header: X, weights: {a: 2}",
-                    "`weights` requires `discipline: fair`, and it is priority",
+                    "`weights` requires `discipline: fair` or `discipline: priority-fair`, and it is priority",
                 ),
                 ("discipline: fair, header: X, weights: {a: 0}", "queue.weights.a: found"),
                 ("admission: clever", 'queue.admission: found "clever", expected one of off, predictive'),
@@ -296,7 +302,19 @@ GOOD = revision("")
                 ("rules: [{path_prefix: x, exempt: true}]", "queue.rules[0].path_prefix: found"),
                 ("rules: [{path_prefix: /x}]", "queue.rules[0]: a rule requires `exempt: true` or `charge`"),
                 ("rules: [{methods: [get], exempt: true}]", 'queue.rules[0].methods: found "get", expected methods'),
-                ("rules: [{charge: 5}]", "rules[0].charge: `charge` requires `discipline: fair`, and it is fifo"),
+                (
+                    "rules: [{charge: 5}]",
+                    "`charge` requires `discipline: fair` or `discipline: priority-fair`, and it is fifo",
+                ),
+                (
+                    "discipline: priority-fair, header: X",
+                    "queue.key_header: `discipline: priority-fair` requires `key_header`, the request header with the",
+                ),
+                (
+                    "discipline: priority-fair, key_header: X",
+                    "queue.header: `discipline: priority-fair` requires `header`, the request header with the level",
+                ),
+                ("discipline: fair, header: X, key_header: Y", "`key_header` requires `discipline: priority-fair`"),
                 ("rules: [{charge: 5, exempt: true}]", "rules[0].charge: `charge` has no effect with `exempt: true`"),
                 (f"rules: [{', '.join(['{exempt: true}'] * 33)}]", "queue.rules: found 33, expected at most 32"),
             ]
@@ -356,7 +374,7 @@ def test_a_queue_with_all_its_keys() -> None:
         "rules: [{path_prefix: /healthz, methods: [GET], exempt: true}, {path_prefix: /batch, charge: 5}]}"
     )
     (spec,) = resolve(parse(f"revisions: [{revision(queue)}]", "a", {}), lambda limit: "random")
-    assert spec.queue.discipline == DisciplineSpec("fair", "X-Tenant", weights={"a": 3})
+    assert spec.queue.discipline == DisciplineSpec("fair", key_header="X-Tenant", weights={"a": 3})
     assert spec.queue.rules == (RuleSpec("/healthz", ("GET",), True), RuleSpec("/batch", charge=5))
     assert (spec.queue.depth, spec.queue.bytes, spec.queue.timeout_s) == (5, 2**20, 5.0)
     assert (spec.queue.request_timeout, spec.queue.request_timeout_max_s) == (True, 60.0)

@@ -57,7 +57,7 @@ def test_every_property_has_a_description() -> None:
 
 def test_the_words_of_the_schema_are_those_of_the_checks() -> None:
     properties = dict(properties_of(schema()))
-    assert properties["revisions.[].queue.discipline"]["enum"] == ["fifo", "priority", "fair"]
+    assert properties["revisions.[].queue.discipline"]["enum"] == ["fifo", "priority", "fair", "priority-fair"]
     for path, one in properties.items():
         assert one.get("default", "") in one.get("enum", [one.get("default", "")]), path
         assert set(one.get("examples", [])) <= set(one["enum"]) if "enum" in one else True, path

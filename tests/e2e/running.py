@@ -176,6 +176,11 @@ class Activator:
 
         return eventually(check, pattern, timeout_s)
 
+    def wait_logged_once(self, pattern: str) -> None:
+        """Wait for the line that `pattern` is found in; there must not be a second one."""
+        self.wait_log(pattern)
+        assert len(self.logged(pattern)) == 1, self.logged(pattern)
+
     def logged(self, pattern: str) -> list[str]:
         """The first group of `pattern`, or all of the match, of every line in which it is found."""
         found = [re.search(pattern, line) for line in list(self.log)]

@@ -152,7 +152,7 @@ def test_without_the_right_to_use_leases_it_goes_on_alone(cluster: Cluster, repl
     cluster.revision(NAME, limit=1)
     activator = replicas.start("activator-0")
     wait_kubelet(activator)
-    assert len(activator.logged("this replica continues alone, and limits hold for each replica by itself")) == 1
+    activator.wait_logged_once("this replica continues alone, and limits hold for each replica by itself")
     assert request(activator, NAME)[0] == 200
 
 

@@ -53,7 +53,7 @@ def test_programs_start_in_order_and_the_needed_ones_stay(run_activator: RunActi
     assert (shown["reason"], shown["wanted"]) == ("needed", 1) and "2 loaded revisions depend on it" in shown[
         "explanation"
     ]
-    assert activator.logged(r"default/app: waits for (.*)") == ["default/cache, default/db"]
+    assert activator.wait_log(r"default/app: waits for (.*)") == "default/cache, default/db"
     ends: list[list[int]] = []
 
     def all_ended() -> bool:

@@ -139,7 +139,7 @@ def test_what_is_queued_when_the_time_is_over_is_answered(run_activator: RunActi
     assert [(one.status, one.reason) for one in answers] == [(503, "draining")] * 5
     assert all(int(one.header("retry-after")) >= 1 for one in answers)
     assert activator.wait_end() != 0
-    assert activator.logged("5 queued requests were rejected with 503: `shutdown.timeout` has expired")
+    activator.wait_log("5 queued requests were rejected with 503: `shutdown.timeout` has expired")
 
 
 @pytest.mark.parametrize("host", ["app.test", "models.test"])
@@ -161,7 +161,7 @@ def test_an_upload_that_no_pod_has_when_the_time_is_over_is_answered(run_activat
     assert (answer.status, answer.reason) == (503, "draining")
     assert int(answer.header("retry-after")) >= 1
     assert activator.wait_end() != 0
-    assert activator.logged("1 queued requests were rejected with 503: `shutdown.timeout` has expired")
+    activator.wait_log("1 queued requests were rejected with 503: `shutdown.timeout` has expired")
 
 
 def test_time_in_which_the_process_is_stopped_counts_for_no_limit(run_activator: RunActivator, tmp_path: Path) -> None:

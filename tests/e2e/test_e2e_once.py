@@ -128,7 +128,7 @@ def test_a_copy_for_each_port_of_a_range(tools: Activator) -> None:
         used = {slot["address"] for slot in tools.slots("range")}
         assert used == {f"127.0.0.1:{port}" for port in PORTS[1:]}
         said = f"port {PORTS[0]} of {PORTS[0]}-{PORTS[-1]} is in use by another program"
-        assert len(tools.logged(said)) == 1
+        tools.wait_logged_once(said)
 
 
 def test_a_tool_that_ends_without_a_request_is_a_failed_start(run_activator: RunActivator, tmp_path: Path) -> None:

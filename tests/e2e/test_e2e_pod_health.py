@@ -73,7 +73,7 @@ def test_a_pod_that_fails_its_checks_gets_no_requests_until_it_passes_them(run_a
                     lambda: client.ask(request()).status == 200 and state_of(activator, sick.pod.address)[0] == "ready",
                     f"back after {mode}",
                 )
-        assert activator.logged(r"the pod \S+ failed 2 health checks in a row: it answered the probe with 503")
+        activator.wait_log(r"the pod \S+ failed 2 health checks in a row: it answered the probe with 503")
         status = cli("status", "--admin", activator.admin).stdout
         assert sick.pod.address in status
 

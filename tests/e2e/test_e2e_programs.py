@@ -555,7 +555,7 @@ def test_nobody_reads_our_own_output(run_activator: RunActivator, tmp_path: Path
     for _ in range(100):
         assert ask(activator.address, request(), timeout_s=10.0).status == 200
     eventually(lambda: json.loads(activator.ask("/logs/app")[2])["lost"] > 0, "lines are lost")
-    assert len(activator.logged("dropping output of programs: the reader of our stdout is too slow")) == 1
+    activator.wait_logged_once("dropping output of programs: the reader of our stdout is too slow")
 
 
 # --- limits, and commands beside the program ------------------------------------------------------------------------
@@ -611,7 +611,7 @@ def test_a_command_says_when_it_is_ready(run_activator: RunActivator, tmp_path: 
     activator = run_activator(configured([revision]))
     assert ask(activator.address, request(), timeout_s=30.0).status == 200
     assert len(asked.read_text().splitlines()) == 4
-    assert len(activator.logged("took longer than 10 s, and was killed")) == 1
+    activator.wait_logged_once("took longer than 10 s, and was killed")
 
 
 def test_a_command_that_never_says_so_fails_the_start(run_activator: RunActivator) -> None:

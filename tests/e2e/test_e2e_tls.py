@@ -413,7 +413,7 @@ def test_a_pod_that_cannot_be_verified_gets_nothing(
         with Client(activator.address) as client:
             answer = client.ask(request())
             assert (answer.status, answer.reason) == (502, "tls_failed")
-        assert len(activator.logged("TLS handshake with the pod at .*certificate verify failed")) == 1
+        activator.wait_logged_once("TLS handshake with the pod at .*certificate verify failed")
     unverified = {"verify": False}
     with SecurePod(name, authority) as pod:
         activator = run_activator(configured([revision(pod.address, tls=unverified)]))

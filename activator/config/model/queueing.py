@@ -20,7 +20,7 @@ CANCEL_CLOSE: Final = "close"
 CANCEL_WAIT: Final = "wait"
 CANCEL_TIMEOUT_S: Final = 30.0
 CANCEL_MODES: Final = (CANCEL_CLOSE, CANCEL_WAIT)
-DISCIPLINES: Final = ("fifo", "priority", "fair")
+DISCIPLINES: Final = ("fifo", "priority", "fair", "priority-fair")
 Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
 Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
 FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
@@ -32,9 +32,7 @@ class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path_prefix: Annotated[str, doc("A prefix of the path, as the client sent it.", "/healthz")] = "/"
     methods: Annotated[list[str], doc("The methods that match. Empty: all.", ["GET", "HEAD"])] = []
     exempt: Annotated[bool, doc("The request does not wait, even if every pod is at its limit.", True)] = False
-    charge: Annotated[
-        Charge, doc("With `discipline: fair`: the request counts as this many requests of its key.", 5)
-    ] = 1
+    charge: Annotated[Charge, doc("The request counts as this many requests of its key.", 5)] = 1
 
 
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -83,7 +81,8 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     discipline: Annotated[
         str,
         doc(
-            "The order of the queue: by arrival, by the level in `header`, or in turns between the keys in `header`.",
+            "The order of the queue: by arrival, by the level in `header`, in turns between the keys in `header`, or "
+            "by level and then in turns.",
             "priority",
             words=DISCIPLINES,
         ),
@@ -96,14 +95,17 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "X-Priority",
         ),
     ] = ""
+    key_header: Annotated[
+        str, doc("With `discipline: priority-fair`: the request header with the key. Without it, `name`.", "X-Tenant")
+    ] = ""
     ageing: Annotated[
         Duration,
-        doc("With `discipline: priority`: a waiting request moves up one level after each such time.", "5s"),
+        doc("With levels: a waiting request moves up one level after each such time.", "5s"),
     ] = Duration(10.0)
-    default: Annotated[Level, doc("With `discipline: priority`: the level of a request without a valid one.", 3)] = 0
+    default: Annotated[Level, doc("With levels: that of a request without a valid one.", 3)] = 0
     weights: Annotated[
         dict[str, FairWeight],
-        doc("With `discipline: fair`: the weights of keys. Any other key has weight 1.", {"paying": 3}),
+        doc("The weights of keys. Any other key has weight 1.", {"paying": 3}),
     ] = {}
     rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
 

@@ -51,11 +51,11 @@ class RequestClassifier:
         self.exempts: bool = any(rule.exempt for rule in spec.rules)
         self._rules: list[_Rule] = [_Rule(rule) for rule in spec.rules]
         discipline = spec.discipline
-        header = discipline.header.lower().encode()
-        self._priority_header: bytes = header if discipline.name == "priority" else b""
+        has_keys = discipline.name in {"fair", "priority-fair"}
+        self._priority_header: bytes = discipline.header.lower().encode()
         self._default_level: int = discipline.default
-        self._share_header: bytes = header if discipline.name == "fair" else b""
-        self._shares_by_user: bool = discipline.name == "fair" and not header
+        self._share_header: bytes = discipline.key_header.lower().encode()
+        self._shares_by_user: bool = has_keys and not self._share_header
         self._reads_limits: bool = spec.request_timeout
         self._timeout_max_s: float | None = spec.request_timeout_max_s
 

@@ -1,4 +1,4 @@
-"""The orders in which waiters are granted slots: the disciplines `fifo`, `priority` and `fair`.
+"""The orders in which waiters are granted slots: the disciplines `fifo`, `priority`, `fair` and `priority-fair`.
 
 Priority: a request of level n precedes requests of level 0 that arrived up to n x ageing before it: waiters are ordered
 by (arrival time - level x ageing). This order does not change while requests wait, so ageing costs nothing. Bound: a
@@ -14,6 +14,8 @@ Rules of `fair`
   2. A key exists while one of its requests waits. At most `keys_max` keys exist at a time; those with weights always
      have a place, and all keys beyond the bound share one.
   3. A request that rejoins is refunded its charge; if no other request of its key waits, the key has the next turn.
+
+Priority-fair: each level has its round of keys, and the level is chosen by the request whose turn it is there.
 """
 
 from __future__ import annotations
@@ -132,10 +134,11 @@ class PriorityQueue(WaiterQueue):
 
 
 class KeyQueue(SubQueue):
-    """The requests of one key, and the position of the key in the round."""
+    """The requests of one key, and the position of the key in its round."""
 
-    def __init__(self, queue: WaiterQueue, key: bytes, weight: int, shared: bool) -> None:
+    def __init__(self, queue: WaiterQueue, round_: FairQueue, key: bytes, weight: int, shared: bool) -> None:
         super().__init__(queue)
+        self.round = round_
         self.key = key
         self.weight = weight
         self.shared = shared
@@ -146,16 +149,22 @@ class KeyQueue(SubQueue):
 
 
 class FairQueue(WaiterQueue):
-    """The discipline `fair`. `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge."""
+    """The discipline `fair`, or one level of `queue`.
 
-    def __init__(self, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
+    `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge.
+    """
+
+    def __init__(
+        self, weights: dict[bytes, int], charge_max: int, keys_max: int, queue: WaiterQueue | None = None
+    ) -> None:
         super().__init__()
+        self._queue: WaiterQueue = self if queue is None else queue
         self._weights = weights
         self._quantum = charge_max
         self._plain_keys_max: int = keys_max - len(weights)
         self._plain_keys: int = 0
         self._sub_queues: dict[bytes, KeyQueue] = {}
-        self._shared: KeyQueue = KeyQueue(self, b"", 1, True)
+        self._shared: KeyQueue = KeyQueue(self._queue, self, b"", 1, True)
         self._turn: KeyQueue | None = None  # the head of the round
         self._last: KeyQueue | None = None
 
@@ -239,7 +248,7 @@ class FairQueue(WaiterQueue):
                 return self._shared
             self._plain_keys += 1
             weight = 1
-        sub_queue = KeyQueue(self, key, weight, False)
+        sub_queue = KeyQueue(self._queue, self, key, weight, False)
         self._sub_queues[key] = sub_queue
         return sub_queue
 
@@ -290,14 +299,76 @@ class FairQueue(WaiterQueue):
         sub_queue.round_prev = None
 
 
+class PriorityFairQueue(WaiterQueue):
+    """The discipline `priority-fair`: a `FairQueue` for each level from 0 to `levels` - 1."""
+
+    def __init__(self, levels: int, ageing_s: float, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
+        super().__init__()
+        self._ageing_s = ageing_s
+        self._rounds: list[FairQueue] = [FairQueue(weights, charge_max, keys_max, self) for _ in range(levels)]
+
+    def first(self) -> Waiter | None:
+        chosen: Waiter | None = None
+        chosen_at_s = 0.0
+        ahead_s = 0.0
+        for one in self._rounds:
+            waiter = one.first()
+            if waiter is not None:
+                at_s = waiter.asked_s - ahead_s
+                if chosen is None or at_s <= chosen_at_s:
+                    chosen = waiter
+                    chosen_at_s = at_s
+            ahead_s += self._ageing_s
+        return chosen
+
+    def join(self, waiter: Waiter) -> None:
+        self._rounds[waiter.level].join(waiter)
+        self.length += 1
+
+    def rejoin(self, waiter: Waiter) -> None:
+        self._rounds[waiter.level].rejoin(waiter)
+        self.length += 1
+
+    def leave(self, waiter: Waiter) -> None:
+        _round_of(waiter).leave(waiter)
+        self.length -= 1
+
+    def take(self, waiter: Waiter) -> None:
+        _round_of(waiter).take(waiter)
+        self.length -= 1
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        return self._rounds[waiter.level].ahead_of(waiter)
+
+    def shares(self) -> dict[str, object]:
+        return {
+            "waiting_by_level": [one.length for one in self._rounds],
+            "keys_waiting_by_level": [one.keys for one in self._rounds],
+        }
+
+    def by_arrival(self) -> list[Waiter]:
+        found: list[Waiter] = []
+        for one in self._rounds:
+            found.extend(one.by_arrival())
+        return sorted_by_arrival(found)
+
+
+def _round_of(waiter: Waiter) -> FairQueue:
+    sub_queue = waiter.sub_queue
+    assert isinstance(sub_queue, KeyQueue)
+    return sub_queue.round
+
+
 def make_queue(spec: QueueSpec) -> WaiterQueue:
     """Return an empty queue for the discipline of the revision."""
     discipline = spec.discipline
     if discipline.name == "priority":
         return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s)
-    if discipline.name == "fair":
+    if discipline.name in {"fair", "priority-fair"}:
         weights = {key.encode(): weight for key, weight in discipline.weights.items()}
         charge_max = max((rule.charge for rule in spec.rules), default=1)
-        return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
+        if discipline.name == "fair":
+            return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
+        return PriorityFairQueue(PRIORITY_LEVELS, discipline.ageing_s, weights, charge_max, FAIR_KEYS_MAX)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoQueue()

@@ -282,6 +282,13 @@ def test_a_request_does_not_fall_back_to_a_revision_that_its_user_may_not_use() 
     assert pool.pods[0].head.headers.get(b"x-api-key") is None
 
 
+def test_levels_and_shares_by_key() -> None:
+    queue = QueueSpec(discipline=DisciplineSpec("priority-fair", default=3))
+    world, _ = shared(key("alice", ALICE, priority=1), key("bob", BOB), queue=queue)
+    places = [world.begin(request_head(X_Api_Key=text))[0].place for text in (ALICE, BOB)]
+    assert [(place.level, place.share) for place in places] == [(1, b"alice"), (3, b"bob")]
+
+
 def test_levels_by_key() -> None:
     """The level of a user counts more than what its request says."""
     queue = QueueSpec(discipline=DisciplineSpec("priority", header="X-Priority", default=3))

@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from activator.config.model.queueing import DISCIPLINES
 from activator.config.specs import DisciplineSpec, QueueSpec
 from activator.data_plane.throttle.leases import Lease
 from activator.runtime.reasons import Reason
@@ -131,11 +132,11 @@ def test_a_reload_begins_it_anew_and_ends_it() -> None:
 
 @given(
     st.lists(st.tuples(st.sampled_from(["ask", "end", "leave", "wait"]), st.integers(0, 1 << 16)), max_size=200),
-    st.sampled_from(["fifo", "priority", "fair"]),
+    st.sampled_from(DISCIPLINES),
 )
 @settings(max_examples=2_000 if DEEP else 100, deadline=None)
 def test_no_slot_is_free_while_a_request_waits(steps: list[tuple[str, int]], discipline: str) -> None:
-    shown = DisciplineSpec(discipline, "x", 10.0) if discipline != "fifo" else DisciplineSpec()
+    shown = DisciplineSpec(discipline, "x", 10.0, key_header="y") if discipline != "fifo" else DisciplineSpec()
     room = Room(queue=QueueSpec(target_wait_s=TARGET_S, target_interval_s=INTERVAL_S, discipline=shown))
     room.pod(limit=2)
     asked: list[Asking] = []
@@ -143,7 +144,7 @@ def test_no_slot_is_free_while_a_request_waits(steps: list[tuple[str, int]], dis
         holders = [one for one in asked if one.lease is not None]
         waiting = [one for one in asked if one.is_queued]
         if what == "ask":
-            asked.append(room.ask(x=str(number % 8)))
+            asked.append(room.ask(x=str(number % 8), y=str(number % 3)))
         elif what == "end" and holders:
             holders[number % len(holders)].release()
         elif what == "leave" and waiting:

@@ -146,7 +146,7 @@ def test_a_path_that_may_mean_another_is_not_exempted(target: str, method: str, 
 
 def test_the_first_rule_that_matches_counts() -> None:
     rules = (RuleSpec("/healthz", charge=2), HEALTH, RuleSpec("/", charge=3))
-    classifier = make_classifier(QueueSpec(rules=rules, discipline=DisciplineSpec("fair", "X-Tenant")))
+    classifier = make_classifier(QueueSpec(rules=rules, discipline=DisciplineSpec("fair", key_header="X-Tenant")))
     assert classifier is not None
     assert not classifier.is_exempt(head("/healthz"))
     request = Asking(make()[0], head("/other", x_tenant="t"))
@@ -163,6 +163,16 @@ def test_a_level_is_read_from_the_header_and_kept_within_bounds(said: str | None
     request = Asking(make()[0], head() if said is None else head(x_level=said))
     assert classifier.sort(request, request.asked) == ""
     assert request.level == level
+
+
+def test_level_and_key_have_a_header_each() -> None:
+    shown = DisciplineSpec("priority-fair", "X-Level", 5.0, 2, key_header="X-Tenant")
+    classifier = make_classifier(QueueSpec(discipline=shown, rules=(RuleSpec("/", charge=3),)))
+    assert classifier is not None
+    for fields, place in (({"x_level": "5", "x_tenant": "t"}, (5, b"t", 3)), ({}, (2, b"", 3))):
+        request = Asking(make()[0], head(**fields))
+        assert classifier.sort(request, request.asked) == ""
+        assert (request.level, request.share, request.charge) == place
 
 
 # --- bounds ---
@@ -490,7 +500,7 @@ def test_another_discipline_takes_everybody_over() -> None:
     assert room.throttler.queue.waiters.by_arrival() == requests
     assert room.throttler.queue.waiters.first() is requests[1]
     room.throttler.reconfigure(
-        RevisionSpec(key=spec.key, queue=QueueSpec(discipline=DisciplineSpec("fair", "X-Tenant")))
+        RevisionSpec(key=spec.key, queue=QueueSpec(discipline=DisciplineSpec("fair", key_header="X-Tenant")))
     )
     first, second, third = requests
     room.pod("p1", 1)

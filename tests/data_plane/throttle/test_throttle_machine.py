@@ -6,14 +6,14 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bench.trace_world import FLAPS, HASTY, NORMAL, PUSHING, RAISING, TraceWorld
+from bench.trace_world import DISCIPLINES, FLAPS, HASTY, NORMAL, PUSHING, RAISING, TraceWorld
 from tests.conftest import DEEP
 
 pod_numbers = st.integers(1, 4)
 
 
 class Throttler(RuleBasedStateMachine):
-    @initialize(discipline=st.integers(0, 2), per_turn_max=st.integers(1, 5))
+    @initialize(discipline=st.integers(0, len(DISCIPLINES) - 1), per_turn_max=st.integers(1, 5))
     def begin(self, discipline: int, per_turn_max: int) -> None:
         self.world = TraceWorld(discipline, per_turn_max)
 
@@ -70,7 +70,7 @@ class Throttler(RuleBasedStateMachine):
         else:
             self.world.recover()
 
-    @rule(discipline=st.integers(0, 2), depth=st.integers(0, 20))
+    @rule(discipline=st.integers(0, len(DISCIPLINES) - 1), depth=st.integers(0, 20))
     def configuration_is_read_again(self, discipline: int, depth: int) -> None:
         self.world.reload(discipline, depth)
 

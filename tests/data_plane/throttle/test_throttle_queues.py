@@ -1,4 +1,4 @@
-"""The three disciplines beside the plainest form of each, step by step; and what each promises."""
+"""The disciplines beside the plainest form of each, step by step; and what each promises."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityQueue
+from activator.config.model.queueing import DISCIPLINES
+from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityFairQueue, PriorityQueue
 from activator.data_plane.throttle.waiters import Heap, Waiter, WaiterQueue
-from bench.queue_models import FairModel, FifoModel, PriorityModel, QueueModel
+from bench.queue_models import FairModel, FifoModel, PriorityFairModel, PriorityModel, QueueModel
 from tests.conftest import DEEP
 
 WEIGHTS = {b"a": 3, b"b": 2}
@@ -22,11 +23,14 @@ def both(discipline: str) -> tuple[WaiterQueue, QueueModel]:
         return FifoQueue(), FifoModel()
     if discipline == "priority":
         return PriorityQueue(8, 10.0), PriorityModel(10.0)
+    if discipline == "priority-fair":
+        settings_ = (10.0, WEIGHTS, CHARGE_MAX, KEYS_MAX)
+        return PriorityFairQueue(8, *settings_), PriorityFairModel(*settings_)
     return FairQueue(WEIGHTS, CHARGE_MAX, KEYS_MAX), FairModel(WEIGHTS, CHARGE_MAX, KEYS_MAX)
 
 
 class Queues(RuleBasedStateMachine):
-    @initialize(discipline=st.sampled_from(["fifo", "priority", "fair"]))
+    @initialize(discipline=st.sampled_from(DISCIPLINES))
     def begin(self, discipline: str) -> None:
         self.queue, self.model = both(discipline)
         self.arrivals = 0
@@ -151,6 +155,32 @@ def test_a_charge_makes_the_next_wait_longer() -> None:
     for one in served(queue, 120):
         counts[one.share] += 1
     assert counts == {b"heavy": 20, b"light": 100}
+
+
+def test_tenants_share_a_level_and_a_higher_level_goes_first() -> None:
+    queue = PriorityFairQueue(8, 10.0, {b"paying": 3}, 1, 1024)
+    for number in range(1, 41):
+        queue.join(waiter(number, level=2, share=b"paying" if number % 2 else b"flood"))
+    for number in range(41, 45):
+        queue.join(waiter(number, 5.0, level=5, share=b"flood" if number < 44 else b"paying"))
+    urgent, usual = served(queue, 4), served(queue, 8)
+    assert [one.arrival for one in urgent] == [41, 44, 42, 43], "in turns, although flood came first"
+    assert [one.share for one in usual].count(b"paying") == 6
+    assert queue.length == 32
+
+
+def test_a_lower_level_is_served_after_its_ageing_however_many_tenants_come_above_it() -> None:
+    queue = PriorityFairQueue(8, 10.0, {}, 1, 1024)
+    lowest = waiter(1, 0.0, 0, b"a")
+    queue.join(lowest)
+    now_s = 0.0
+    for number in range(2, 200):
+        now_s += 1.0
+        queue.join(waiter(number, now_s, 7, b"tenant-%d" % number))
+        (first,) = served(queue, 1)
+        if first is lowest:
+            break
+    assert 7 * 10.0 <= now_s <= 7 * 10.0 + 1.0
 
 
 def test_the_keys_are_bounded_and_nobody_is_lost() -> None:
