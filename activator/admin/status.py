@@ -84,6 +84,8 @@ def _why(revision: dict[str, Any]) -> list[str]:
         f"  {scaling['explanation']}",
         f"  {scaling['metric']}: {averages}, target {scaling['target']:g}; {bounds}",
     ]
+    failure = [f"cannot start: {revision['failure']}"] if revision.get("failure") else []
+    lines += [f"  {problem}" for problem in (*failure, *revision.get("problems", []))]
     if scaling["unloads_in_s"] is not None:
         lines.append(f"  without a request it is unloaded in {_lasting(scaling['unloads_in_s'])}")
     group = revision.get("group")

@@ -285,7 +285,7 @@ class ControlPlane:
         """Return why pods are missing, in words for people."""
         waits_for = self.processes.dependencies.waits_for(key)
         waits = [f"waits for {', '.join(waits_for)}, which it depends on"] if waits_for else []
-        return [*self.file.fixed_pods.problems(key), *waits]
+        return [*self.file.fixed_pods.problems(key), *waits, *self.processes.supervisor.fleets.problems(key)]
 
     def _apply(self, effects: list[Effect]) -> None:
         self._send(effects)

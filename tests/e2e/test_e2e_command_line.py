@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -194,6 +195,19 @@ def test_why_so_many_processes(run_activator: RunActivator) -> None:
         assert "scaling" not in shown["fixed"]
         _, _, metrics = activator.ask("/metrics")
     assert b'activator_scaling_wanted_pods{namespace="default",revision="app"} 1.0' in metrics
+
+
+def test_a_program_that_cannot_start_is_still_told_when_nobody_asks_for_it(run_activator: RunActivator) -> None:
+    process = {"command": [sys.executable, "-c", "raise SystemExit('no model file')"], "idle": "500ms"}
+    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "process": process}]))
+    admin = ("--admin", f"http://{activator.admin}")
+    assert ask(activator.address, request()).reason == "revision_failed"
+    eventually(lambda: activator.revision("app")["scaling"]["wanted"] == 0)
+    eventually(lambda: activator.revision("app")["failure"] is None, "the next request may start it")
+    why = cli("status", "--why", "app", *admin).stdout
+    assert "  the last run failed: the program exited with code 1: no model file\n" in why
+    assert "the last run failed" in cli("status", *admin).stdout.replace("\n", " ").replace("  ", " ")
+    assert json.loads(activator.ask("/debug/overview")[2])["revisions"][0]["state"] == "degraded"
 
 
 def test_nobody_there_to_ask() -> None:

@@ -141,14 +141,18 @@ def test_exchanges_under_way_lose_no_byte(start: Start, background: Background, 
 def test_connections_are_closed_when_idle_and_after_their_next_response(start: Start, tmp_path: Path) -> None:
     machine = start()
     old = machine.newest()
-    with Client(machine.address) as idle, Client(machine.address) as busy, Client(machine.address) as slow:
+    with ExitStack() as stack:
+        idle, busy, slow, known = [stack.enter_context(Client(machine.address)) for _ in range(4)]
         assert idle.ask(head("/plain/0", next_id("idle"))).status == 200
         busy.send(head("/events/busy/0.05", next_id("busy")))
         assert busy.head().header("connection") != "close"
         begun = head("/plain/0", next_id("slow"), "POST", fields="Content-Length: 2\r\n")
         slow.send(begun)
         eventually(lambda: machine.record.count() == 2)
+        assert known.ask(head("/plain/0", next_id("known"))).header("connection") != "close"
         machine.upgrade()
+        # The old process hears of it from the new one, which may be somewhat later.
+        eventually(lambda: known.ask(head("/plain/0", next_id("known"))).header("connection") == "close")
         slow.send(b"ok")
         answer = slow.answer()
         assert (answer.status, answer.header("connection")) == (200, "close")

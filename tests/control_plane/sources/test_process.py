@@ -28,7 +28,7 @@ from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
 from activator.control_plane.sources.process.addresses import AddressAllocator
-from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.child import ChildProcess, ChildProcesses
 from activator.control_plane.sources.process.other_port import OTHER_PORT_INITIAL_S
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.reaping import Reaping
@@ -171,6 +171,35 @@ def test_a_corrected_program_is_started_at_once() -> None:
         await watched.until(watched.is_ready)
         assert isinstance(watched.changes[-1], ObservedPod)
         assert any(isinstance(one, RevisionRecovered) for one in watched.changes)
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_last_failure_is_told_until_a_program_works() -> None:
+    """Also when nothing is wanted any more: without it, a program that cannot start looks like one that is idle."""
+
+    async def scenario() -> None:
+        watched = Watched()
+        fleets = watched.supervisor.fleets
+        watched.want("sh", "-c", "echo no model file; exit 3")
+        await watched.until(watched.failures)
+        assert fleets.problems(KEY) == [], "the failure is told already"
+        watched.supervisor.grant(KEY, 0)
+        await watched.until(lambda: fleets.problems(KEY))
+        assert fleets.problems(KEY) == ["the last run failed: the program exited with code 3: no model file"]
+        watched.want(*SERVE)
+        assert fleets.problems(KEY) == [], "it may have been corrected"
+        await watched.until(watched.is_ready)
+        fleet = fleets.get(KEY)
+        assert fleet is not None
+        (process,) = fleet.processes.values()
+        assert isinstance(process.unit, ChildProcess)
+        await process.unit.signal("SIGKILL")
+        await watched.until(lambda: fleets.problems(KEY))
+        assert fleets.problems(KEY) == ["the last run failed: the program was ended by SIGKILL"]
+        await watched.until(watched.is_ready)
+        assert fleets.problems(KEY) == []
         await watched.close()
 
     asyncio.run(scenario())

@@ -103,6 +103,7 @@ class Fleet:
         self.processes: dict[str, LocalProcess] = {}
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty if it can, or may be tried
+        self.last_failure = ""  # why its last program failed, until one works
         self.not_before_s = 0.0  # the end of the crash backoff
 
     def configure_log(self, program: Process | Container) -> None:
@@ -120,16 +121,22 @@ class Fleet:
         """Return the fleet with these programs for another process of the activator."""
         history = tuple([HandedLine(*line) for line in self.log.history.kept()])
         return HandedFleet(
-            *(self.key, programs, self.crashes, self.failure, self.not_before_s, self.start_s, self.wake_s, history)
+            *(self.key, programs, self.crashes, self.failure, self.last_failure, self.not_before_s),
+            *(self.start_s, self.wake_s, history),
         )
 
     def restore(self, handed: HandedFleet) -> None:
         """Continue with what a former process of the activator knew of its starts, and with its output."""
-        self.crashes, self.failure, self.not_before_s = handed.crashes, handed.failure, handed.not_before_s
+        self.crashes, self.failure, self.last_failure = handed.crashes, handed.failure, handed.last_failure
+        self.not_before_s = handed.not_before_s
         self.start_s, self.wake_s = handed.start_s, handed.wake_s
         self.log.history.restore(
             HistoryLine(line.number, line.at_s, line.process, line.stream, line.text) for line in handed.history
         )
+
+    def works(self) -> None:
+        """Forget failed starts: a program has started, or has taken the one request of its life."""
+        self.crashes, self.last_failure = 0, ""
 
     def is_once(self) -> bool:
         """Return True if its programs end by themselves after one request."""

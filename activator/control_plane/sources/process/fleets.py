@@ -57,6 +57,13 @@ class Fleets:
         fleet = self.by_key.get(key)
         return 0 if fleet is None else len(fleet.running())
 
+    def problems(self, key: str) -> list[str]:
+        """Return why the last program of the revision failed, while nothing else tells it."""
+        fleet = self.by_key.get(key)
+        if fleet is None or fleet.failure or not fleet.last_failure:
+            return []
+        return [f"the last run failed: {fleet.last_failure}"]
+
     def is_ready(self, key: str) -> bool:
         """Return True if a process of the revision is ready."""
         fleet = self.by_key.get(key)

@@ -49,6 +49,7 @@ class HandedFleet(msgspec.Struct, frozen=True):
     programs: tuple[HandedProgram, ...]
     crashes: int
     failure: str
+    last_failure: str
     not_before_s: float
     start_s: float
     wake_s: float

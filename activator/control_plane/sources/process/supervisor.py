@@ -134,7 +134,8 @@ class ProcessSupervisor(LifetimeListener):
         """Forget the failed starts of a revision, which may have been corrected: it may be started at once."""
         fleet = self.fleets.get(key)
         if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
-            fleet.crashes, fleet.not_before_s = 0, 0.0
+            fleet.works()
+            fleet.not_before_s = 0.0
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
@@ -187,7 +188,7 @@ class ProcessSupervisor(LifetimeListener):
         process.failed_for = taken.failure or process.failed_for
         fleet = self.fleets.get(taken.key)
         if fleet is not None:
-            fleet.crashes = 0
+            fleet.works()
         if taken.is_over:
             self._submit(PodGone(taken.key, SOURCE, taken.identity))
 
@@ -447,7 +448,7 @@ class ProcessSupervisor(LifetimeListener):
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
         if not process.is_once:  # else its request does it: several that end before their request are no success
-            fleet.crashes = 0
+            fleet.works()
         fleet.not_before_s = 0.0
         if fleet.failure:
             fleet.failure = ""
@@ -481,6 +482,7 @@ class ProcessSupervisor(LifetimeListener):
         if process.revision != fleet.revision:
             fleet.crashes = 0  # it was corrected while this program started
         fleet.crashes += 1
+        fleet.last_failure = cause
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
