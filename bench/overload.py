@@ -32,7 +32,7 @@ from bench.results import Document, Result
 SLOTS = 4
 SERVICE_S = 0.08
 CAPACITY_PER_S = SLOTS / SERVICE_S
-URGENT_SHARE = 0.2  # of the capacity
+URGENT_SHARE = 0.2  # share of the capacity
 PATIENCE_S = 1.0
 TARGET = "200ms"
 FACTORS = (3, 10, 30)

@@ -46,11 +46,13 @@ PATIENCE_S: Final = 60.0
 # `waiting_page` and `fallback` name files, which an object's author must not be able to read from our container;
 # `filters` names code that is run here, `forward_auth` a server that we connect to; `fault` is for tests of clients on
 # one machine;
+# `adaptive_concurrency` would take the load of other replicas for slowness of the pods;
 # `respond_async` stores responses in the memory of one replica, and other replicas find them only in a group.
 _FILE_ONLY: Final = frozenset(
     {
         "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "depends_on", "no_wake",
         "waiting_page", "fallback", "respond_async", "progress", "activity", "fault", "filters", "forward_auth",
+        "adaptive_concurrency",
     }
 )  # fmt: skip
 

@@ -41,7 +41,7 @@ from activator.config.model.scaling import STABLE_WINDOW_S
 from activator.config.policy_checks import check_policy
 from activator.config.probe_checks import check_health, check_probe
 from activator.config.process_checks import ProcessChecker
-from activator.config.queue_checks import check_queue
+from activator.config.queue_checks import check_adaptive, check_queue
 from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.specs import key_of
@@ -160,6 +160,7 @@ class Checker:
         self._policy_names = policy_names
         self._takes_reports = False  # pods report themselves: a revision needs neither pods nor a process
         self._trusts_headers = False  # a revision needs no host
+        self._are_several = False  # several data planes send requests to the same pods
         self._sorts_by_key: frozenset[str] | None = None  # disciplines that need no header; None: not in a file
         self._dependencies: frozenset[str] = frozenset()  # revisions that others depend on: they need no host
         self._listeners: list[tuple[str, str]] = []  # own listeners: key and address
@@ -202,6 +203,7 @@ class Checker:
         self._trusts_headers = config.trust_revision_headers
         self._takes_reports = bool(config.push.listen)
         self._sorts_by_key = disciplines_of(config)
+        self._are_several = config.workers != 1 or bool(config.members.listen)
         self._dependencies = frozenset(key_of(name) for one in config.revisions for name in one.depends_on)
         for place, revision in root["revisions"].each(config.revisions):
             self._check_revision(place, revision)
@@ -249,6 +251,7 @@ class Checker:
         self._containers.check(at, revision)
         check_scaling(at, revision)
         check_waiting(at, revision)
+        check_adaptive(at["adaptive_concurrency"], revision, self._root["workers"], self._are_several)
         check_filters(at, revision)
         self._check_authoriser(at["forward_auth"]["url"], revision)
 

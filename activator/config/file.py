@@ -34,7 +34,7 @@ from activator.config.model.pods import (
     RevisionHealth,
 )
 from activator.config.model.programs import Readiness
-from activator.config.model.queueing import CANCEL_WAIT, Queue, Timeouts
+from activator.config.model.queueing import CANCEL_WAIT, AdaptiveConcurrency, Queue, Timeouts
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC, Fallback
@@ -43,6 +43,7 @@ from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.schema import make_schema
 from activator.config.specs import (
+    AdaptiveSpec,
     AsyncSpec,
     BalancingSpec,
     ConnectionSpec,
@@ -200,7 +201,7 @@ def resolve_revision(
             tuple([(name, str(value)) for name, value in revision.set_params.items()]),
         ),
         balancing=_resolve_balancing(config, revision, revision.policy or default_policy(concurrency), processors),
-        queue=_resolve_queue(revision.queue, revision.timeouts),
+        queue=_resolve_queue(revision.queue, revision.timeouts, revision.adaptive_concurrency),
         timeouts=_resolve_timeouts(revision),
         buffers=resolve_buffers(revision.buffer, concurrency),
         connection=ConnectionSpec(
@@ -246,7 +247,7 @@ def _resolve_balancing(config: Config, revision: Revision, policy: str, processo
     )
 
 
-def _resolve_queue(queue: Queue, timeouts: Timeouts) -> QueueSpec:
+def _resolve_queue(queue: Queue, timeouts: Timeouts, adaptive: AdaptiveConcurrency | None) -> QueueSpec:
     return QueueSpec(
         depth=queue.depth,
         bytes=int(queue.bytes),
@@ -260,6 +261,7 @@ def _resolve_queue(queue: Queue, timeouts: Timeouts) -> QueueSpec:
         target_interval_s=float(queue.target_interval),
         discipline=_resolve_discipline(queue),
         rules=tuple(RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules),
+        adaptive=None if adaptive is None else AdaptiveSpec(adaptive.min, adaptive.max),
     )
 
 

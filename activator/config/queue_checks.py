@@ -7,6 +7,7 @@ from typing import Final
 from activator.config.edge_checks import check_positive, is_method
 from activator.config.key_path import KeyPath
 from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, Queue, QueueRule
+from activator.config.model.revision import Revision
 from activator.config.reader import TOKEN
 
 FAIR_WEIGHTS_MAX: Final = 512  # configured weights of one revision
@@ -64,6 +65,20 @@ def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> Non
         at["rules"].found(f"at most {QUEUE_RULES_MAX}", str(len(queue.rules)))
     for place, rule in at["rules"].each(queue.rules):
         _check_rule(place, rule, discipline, beside)
+
+
+def check_adaptive(at: KeyPath, revision: Revision, workers: KeyPath, are_several: bool) -> None:
+    """Check the key `adaptive_concurrency`. `are_several`: other workers or replicas send requests to the same pods."""
+    adaptive = revision.adaptive_concurrency
+    if adaptive is None:
+        return
+    if adaptive.max < adaptive.min:
+        at["max"].found("at least `min`", beside=(at["min"],))
+    if revision.container_concurrency:
+        at.advise("it is for revisions without `container_concurrency`: remove one of the two")
+    if are_several:
+        advice = "it requires `workers: 1` and no `members`: others would take each other's load for slow pods"
+        at.advise(advice, beside=(workers,))
 
 
 def _check_rule(at: KeyPath, rule: QueueRule, discipline: str, beside: tuple[KeyPath, ...]) -> None:

@@ -240,6 +240,13 @@ class BalancingSpec(msgspec.Struct, frozen=True):
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
 
 
+class AdaptiveSpec(msgspec.Struct, frozen=True):
+    """The bounds of a limit that follows the latency of the pods."""
+
+    least: int
+    most: int
+
+
 class QueueSpec(msgspec.Struct, frozen=True):
     """The queue of a revision."""
 
@@ -254,6 +261,7 @@ class QueueSpec(msgspec.Struct, frozen=True):
     target_interval_s: float = float(_QUEUE.target_interval)
     discipline: DisciplineSpec = DisciplineSpec()
     rules: tuple[RuleSpec, ...] = ()
+    adaptive: AdaptiveSpec | None = None
 
 
 class TimeoutsSpec(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ class Known(NamedTuple):
     """The state of one revision in the control plane."""
 
     record: RevisionRecord
-    problems: list[str]  # of names and files of pods, and of programs
+    problems: list[str]  # failures of names and files of pods, and of programs
     failing: dict[str, Failing]  # pods that have not answered for `UNANSWERED_S`, by identity
     has_program: bool
 

@@ -74,6 +74,7 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
         "exempted": throttler.counters.exempted_total,
         "errors": throttler.counters.errors_total,
         "retry_after_s": throttler.queue.retry_after_s(),
+        **({} if throttler.adaptive is None else {"adaptive_limit": int(throttler.adaptive.limit)}),
     }
 
 

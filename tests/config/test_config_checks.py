@@ -268,6 +268,21 @@ GOOD = revision("")
             for key in ("container_concurrency", "max_scale")
         ),
         *(
+            (f"{file}revisions: [{revision(f'adaptive_concurrency: {{{bounds}}}, {more}')}]", problem)
+            for file, bounds, more, problem in [
+                ("", "min: 0", "", 'adaptive_concurrency.min: found "0", expected'),
+                ("", "min: 9, max: 3", "", 'adaptive_concurrency.max: found "3", expected at least `min`'),
+                (
+                    "",
+                    "min: 9",
+                    "container_concurrency: 5",
+                    "adaptive_concurrency: it is for revisions without `container_concurrency`: remove one of the two",
+                ),
+                ("workers: 2\n", "min: 9", "", "adaptive_concurrency: it requires `workers: 1` and no `members`"),
+                ("workers: auto\n", "min: 9", "", "adaptive_concurrency: it requires `workers: 1` and no `members`"),
+            ]
+        ),
+        *(
             (f"revisions: [{revision(f'queue: {{{queue}}}')}]", problem)
             for queue, problem in [
                 ("depth: -1", 'queue.depth: found "-1", expected a whole number of at least 0'),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -263,3 +264,21 @@ def test_a_queue_that_stands_keeps_only_those_that_came_recently(run_activator: 
         assert pods.pods[0].violations == []
         assert len(pods.pods[0].served) == outcomes[200, ""] >= 3
         assert ask(activator.address, request()).status == 200
+
+
+def test_a_limit_that_is_found_by_latency(run_activator: RunActivator) -> None:
+    with SinglePods(1, 0.02, limit=1_000) as pods, ExitStack() as stack:
+        revision = {"name": "app", "hosts": ["*"], "pods": pods.addresses, "adaptive_concurrency": {"min": 3, "max": 6}}
+        activator = run_activator(configured([revision]))
+        pods.pods[0].hold = "/held"
+        clients = [stack.enter_context(Client(activator.address, 60.0)) for _ in range(4)]
+        for client in clients:
+            client.send(request("/held"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 3 and activator.revision("app")["queued"] == 1)
+        pods.let_go(0)
+        eventually(lambda: pods.pods[0].held)  # the one that waited
+        pods.let_go(0)
+        assert [client.answer().status for client in clients] == [200] * 4
+        for _ in range(100):
+            assert clients[3].ask(request()).status == 200
+        assert activator.revision("app")["queue"]["adaptive_limit"] == 4, "it has grown once, when it was used"

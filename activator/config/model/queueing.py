@@ -21,6 +21,7 @@ CANCEL_WAIT: Final = "wait"
 CANCEL_TIMEOUT_S: Final = 30.0
 CANCEL_MODES: Final = (CANCEL_CLOSE, CANCEL_WAIT)
 DISCIPLINES: Final = ("fifo", "priority", "fair", "priority-fair")
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
 Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
 FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
@@ -108,6 +109,13 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc("The weights of keys. Any other key has weight 1.", {"paying": 3}),
     ] = {}
     rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
+
+
+class AdaptiveConcurrency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A limit on the requests of a revision at all its pods, which follows their latency."""
+
+    min: Annotated[Positive, doc("The lowest limit, and the first.", 8)] = 4
+    max: Annotated[Positive, doc("The highest limit.", 200)] = 1_000
 
 
 class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,6 +14,7 @@ from activator.config.model.queueing import (
     CANCEL_MODES,
     CANCEL_TIMEOUT_S,
     CANCEL_WAIT,
+    AdaptiveConcurrency,
     Buffer,
     Queue,
     Timeouts,
@@ -72,6 +73,10 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     container_concurrency: Annotated[Count, doc("The requests that one pod may have in flight. 0: no limit.", 1)] = 0
+    adaptive_concurrency: Annotated[
+        AdaptiveConcurrency | None,
+        doc("A limit that is found by the latency of the pods ([queueing](queueing.md#a-limit-that-is-found))."),
+    ] = None
     policy: Annotated[
         str,
         doc(

@@ -5,7 +5,7 @@ of their requests. This module reserves slots, hands them over and releases them
 
 Invariants (checked by the auditor and by property tests)
   1. No grant is made to a pod with in_flight >= limit.
-  2. The first waiter never waits while a pod that may be picked has a free slot.
+  2. The first waiter never waits while a pod that may be picked has a free slot, except at an adaptive limit.
   3. Every lease is released exactly once; every waiter ends exactly once.
   4. No request joins a queue beyond its bounds (queue.py).
 Requests that a rule exempts are not subject to 1 and 2, and are counted separately.
@@ -23,9 +23,10 @@ Rules
 from __future__ import annotations
 
 from activator.codec.json_edit import ObjectEdit
-from activator.config.specs import RevisionSpec
+from activator.config.specs import AdaptiveSpec, RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
+from activator.data_plane.throttle.adaptive_limit import AdaptiveLimit
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.counters import Errors, RevisionCounters
 from activator.data_plane.throttle.interfaces import Sharing, SlotEvents, SlotSource
@@ -99,11 +100,13 @@ class RevisionThrottler:
         self._now = now
         self._defer = defer
         self._events = events
+        self.adaptive: AdaptiveLimit | None = None  # a limit that follows the latency of the pods
         self._is_once: bool = spec.is_once  # each pod takes one request in its life
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
         self._pump_deferred: bool = False
         table.on_hook_error = errors.hook_raised
+        self._adapt(spec.queue.adaptive)
 
     # --- asking for a slot ---
 
@@ -120,6 +123,9 @@ class RevisionThrottler:
         if exempt:
             return self._acquire_exempt(waiter, now_s)
         if queue.waiters.length != 0 or queue.failure is not None:
+            return None
+        adaptive = self.adaptive
+        if adaptive is not None and not adaptive.has_room(self.table.in_flight):
             return None
         tracker = self.table.pick(waiter.pick_key, now_s)
         if tracker is None:
@@ -195,6 +201,9 @@ class RevisionThrottler:
             verdicts = self.verdicts
             if verdicts.struck and lease.tracker in verdicts.struck:
                 verdicts.served(lease)
+        adaptive = self.adaptive
+        if adaptive is not None and not lease.exempt:
+            adaptive.ended(latency_s, succeeded, self.table.in_flight, self._now())
         source = self.sharing.source
         if source is not None:
             source.closed(lease, latency_s, succeeded)
@@ -241,7 +250,7 @@ class RevisionThrottler:
             grants = 0
             while self.table.room != 0:
                 waiter = queue.waiters.first()
-                if waiter is None:
+                if waiter is None or self._is_at_adaptive_limit():
                     return
                 if grants >= self._grants_per_turn_max:  # before the pick, which may advance the state of a policy
                     self._pump_soon()
@@ -305,6 +314,7 @@ class RevisionThrottler:
         self._is_once = self.verdicts.is_once = spec.is_once
         self.held.bytes_max = spec.queue.bytes or NO_LIMIT
         self.queue.reconfigure(spec)
+        self._adapt(spec.queue.adaptive)
 
     def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
         """Replace a corrupt table by `table`, which already counts each lease in its new tracker in `homes`."""
@@ -376,11 +386,23 @@ class RevisionThrottler:
         waiters = self.queue.waiters
         if waiters.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False
-        if self.sharing.source is not None:
+        if self.sharing.source is not None or self._is_at_adaptive_limit():
             return False
         return waiters.first() is not None
 
     # --- within ---
+
+    def _adapt(self, spec: AdaptiveSpec | None) -> None:
+        if spec is None:
+            self.adaptive = None
+        elif self.adaptive is None:
+            self.adaptive = AdaptiveLimit(spec.least, spec.most)
+        else:
+            self.adaptive.configure(spec.least, spec.most)
+
+    def _is_at_adaptive_limit(self) -> bool:
+        adaptive = self.adaptive
+        return adaptive is not None and not adaptive.has_room(self.table.in_flight)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided

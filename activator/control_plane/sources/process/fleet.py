@@ -136,7 +136,12 @@ class Fleet:
 
     def works(self) -> None:
         """Forget failed starts: a program has started, or has taken the one request of its life."""
-        self.crashes, self.last_failure = 0, ""
+        self.crashes, self.last_failure, self.not_before_s = 0, "", 0.0
+
+    def crashed(self, cause: str, process: LocalProcess) -> None:
+        """Count a program that has failed; the first one of a revision that was corrected while it started."""
+        self.crashes = self.crashes + 1 if process.revision == self.revision else 1
+        self.last_failure = cause
 
     def is_once(self) -> bool:
         """Return True if its programs end by themselves after one request."""

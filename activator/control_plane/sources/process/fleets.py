@@ -58,7 +58,7 @@ class Fleets:
         return 0 if fleet is None else len(fleet.running())
 
     def problems(self, key: str) -> list[str]:
-        """Return why the last program of the revision failed, while nothing else tells it."""
+        """Return why the last program of the revision failed, unless it is shown as the failure of the revision."""
         fleet = self.by_key.get(key)
         if fleet is None or fleet.failure or not fleet.last_failure:
             return []

@@ -135,7 +135,6 @@ class ProcessSupervisor(LifetimeListener):
         fleet = self.fleets.get(key)
         if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
             fleet.works()
-            fleet.not_before_s = 0.0
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
@@ -479,10 +478,7 @@ class ProcessSupervisor(LifetimeListener):
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
-        if process.revision != fleet.revision:
-            fleet.crashes = 0  # it was corrected while this program started
-        fleet.crashes += 1
-        fleet.last_failure = cause
+        fleet.crashed(cause, process)
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = grown_s(CRASH_BACKOFF_INITIAL_S, fleet.crashes - 1, most_s)
         fleet.not_before_s = self._now() + backoff_s
