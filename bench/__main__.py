@@ -102,11 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         help="how long others wait for a slow upload or download, compared with haproxy and nginx",
     ).set_defaults(handler=_slow_clients)
 
-    overload = commands.add_parser(
-        "overload", help="clients beyond the capacity, with priorities, compared with haproxy"
-    )
-    overload.add_argument("--seconds", type=_positive, default=10, help="length of each overload (default: 10)")
-    overload.set_defaults(handler=_overload)
+    _add_overloads(commands)
 
     flood = commands.add_parser("flood", help="a flood of pod updates during requests, and a revision that panics")
     flood.add_argument("--seconds", type=_positive, default=10, help="length of the flood (default: 10)")
@@ -330,6 +326,18 @@ def _grants(options: argparse.Namespace) -> int:
     return grants.run(options.requests, options.replicas, options.json)
 
 
+def _add_overloads(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    overload = commands.add_parser(
+        "overload", help="clients beyond the capacity, with priorities, compared with haproxy"
+    )
+    overload.add_argument("--seconds", type=_positive, default=10, help="length of each overload (default: 10)")
+    overload.set_defaults(handler=_overload)
+
+    commands.add_parser(
+        "adaptive", help="simulation of the adaptive limit, compared with Envoy's and Netflix's"
+    ).set_defaults(handler=_adaptive)
+
+
 def _stale_loads(options: argparse.Namespace) -> int:
     from bench import stale_loads
 
@@ -379,6 +387,12 @@ def _groups(options: argparse.Namespace) -> int:
     from bench import groups
 
     return groups.run(options.json)
+
+
+def _adaptive(options: argparse.Namespace) -> int:
+    from bench import adaptive
+
+    return adaptive.report(options.json)
 
 
 def _crowd(options: argparse.Namespace) -> int:

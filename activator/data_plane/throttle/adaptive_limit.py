@@ -9,8 +9,7 @@ that no other data plane sends requests to the same pods: several would take eac
 and raise their limits without end.
 
 Rules
-  1. A window ends after WINDOW_S, or two base latencies if that is longer, and WINDOW_REQUESTS_MIN requests, with two
-     more for each request that the limit allows, up to WINDOW_REQUESTS_MAX.
+  1. A window ends after WINDOW_S, or two base latencies if that is longer, and WINDOW_REQUESTS_MIN requests.
   2. The limit grows only if half of it was used in the window.
   3. A failed request counts only if it took longer than the base: a quick failure shows nothing about congestion.
 """
@@ -22,10 +21,10 @@ from typing import Final, final
 
 TOLERANCE: Final = 1.5
 WINDOW_S: Final = 0.1
-WINDOW_REQUESTS_MIN: Final = 10
-WINDOW_REQUESTS_MAX: Final = 50.0
+WINDOW_REQUESTS_MIN: Final = 50
 DECREASE_MAX: Final = 0.1  # share of the limit in one window
 FALL: Final = 0.5  # share of the limit at which a decrease is judged
+BASE_SHARE: Final = 0.1  # weight of a window whose latency is below the base
 FOLLOWED: Final = 0.9  # the latency has followed if it is below this share
 
 
@@ -62,8 +61,7 @@ class AdaptiveLimit:
         self._count += 1
         if in_flight >= self._peak:
             self._peak = in_flight + 1
-        enough = min(WINDOW_REQUESTS_MIN + 2.0 * self.limit, WINDOW_REQUESTS_MAX)
-        if self._count >= enough and now_s - self._since_s >= max(WINDOW_S, 2.0 * self.base_s):
+        if self._count >= WINDOW_REQUESTS_MIN and now_s - self._since_s >= max(WINDOW_S, 2.0 * self.base_s):
             latency_s = self._total_s / self._count
             peak = self._peak
             self._total_s, self._count, self._peak = 0.0, 0, 0
@@ -71,8 +69,10 @@ class AdaptiveLimit:
             self._judge(latency_s, peak)
 
     def _judge(self, latency_s: float, peak: int) -> None:
-        if self.base_s == 0.0 or latency_s < self.base_s:
+        if self.base_s == 0.0:
             self.base_s = latency_s
+        elif latency_s < self.base_s:
+            self.base_s += (latency_s - self.base_s) * BASE_SHARE
         gradient = TOLERANCE * self.base_s / latency_s
         if gradient >= 1.0:
             self._fall_limit = 0.0
