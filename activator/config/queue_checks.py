@@ -6,7 +6,8 @@ from typing import Final
 
 from activator.config.edge_checks import check_positive, is_method
 from activator.config.key_path import KeyPath
-from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, Queue, QueueRule
+from activator.config.model.kinds import Duration
+from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, QUEUE_TIMEOUT_S, Queue, QueueRule
 from activator.config.model.revision import Revision
 from activator.config.reader import TOKEN
 
@@ -54,9 +55,10 @@ def check_queue(at: KeyPath, queue: Queue, by_key: frozenset[str] | None) -> Non
         at["weights"].found(f"at most {FAIR_WEIGHTS_MAX} keys", f"{len(queue.weights)}")
     if queue.admission not in ADMISSIONS:
         at["admission"].found("one of " + ", ".join(ADMISSIONS))
-    if queue.timeout is not None and float(queue.target_wait) >= float(queue.timeout):
-        at["target_wait"].found("less than `timeout`, which ends every wait", beside=(at["timeout"],))
-    if at.sets("target_interval") and not queue.target_wait:
+    if queue.target_wait and float(queue.target_wait) >= float(_or_default(queue.timeout)):
+        at["target_wait"].found(f"less than `timeout` ({_or_default(queue.timeout):g} s), which ends every wait")
+    # An API server fills defaults in: those are not keys that somebody has set.
+    if queue.target_interval != _DEFAULTS.target_interval and not queue.target_wait:
         at["target_interval"].advise("`target_interval` requires `target_wait`")
     if queue.request_timeout_max is not None and not queue.request_timeout:
         advice = "`request_timeout_max` requires `request_timeout: true`"
@@ -88,12 +90,16 @@ def _check_rule(at: KeyPath, rule: QueueRule, discipline: str, beside: tuple[Key
     for method in rule.methods:
         if not is_method(method):
             at["methods"].found("methods in capital letters such as GET", f'"{method}"')
-    if at.sets("charge") and rule.exempt:
+    if rule.charge != 1 and rule.exempt:
         at["charge"].advise("`charge` has no effect with `exempt: true`: remove one of the two")
-    elif at.sets("charge") and discipline not in _WITH_KEYS:
+    elif rule.charge != 1 and discipline not in _WITH_KEYS:
         at["charge"].advise(f"`charge` requires {_named(_WITH_KEYS)}, and it is {discipline}", beside=beside)
     if "charge" not in at and "exempt" not in at:
         at.advise("a rule requires `exempt: true` or `charge`")
+
+
+def _or_default(timeout: Duration | None) -> float:
+    return QUEUE_TIMEOUT_S if timeout is None else float(timeout)
 
 
 def _named(disciplines: tuple[str, ...]) -> str:

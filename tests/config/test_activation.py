@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from activator.config.activation import Declared, camel, item_of, read_spec
+from activator.config.crd import make_definition
 from activator.config.model.revision import Revision
 from lb.registry import names
 
@@ -110,3 +111,34 @@ def test_all_mistakes_are_told() -> None:
 
 def test_one_kind_of_spelling() -> None:
     assert [camel(name) for name in ("port", "first_byte", "a_b_c")] == ["port", "firstByte", "aBC"]
+
+
+# --- as an API server stores it ---
+
+
+def stored(schema: dict[str, Any], value: Any) -> Any:
+    """Fill the defaults of the schema in, wherever an object is given, as an API server does."""
+    if isinstance(value, list):
+        return [stored(schema["items"], one) for one in value]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    filled = {name: one["default"] for name, one in schema["properties"].items() if "default" in one} | value
+    return {name: stored(schema["properties"][name], one) for name, one in filled.items()}
+
+
+SPEC_SCHEMA = make_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+GIVEN: list[dict[str, Any]] = [
+    *({name: {}} for name, one in SPEC_SCHEMA["properties"].items() if "properties" in one and "required" not in one),
+    {"queue": {"timeout": "0s"}},
+    {"queue": {"discipline": "priority", "header": "X-Priority"}},
+    {"queue": {"rules": [{"pathPrefix": "/healthz", "exempt": True}]}},
+]
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_defaults_that_an_api_server_fills_in_are_no_mistakes(given: dict[str, Any]) -> None:
+    assert read(**given)[1] == [], "as it was written"
+    spec = stored(SPEC_SCHEMA, {"target": TARGET, **given})
+    problems: list[str] = []
+    read_spec(item_of(spec, "Activation default/hello"), "default", "hello", set(names()), problems)
+    assert problems == []

@@ -310,8 +310,9 @@ GOOD = revision("")
                 ("admission: clever", 'queue.admission: found "clever", expected one of off, predictive'),
                 (
                     "target_wait: 30s, timeout: 30s",
-                    'queue.target_wait: found "30s", expected less than `timeout`, which ends every wait',
+                    'queue.target_wait: found "30s", expected less than `timeout` (30 s), which ends every wait',
                 ),
+                ("target_wait: 90s", 'queue.target_wait: found "90s", expected less than `timeout` (60 s)'),
                 ("target_interval: 5s", "queue.target_interval: `target_interval` requires `target_wait`"),
                 ("request_timeout_max: 5s", "`request_timeout_max` requires `request_timeout: true`"),
                 ("rules: [{path_prefix: x, exempt: true}]", "queue.rules[0].path_prefix: found"),

@@ -864,7 +864,11 @@ def what_a_request_wants_is_in_its_place_at_the_owner(seed: int) -> None:
     expect(waiter.arrival_at_owner == waiter.arrival == 7_777, "it has its place")
     expect(waiter.avoided is not None and waiter.avoided.identity == pods[1].identity, "it avoids the pod")
     hand.member.receive(2, Want(1, NAME, WaitingRequest(6, 7_778, 1.0)))
-    expect(hand.throttler.queue.waiters.by_arrival()[1].avoided is None, "and the next one none")
+    following = hand.throttler.queue.waiters.by_arrival()[1]
+    expect(following.avoided is None and not following.is_retry, "and the next one none")
+    hand.member.receive(2, Want(1, NAME, WaitingRequest(7, 7_779, 1.0, failed_at="gone")))
+    retried = hand.throttler.queue.waiters.by_arrival()[2]
+    expect(retried.avoided is None and retried.is_retry, "a pod has failed it that is not here any more")
 
 
 def a_request_that_is_told_its_place_at_once_is_not_told_again(seed: int) -> None:

@@ -419,6 +419,7 @@ class Lending(SlotLender):
         waiter.own_timeout_s = waiting.timeout_s
         waiter.own_deadline_s = waiting.deadline_s
         waiter.asked_s = self._now() - waiting.waited_s
+        waiter.is_retry = bool(waiting.failed_at)
         failed = self.throttler.table.find_identity(waiting.failed_at) if waiting.failed_at else None
         waiter.avoided = None if failed is None else Lease(failed, 0.0)
         waiter.arrival_at_owner = waiting.number

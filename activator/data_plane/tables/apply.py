@@ -386,6 +386,7 @@ class RevisionTables:
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table
+        first = table.capacity == 0
         other = table.find(effect.address)
         if other is not None and other.identity != effect.identity and other.state != DRAINING:
             self._drain(throttler, other, throttler.spec.drain_timeout_s)  # an address belongs to the newest pod
@@ -405,22 +406,23 @@ class RevisionTables:
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.queue.pod_placed(tracker)
-        return self._noticed(throttler, effect.state, effect.limit)
+        return self._noticed(throttler, effect, first)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
         tracker = throttler.table.find_identity(effect.identity)
         if tracker is None or tracker.state == DRAINING:
             return None
+        first = throttler.table.capacity == 0
         throttler.table.set_weight(tracker, effect.weight)
         throttler.table.set_limit(tracker, effect.limit)
         self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
         tracker.epoch = effect.epoch
-        return self._noticed(throttler, effect.state, effect.limit)
+        return self._noticed(throttler, effect, first)
 
-    def _noticed(self, throttler: RevisionThrottler, state: int, limit: int) -> RevisionThrottler | None:
-        if limit > 0 and state in {READY, RECOVERING}:
-            throttler.queue.pod_ready()
+    def _noticed(self, throttler: RevisionThrottler, pod: PlacePod | SetPod, first: bool) -> RevisionThrottler | None:
+        if pod.limit > 0 and pod.state in {READY, RECOVERING}:
+            throttler.queue.pod_ready(first)
             return throttler
         return None
 

@@ -33,6 +33,6 @@ class ControlledDelay:
     def is_late(self, waiter: Waiter, now_s: float) -> bool:
         """Return True if the waiter is to be rejected instead of served, provided that others wait behind it."""
         since_s = self._standing_since_s
-        if now_s - since_s < self.interval_s or waiter.avoided is not None:
+        if now_s - since_s < self.interval_s or waiter.is_retry:
             return False
         return now_s - max(waiter.asked_s, since_s) > self.target_s

@@ -182,7 +182,9 @@ class RevisionQueue:
     def is_late(self, waiter: Waiter, now_s: float) -> bool:
         """Return True if the first waiter has waited for too long to be served before others (controlled_delay.py)."""
         delay = self.delay
-        return delay is not None and self.waiters.length > 1 and delay.is_late(waiter, now_s)
+        if delay is None or waiter is self._start_request():
+            return False
+        return self._requests() > 1 and delay.is_late(waiter, now_s)
 
     def refusal(self) -> Reason | None:
         """Return the reason why no request may wait; None if requests may."""
@@ -228,16 +230,16 @@ class RevisionQueue:
         if start is not None and start.placed_s == 0.0:
             start.placed_s = self._now()
 
-    def pod_ready(self) -> None:
-        """Record that a pod is ready."""
+    def pod_ready(self, is_only_one: bool = True) -> None:
+        """Record that a pod is ready; `is_only_one`: no other one was."""
         self.was_ready = True
+        if is_only_one and self.delay is not None:
+            self.delay.queue_formed(self._now())
         start = self.start
         if start is not None:
             start.ready_s = self._now()
             self._counters.cold_starts_total += 1
             self.start = None  # the requests that waited for it keep a reference
-            if self.delay is not None:
-                self.delay.queue_formed(start.ready_s)
 
     def remove(self) -> None:
         """Reject all waiting requests, because the revision was removed."""
@@ -347,6 +349,14 @@ class RevisionQueue:
         return self.forecast.retry_after_s(self.waiters.length, self._now())
 
     # --- within ---
+
+    def _start_request(self) -> Waiter | None:
+        return None if self._start_observers is None else self._start_observers.start_request
+
+    def _requests(self) -> int:
+        """Return how many waiters use the slot that they get: all but the one that only waits for a start."""
+        start_request = self._start_request()
+        return self.waiters.length - (start_request is not None and start_request.is_queued)
 
     def _joined(self, waiter: Waiter) -> None:
         self._process.request_waits()

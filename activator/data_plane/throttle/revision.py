@@ -101,6 +101,7 @@ class RevisionThrottler:
         self._defer = defer
         self._events = events
         self.adaptive: AdaptiveLimit | None = None  # a limit that follows the latency of the pods
+        self._exempted: int = 0  # requests in flight that a rule exempts from the limits
         self._is_once: bool = spec.is_once  # each pod takes one request in its life
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
@@ -124,8 +125,7 @@ class RevisionThrottler:
             return self._acquire_exempt(waiter, now_s)
         if queue.waiters.length != 0 or queue.failure is not None:
             return None
-        adaptive = self.adaptive
-        if adaptive is not None and not adaptive.has_room(self.table.in_flight):
+        if self._is_at_adaptive_limit():
             return None
         tracker = self.table.pick(waiter.pick_key, now_s)
         if tracker is None:
@@ -161,6 +161,7 @@ class RevisionThrottler:
         if refusal is not None:
             return refusal
         waiter.avoided = failed
+        waiter.is_retry = True
         retries = self.counters.retries
         retries[reason] = retries.get(reason, 0) + 1
         if waiter.exempt and self.sharing.source is None:
@@ -202,8 +203,10 @@ class RevisionThrottler:
             if verdicts.struck and lease.tracker in verdicts.struck:
                 verdicts.served(lease)
         adaptive = self.adaptive
-        if adaptive is not None and not lease.exempt:
-            adaptive.ended(latency_s, succeeded, self.table.in_flight, self._now())
+        if lease.exempt:
+            self._exempted -= 1
+        elif adaptive is not None:
+            adaptive.ended(latency_s, succeeded, self.table.in_flight - self._exempted, self._now())
         source = self.sharing.source
         if source is not None:
             source.closed(lease, latency_s, succeeded)
@@ -402,7 +405,7 @@ class RevisionThrottler:
 
     def _is_at_adaptive_limit(self) -> bool:
         adaptive = self.adaptive
-        return adaptive is not None and not adaptive.has_room(self.table.in_flight)
+        return adaptive is not None and not adaptive.has_room(self.table.in_flight - self._exempted)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided
@@ -443,6 +446,7 @@ class RevisionThrottler:
             return None
         lease = self._reserve(waiter, tracker, now_s)
         lease.exempt = True
+        self._exempted += 1
         self.counters.exempted_total += 1
         return lease
 

@@ -33,6 +33,7 @@ class Waiter(LeaseHolder):
         self.arrival_at_owner: int = 0  # its arrival number at the member that owns the revision; 0: unknown
         self.user: User | None = None  # None if no keys are required
         self.is_remote: bool = False  # it waits at another member
+        self.is_retry: bool = False  # a pod has failed it
         self.never_waits: bool = False  # it is rejected in place of a wait in the queue
         self.asked_s: float = 0.0  # when it asked for a slot, monotonic seconds; never before an earlier arrival
         # The position that the discipline assigns; set by the queue when the request must wait.

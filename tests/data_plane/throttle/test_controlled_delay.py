@@ -12,7 +12,7 @@ from activator.config.model.queueing import DISCIPLINES
 from activator.config.specs import DisciplineSpec, QueueSpec
 from activator.data_plane.throttle.leases import Lease
 from activator.runtime.reasons import Reason
-from lb.tracker import READY
+from lb.tracker import NOT_READY, READY
 from tests.conftest import DEEP
 from tests.data_plane.throttle.test_throttle_bounds import Asking, Room
 from tests.data_plane.throttle.throttle_fakes import Request
@@ -84,6 +84,39 @@ def test_the_time_of_a_start_does_not_count() -> None:
     room.clock.pass_time(0.1)
     line[1].release()
     assert [one.ends for one in line[2:]] == [["queue_overloaded"], ["granted"]], "now they are late"
+
+
+def test_the_time_without_a_pod_does_not_count() -> None:
+    """The only pod dies and comes back, and no request arrives meanwhile."""
+    room = room_with_a_pod()
+    line = [room.ask() for _ in range(4)]
+    tracker = room.table.find_identity("p1")
+    assert tracker is not None
+    room.table.set_state(tracker, NOT_READY)
+    line[0].release()
+    room.clock.pass_time(60.0)
+    room.table.set_state(tracker, READY)
+    room.throttler.queue.pod_ready(True)
+    room.throttler.pump()
+    assert [one.ends for one in line[1:]] == [["granted"], [], []]
+    room.throttler.queue.pod_ready(False)  # another one, which does not end the overload
+    room.clock.pass_time(INTERVAL_S)
+    line[1].release()
+    assert [one.ends for one in line[2:]] == [["queue_overloaded"], ["granted"]]
+
+
+def test_a_waiter_that_only_starts_the_revision_takes_no_slot_from_a_request() -> None:
+    room = room_with_a_pod()
+    current = room.ask()
+    late, start_request = room.ask(), room.ask()
+    room.throttler.queue.start_observers.start_request = start_request
+    room.clock.pass_time(60.0)
+    current.release()
+    assert (late.ends, start_request.ends) == (["granted"], [])
+    room.ask()
+    room.clock.pass_time(60.0)
+    late.release()
+    assert start_request.ends == ["granted"], "and it is not rejected itself"
 
 
 def test_a_request_that_is_retried_is_not_rejected() -> None:

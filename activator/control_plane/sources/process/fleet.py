@@ -121,8 +121,8 @@ class Fleet:
         """Return the fleet with these programs for another process of the activator."""
         history = tuple([HandedLine(*line) for line in self.log.history.kept()])
         return HandedFleet(
-            *(self.key, programs, self.crashes, self.failure, self.last_failure, self.not_before_s),
-            *(self.start_s, self.wake_s, history),
+            *(self.key, programs, self.crashes, self.failure, self.not_before_s, self.start_s, self.wake_s, history),
+            self.last_failure,
         )
 
     def restore(self, handed: HandedFleet) -> None:
@@ -136,7 +136,7 @@ class Fleet:
 
     def works(self) -> None:
         """Forget failed starts: a program has started, or has taken the one request of its life."""
-        self.crashes, self.last_failure, self.not_before_s = 0, "", 0.0
+        self.crashes, self.last_failure = 0, ""
 
     def crashed(self, cause: str, process: LocalProcess) -> None:
         """Count a program that has failed; the first one of a revision that was corrected while it started."""

@@ -58,9 +58,9 @@ class Fleets:
         return 0 if fleet is None else len(fleet.running())
 
     def problems(self, key: str) -> list[str]:
-        """Return why the last program of the revision failed, unless it is shown as the failure of the revision."""
+        """Return why the last program of the revision failed, unless its failure is shown or another works."""
         fleet = self.by_key.get(key)
-        if fleet is None or fleet.failure or not fleet.last_failure:
+        if fleet is None or fleet.failure or not fleet.last_failure or fleet.ready():
             return []
         return [f"the last run failed: {fleet.last_failure}"]
 

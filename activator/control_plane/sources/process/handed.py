@@ -49,11 +49,11 @@ class HandedFleet(msgspec.Struct, frozen=True):
     programs: tuple[HandedProgram, ...]
     crashes: int
     failure: str
-    last_failure: str
     not_before_s: float
     start_s: float
     wake_s: float
     history: tuple[HandedLine, ...]
+    last_failure: str = ""  # version 0.1.0 did not send it at first
 
 
 class HandedPrograms(msgspec.Struct, frozen=True):

@@ -135,6 +135,7 @@ class ProcessSupervisor(LifetimeListener):
         fleet = self.fleets.get(key)
         if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
             fleet.works()
+            fleet.not_before_s = 0.0
             self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
