@@ -1,11 +1,11 @@
 """`python -m bench adaptive`: the adaptive limit beside those of Envoy and Netflix, in a simulation.
 
-A pod shares PROCESSORS between its requests, each of which needs SERVICE_S of one. Requests come at a multiple of what
-it can do, and some wait in front of the limit. The models follow the documentation and the published sources of Envoy
+A pod shares PROCESSORS between its requests, each of which needs SERVICE_S of one. Requests come at a multiple of its
+capacity, and some wait in front of the limit. The models follow the documentation and the published sources of Envoy
 (`adaptive_concurrency`, gradient controller, with its defaults) and of Netflix (`concurrency-limits`, `Gradient2Limit`
 in windows of 1 s, with its defaults but the bounds).
 
-Figures of the second half of each run: the share of what the pod could do, the mean latency at the pod as a multiple of
+Figures of the second half of each run: the share of the pod's capacity, the mean latency at the pod as a multiple of
 an idle pod's, and the range of the limit. With several controllers: the range of their shares.
 """
 
@@ -121,7 +121,7 @@ class NoLimit:
 
 @dataclass
 class Job:
-    left_s: float  # of a processor's time
+    left_s: float  # processor time
     began_s: float
     sender: int
 
@@ -153,7 +153,7 @@ class Pod:
 
 @dataclass
 class Scenario:
-    """What happens to the pod; `factor`: the load as a multiple of what it can do at first."""
+    """A load and a change of the pod; `factor`: the load as a multiple of its initial capacity."""
 
     name: str
     factor: float
@@ -170,7 +170,7 @@ class Outcome:
     goodput: float
     latency_s: float
     limits: list[float]
-    shares: list[float]  # of the requests that were served, by controller
+    shares: list[float]  # share of the served requests, by controller
 
 
 def run(limits: list[Controller], scenario: Scenario, seed: int) -> Outcome:
