@@ -25,8 +25,8 @@ import msgspec
 import uvloop
 
 from bench import header, results
-from bench.peers import REFERENCE, Peer, activator, haproxy
-from bench.processes import LOOPBACK, Child, find_program, running
+from bench.peers import REFERENCE, Peer, activator, before_pod, haproxy
+from bench.processes import LOOPBACK, Child, find_program
 from bench.results import Document, Result
 
 SLOTS = 4
@@ -188,15 +188,9 @@ async def _highest(child: Child, most: list[int]) -> None:
 
 
 async def _measure(peer: Peer, folder: Path, seconds: float) -> list[Outcome]:
-    loop = asyncio.get_running_loop()
-    pod = await loop.create_server(_Pod, LOOPBACK, 0, backlog=64)
-    assert peer.prepare is not None
-    started = peer.prepare(folder / peer.name, pod.sockets[0].getsockname()[1])
     found = []
-    with running(started.command, folder / f"{peer.name}.log", None, started.environment) as child:
-        await asyncio.sleep(1.0)
-        child.check_alive()
-        load = Load(started.port)
+    async with before_pod(peer, _Pod, folder) as (child, port):
+        load = Load(port)
         await load.phase(CALM_FACTOR, 1.0)
         for factor in FACTORS:
             most = [0]
@@ -207,7 +201,6 @@ async def _measure(peer: Peer, folder: Path, seconds: float) -> list[Outcome]:
             found.append(outcome(visits, seconds, calm, most[0]))
             gc.collect()
         child.check_alive()
-    pod.close()
     return found
 
 

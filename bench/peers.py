@@ -11,16 +11,18 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from bench.processes import LOOPBACK, UsageError, find_program, free_port
+from bench.processes import LOOPBACK, Child, UsageError, find_program, free_port, running
 from bench.upstream import BODY_BYTES, body
 
 POOL_CONNECTIONS = 64  # minimum of idle connections kept to the upstream
@@ -51,6 +53,19 @@ class Peer(msgspec.Struct, frozen=True):
             return self
         prepare = partial(self.prepare, workers=count)
         return Peer(name_of(self.name, count), self.program, prepare, {**self.params, "workers": count})
+
+
+@asynccontextmanager
+async def before_pod(peer: Peer, pod: Callable[[], asyncio.Protocol], folder: Path) -> AsyncIterator[tuple[Child, int]]:
+    """Run a proxy in front of one pod of this process. Yield it and its port."""
+    server = await asyncio.get_running_loop().create_server(pod, LOOPBACK, 0, backlog=64)
+    assert peer.prepare is not None
+    started = peer.prepare(folder / peer.name, server.sockets[0].getsockname()[1])
+    with running(started.command, folder / f"{peer.name}.log", None, started.environment) as child:
+        await asyncio.sleep(1.0)
+        child.check_alive()
+        yield child, started.port
+    server.close()
 
 
 def name_of(peer: str, workers: int) -> str:

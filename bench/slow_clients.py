@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from bench import header, results
-from bench.peers import ONE_AT_A_TIME, REFERENCE, Peer
-from bench.processes import LOOPBACK, BenchError, find_program, running
+from bench.peers import ONE_AT_A_TIME, REFERENCE, Peer, before_pod
+from bench.processes import LOOPBACK, BenchError, find_program
 from bench.results import Document, Result
 
 SEGMENT_BYTES = 1_400
@@ -99,24 +99,17 @@ async def _wait(port: int) -> float:
 
 async def _measure(peer: Peer, folder: Path) -> list[float]:
     """Return how long others wait during a slow upload, and during a slow download."""
-    loop = asyncio.get_running_loop()
-    pod = await loop.create_server(_Pod, LOOPBACK, 0, backlog=64)
-    assert peer.prepare is not None
-    started = peer.prepare(folder / peer.name, pod.sockets[0].getsockname()[1])
     waits = []
-    with running(started.command, folder / f"{peer.name}.log", None, started.environment) as child:
-        await asyncio.sleep(1.0)
-        child.check_alive()
-        await _wait(started.port)
+    async with before_pod(peer, _Pod, folder) as (_, port):
+        await _wait(port)
         for is_slow in (_upload, _read_nothing):
-            first = asyncio.create_task(is_slow(started.port))
+            first = asyncio.create_task(is_slow(port))
             longest_s = 0.0
             while not first.done():
                 await asyncio.sleep(NEXT_COMES_S)
-                longest_s = max(longest_s, await _wait(started.port))
+                longest_s = max(longest_s, await _wait(port))
             await first
             waits.append(longest_s)
-    pod.close()
     return waits
 
 

@@ -97,7 +97,11 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = ""
     key_header: Annotated[
-        str, doc("With `discipline: priority-fair`: the request header with the key. Without it, `name`.", "X-Tenant")
+        str,
+        doc(
+            "With `discipline: priority-fair`: the request header with the key. Without it, the user's name.",
+            "X-Tenant",
+        ),
     ] = ""
     ageing: Annotated[
         Duration,

@@ -6,7 +6,8 @@ becomes free goes to the first request that has waited for at most the target.
 
 Rules
   1. A slot never stays free because of this: the last waiting request is served whatever it has waited.
-  2. The time of a start does not count: the interval, and the wait of each request, begin when a pod is ready.
+  2. The time without a ready pod does not count: the interval, and the wait of each request, begin after it. So it has
+     no effect on programs that serve one request and have no other copy ready meanwhile.
   3. A request that is retried at another pod is not rejected.
 """
 
@@ -27,7 +28,7 @@ class ControlledDelay:
         self._standing_since_s: float = 0.0
 
     def queue_formed(self, now_s: float) -> None:
-        """Handle the arrival of the first waiting request, or the end of a start that requests waited for."""
+        """Handle the arrival of the first waiting request, or the first ready pod after a time without one."""
         self._standing_since_s = now_s
 
     def is_late(self, waiter: Waiter, now_s: float) -> bool:

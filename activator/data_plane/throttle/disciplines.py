@@ -134,11 +134,10 @@ class PriorityQueue(WaiterQueue):
 
 
 class KeyQueue(SubQueue):
-    """The requests of one key, and the position of the key in its round."""
+    """The requests of one key, and the position of the key in the round."""
 
-    def __init__(self, queue: WaiterQueue, round_: FairQueue, key: bytes, weight: int, shared: bool) -> None:
+    def __init__(self, queue: WaiterQueue, key: bytes, weight: int, shared: bool) -> None:
         super().__init__(queue)
-        self.round = round_
         self.key = key
         self.weight = weight
         self.shared = shared
@@ -164,7 +163,7 @@ class FairQueue(WaiterQueue):
         self._plain_keys_max: int = keys_max - len(weights)
         self._plain_keys: int = 0
         self._sub_queues: dict[bytes, KeyQueue] = {}
-        self._shared: KeyQueue = KeyQueue(self._queue, self, b"", 1, True)
+        self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True)
         self._turn: KeyQueue | None = None  # the head of the round
         self._last: KeyQueue | None = None
 
@@ -248,7 +247,7 @@ class FairQueue(WaiterQueue):
                 return self._shared
             self._plain_keys += 1
             weight = 1
-        sub_queue = KeyQueue(self._queue, self, key, weight, False)
+        sub_queue = KeyQueue(self._queue, key, weight, False)
         self._sub_queues[key] = sub_queue
         return sub_queue
 
@@ -330,11 +329,11 @@ class PriorityFairQueue(WaiterQueue):
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:
-        _round_of(waiter).leave(waiter)
+        self._rounds[waiter.level].leave(waiter)
         self.length -= 1
 
     def take(self, waiter: Waiter) -> None:
-        _round_of(waiter).take(waiter)
+        self._rounds[waiter.level].take(waiter)
         self.length -= 1
 
     def ahead_of(self, waiter: Waiter) -> int:
@@ -351,12 +350,6 @@ class PriorityFairQueue(WaiterQueue):
         for one in self._rounds:
             found.extend(one.by_arrival())
         return sorted_by_arrival(found)
-
-
-def _round_of(waiter: Waiter) -> FairQueue:
-    sub_queue = waiter.sub_queue
-    assert isinstance(sub_queue, KeyQueue)
-    return sub_queue.round
 
 
 def make_queue(spec: QueueSpec) -> WaiterQueue:

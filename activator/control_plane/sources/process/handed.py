@@ -53,7 +53,7 @@ class HandedFleet(msgspec.Struct, frozen=True):
     start_s: float
     wake_s: float
     history: tuple[HandedLine, ...]
-    last_failure: str = ""  # version 0.1.0 did not send it at first
+    last_failure: str = ""  # a former process may not send it
 
 
 class HandedPrograms(msgspec.Struct, frozen=True):
