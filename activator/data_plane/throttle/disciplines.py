@@ -20,6 +20,8 @@ Priority-fair: each level has its round of keys, and the level is chosen by the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from activator.config.model.queueing import PRIORITY_LEVELS
@@ -30,11 +32,11 @@ FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the s
 
 
 class FifoQueue(WaiterQueue):
-    """The discipline `fifo`: waiters in order of arrival."""
+    """The discipline `fifo`, or one level of `queue`: waiters in order of arrival."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue: WaiterQueue | None = None) -> None:
         super().__init__()
-        self._sub_queue: SubQueue = SubQueue(self)
+        self._sub_queue: SubQueue = SubQueue(self if queue is None else queue)
 
     def first(self) -> Waiter | None:
         return self._sub_queue.first()
@@ -69,68 +71,6 @@ def sorted_by_arrival(waiters: list[Waiter]) -> list[Waiter]:
 
 def arrival_of(waiter: Waiter) -> int:
     return waiter.arrival
-
-
-class LevelQueue(SubQueue):
-    """The requests of one level, and their advantage over level 0 in seconds."""
-
-    def __init__(self, queue: WaiterQueue, ahead_s: float) -> None:
-        super().__init__(queue)
-        self.ahead_s = ahead_s
-
-
-class PriorityQueue(WaiterQueue):
-    """The discipline `priority`, for levels from 0 to `levels` - 1. Each step inspects at most one waiter per level."""
-
-    def __init__(self, levels: int, ageing_s: float) -> None:
-        super().__init__()
-        self._sub_queues: list[LevelQueue] = [LevelQueue(self, level * ageing_s) for level in range(levels)]
-
-    def first(self) -> Waiter | None:
-        chosen: Waiter | None = None
-        chosen_at_s = 0.0
-        for sub_queue in self._sub_queues:
-            if sub_queue.length == 0:
-                continue
-            waiter = sub_queue.first()
-            assert waiter is not None
-            at_s = waiter.asked_s - sub_queue.ahead_s
-            if chosen is None or at_s <= chosen_at_s:  # at equal times the higher level goes first
-                chosen = waiter
-                chosen_at_s = at_s
-        return chosen
-
-    def join(self, waiter: Waiter) -> None:
-        self._sub_queues[waiter.level].add(waiter)
-        self.length += 1
-
-    def rejoin(self, waiter: Waiter) -> None:
-        self._sub_queues[waiter.level].add_again(waiter)
-        self.length += 1
-
-    def leave(self, waiter: Waiter) -> None:
-        sub_queue = waiter.sub_queue
-        assert sub_queue is not None
-        sub_queue.remove(waiter)
-        self.length -= 1
-
-    def take(self, waiter: Waiter) -> None:
-        self.leave(waiter)
-
-    def ahead_of(self, waiter: Waiter) -> int:
-        count = 0
-        for sub_queue in self._sub_queues[waiter.level :]:
-            count += sub_queue.length
-        return count
-
-    def shares(self) -> dict[str, object]:
-        return {"waiting_by_level": [sub_queue.length for sub_queue in self._sub_queues]}
-
-    def by_arrival(self) -> list[Waiter]:
-        found: list[Waiter] = []
-        for sub_queue in self._sub_queues:
-            found.extend(sub_queue.waiters())
-        return sorted_by_arrival(found)
 
 
 class KeyQueue(SubQueue):
@@ -298,57 +238,65 @@ class FairQueue(WaiterQueue):
         sub_queue.round_prev = None
 
 
-class PriorityFairQueue(WaiterQueue):
-    """The discipline `priority-fair`: a `FairQueue` for each level from 0 to `levels` - 1."""
+class PriorityQueue(WaiterQueue):
+    """The disciplines `priority` and `priority-fair`: a queue for each level from 0 to `levels` - 1.
 
-    def __init__(self, levels: int, ageing_s: float, weights: dict[bytes, int], charge_max: int, keys_max: int) -> None:
+    `make_level(queue)` returns an empty queue for one level of `queue`. A step asks each level at most once.
+    """
+
+    def __init__(self, levels: int, ageing_s: float, make_level: Callable[[WaiterQueue], WaiterQueue]) -> None:
         super().__init__()
         self._ageing_s = ageing_s
-        self._rounds: list[FairQueue] = [FairQueue(weights, charge_max, keys_max, self) for _ in range(levels)]
+        self._levels: list[WaiterQueue] = [make_level(self) for _ in range(levels)]
 
     def first(self) -> Waiter | None:
         chosen: Waiter | None = None
         chosen_at_s = 0.0
         ahead_s = 0.0
-        for one in self._rounds:
-            waiter = one.first()
-            if waiter is not None:
+        for level in self._levels:
+            if level.length != 0:
+                waiter = level.first()
+                assert waiter is not None
                 at_s = waiter.asked_s - ahead_s
-                if chosen is None or at_s <= chosen_at_s:
+                if chosen is None or at_s <= chosen_at_s:  # at equal times the higher level goes first
                     chosen = waiter
                     chosen_at_s = at_s
             ahead_s += self._ageing_s
         return chosen
 
     def join(self, waiter: Waiter) -> None:
-        self._rounds[waiter.level].join(waiter)
+        self._levels[waiter.level].join(waiter)
         self.length += 1
 
     def rejoin(self, waiter: Waiter) -> None:
-        self._rounds[waiter.level].rejoin(waiter)
+        self._levels[waiter.level].rejoin(waiter)
         self.length += 1
 
     def leave(self, waiter: Waiter) -> None:
-        self._rounds[waiter.level].leave(waiter)
+        self._levels[waiter.level].leave(waiter)
         self.length -= 1
 
     def take(self, waiter: Waiter) -> None:
-        self._rounds[waiter.level].take(waiter)
+        self._levels[waiter.level].take(waiter)
         self.length -= 1
 
     def ahead_of(self, waiter: Waiter) -> int:
-        return self._rounds[waiter.level].ahead_of(waiter)
+        count = self._levels[waiter.level].ahead_of(waiter)
+        for level in self._levels[waiter.level + 1 :]:
+            count += level.length
+        return count
 
     def shares(self) -> dict[str, object]:
-        return {
-            "waiting_by_level": [one.length for one in self._rounds],
-            "keys_waiting_by_level": [one.keys for one in self._rounds],
-        }
+        shares: dict[str, object] = {"waiting_by_level": [level.length for level in self._levels]}
+        keys = [level.keys for level in self._levels if isinstance(level, FairQueue)]
+        if keys:
+            shares["keys_waiting_by_level"] = keys
+        return shares
 
     def by_arrival(self) -> list[Waiter]:
         found: list[Waiter] = []
-        for one in self._rounds:
-            found.extend(one.by_arrival())
+        for level in self._levels:
+            found.extend(level.by_arrival())
         return sorted_by_arrival(found)
 
 
@@ -356,12 +304,13 @@ def make_queue(spec: QueueSpec) -> WaiterQueue:
     """Return an empty queue for the discipline of the revision."""
     discipline = spec.discipline
     if discipline.name == "priority":
-        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s)
+        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, FifoQueue)
     if discipline.name in {"fair", "priority-fair"}:
         weights = {key.encode(): weight for key, weight in discipline.weights.items()}
         charge_max = max((rule.charge for rule in spec.rules), default=1)
         if discipline.name == "fair":
             return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
-        return PriorityFairQueue(PRIORITY_LEVELS, discipline.ageing_s, weights, charge_max, FAIR_KEYS_MAX)
+        round_of = partial(FairQueue, weights, charge_max, FAIR_KEYS_MAX)
+        return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, round_of)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoQueue()

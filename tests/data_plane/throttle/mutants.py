@@ -91,7 +91,7 @@ def who_leaves_is_still_counted() -> None:
 def the_lowest_starve() -> None:
     """Waiting counts for nothing."""
     honest = PriorityQueue.__init__
-    patch(PriorityQueue, "__init__", lambda self, levels, ageing_s: honest(self, levels, 1e9))
+    patch(PriorityQueue, "__init__", lambda self, levels, ageing_s, make_level: honest(self, levels, 1e9, make_level))
 
 
 def a_share_costs_nothing() -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from activator.config.model.queueing import DISCIPLINES
-from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityFairQueue, PriorityQueue
+from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityQueue
 from activator.data_plane.throttle.waiters import Heap, Waiter, WaiterQueue
 from bench.queue_models import FairModel, FifoModel, PriorityFairModel, PriorityModel, QueueModel
 from tests.conftest import DEEP
@@ -18,14 +20,17 @@ CHARGE_MAX = 5
 KEYS_MAX = 4
 
 
+def levels_of_tenants(weights: dict[bytes, int], charge_max: int = 1, keys_max: int = 1024) -> PriorityQueue:
+    return PriorityQueue(8, 10.0, partial(FairQueue, weights, charge_max, keys_max))
+
+
 def both(discipline: str) -> tuple[WaiterQueue, QueueModel]:
     if discipline == "fifo":
         return FifoQueue(), FifoModel()
     if discipline == "priority":
-        return PriorityQueue(8, 10.0), PriorityModel(10.0)
+        return PriorityQueue(8, 10.0, FifoQueue), PriorityModel(10.0)
     if discipline == "priority-fair":
-        settings_ = (10.0, WEIGHTS, CHARGE_MAX, KEYS_MAX)
-        return PriorityFairQueue(8, *settings_), PriorityFairModel(*settings_)
+        return levels_of_tenants(WEIGHTS, CHARGE_MAX, KEYS_MAX), PriorityFairModel(10.0, WEIGHTS, CHARGE_MAX, KEYS_MAX)
     return FairQueue(WEIGHTS, CHARGE_MAX, KEYS_MAX), FairModel(WEIGHTS, CHARGE_MAX, KEYS_MAX)
 
 
@@ -112,7 +117,7 @@ def served(queue: WaiterQueue, count: int) -> list[Waiter]:
 def test_nobody_is_overtaken_by_who_arrives_later_than_the_bound() -> None:
     """The lowest level under a stream of the highest, one of which comes for each slot that is given."""
     ageing_s = 10.0
-    queue = PriorityQueue(8, ageing_s)
+    queue = PriorityQueue(8, ageing_s, FifoQueue)
     lowest = waiter(1, 0.0, 0)
     queue.join(lowest)
     now_s, arrival = 0.0, 1
@@ -129,7 +134,7 @@ def test_nobody_is_overtaken_by_who_arrives_later_than_the_bound() -> None:
 
 @pytest.mark.parametrize(("level", "ahead"), [(0, 6), (3, 3), (7, 0)])
 def test_ahead_counts_only_those_who_are_certain_to_go_first(level: int, ahead: int) -> None:
-    queue = PriorityQueue(8, 10.0)
+    queue = PriorityQueue(8, 10.0, FifoQueue)
     for arrival in range(3):
         queue.join(waiter(arrival + 1, 0.0, 0))
         queue.join(waiter(arrival + 4, 0.0, 5))
@@ -158,7 +163,7 @@ def test_a_charge_makes_the_next_wait_longer() -> None:
 
 
 def test_tenants_share_a_level_and_a_higher_level_goes_first() -> None:
-    queue = PriorityFairQueue(8, 10.0, {b"paying": 3}, 1, 1024)
+    queue = levels_of_tenants({b"paying": 3})
     for number in range(1, 41):
         queue.join(waiter(number, level=2, share=b"paying" if number % 2 else b"flood"))
     for number in range(41, 45):
@@ -167,10 +172,11 @@ def test_tenants_share_a_level_and_a_higher_level_goes_first() -> None:
     assert [one.arrival for one in urgent] == [41, 44, 42, 43], "in turns, although flood came first"
     assert [one.share for one in usual].count(b"paying") == 6
     assert queue.length == 32
+    assert [queue.ahead_of(waiter(45, 5.0, level, b"new")) for level in (0, 2, 3)] == [32, 0, 0]
 
 
 def test_a_lower_level_is_served_after_its_ageing_however_many_tenants_come_above_it() -> None:
-    queue = PriorityFairQueue(8, 10.0, {}, 1, 1024)
+    queue = levels_of_tenants({})
     lowest = waiter(1, 0.0, 0, b"a")
     queue.join(lowest)
     now_s = 0.0
