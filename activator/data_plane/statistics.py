@@ -13,12 +13,11 @@ from collections.abc import Iterator
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.counters import TokenTraffic, Traffic
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.upstream.pod_figures import PodFigures
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import RevisionStatistics, TableStatistics, TokenStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
 from lb.table import TrackerTable
-from lb.tracker import STATE_NAMES
+from lb.tracker import DRAINING, STATE_NAMES, PodTracker
 
 
 def revisions(tables: RevisionTables, pods_max: int) -> Iterator[RevisionStatistics]:
@@ -85,25 +84,29 @@ def _tokens(tokens: TokenTraffic) -> TokenStatistics:
 
 
 def _by_pod(table: TrackerTable, pods_max: int) -> dict[str, tuple[int, int, float]]:
+    """Return the figures of each pod by address, if at most `pods_max` pods do not drain.
+
+    A pod that drains is left out if another one has its address, or if there are too many of them.
+    """
     found: dict[str, tuple[int, int, float]] = {}
-    read: set[PodFigures] = set()  # a pod that has returned has them in common with its draining slot
+    draining: list[PodTracker] = []
     for tracker in table.slots[: table.length]:
-        pool = tracker.attachment
-        if not isinstance(pool, PodPool):
-            continue
-        figures = pool.in_use().figures
-        if figures in read:
-            continue
-        read.add(figures)
-        before = found.get(tracker.address, (0, 0, 0.0))
-        found[tracker.address] = (
-            before[0] + figures.responses,
-            before[1] + figures.errors,
-            before[2] + figures.first_byte_total_s,
-        )
-        if len(found) > pods_max:
-            return {}
+        if tracker.state == DRAINING:
+            draining.append(tracker)
+        else:
+            _add_figures(found, tracker)
+            if len(found) > pods_max:
+                return {}
+    for tracker in draining[:pods_max]:
+        _add_figures(found, tracker)
     return found
+
+
+def _add_figures(found: dict[str, tuple[int, int, float]], tracker: PodTracker) -> None:
+    pool = tracker.attachment
+    if isinstance(pool, PodPool) and tracker.address not in found:
+        figures = pool.in_use().figures
+        found[tracker.address] = figures.responses, figures.errors, figures.first_byte_total_s
 
 
 def _table(table: TrackerTable, in_flight: int) -> TableStatistics:
