@@ -44,6 +44,8 @@ def shown(answer: bytes) -> Group | Text:
         parts.append(_summary(snapshot["revisions"]))
     for revision in snapshot["revisions"]:
         parts.append(_revision(revision))
+        if len(snapshot["revisions"]) == 1:
+            parts.extend(_waiting(number, one) for number, one in enumerate(revision["waiting_requests"], 1))
         if revision["slots"] or revision["without_slot"]:
             parts.append(_slots(revision["slots"], revision["without_slot"]))
     parts.extend(_group(group) for group in snapshot.get("groups", []))
@@ -163,6 +165,14 @@ def _revision(revision: dict[str, Any]) -> Text:
     if revision["failure"]:
         line.append(f"  cannot start: {revision['failure']}", style="red")
     return line
+
+
+def _waiting(number: int, request: dict[str, Any]) -> Text:
+    """Return a line about a request that waits, the longest first."""
+    user = f", user {request['user']}" if request["user"] else ""
+    level = f", level {request['level']}" if request["level"] else ""
+    waits = f"waits for {_lasting(request['waited_s'])}, probably {_lasting(request['expected_s'])} more"
+    return Text(f"  {number}. {request['method']} {request['target']}{user}{level}: {waits}", style="yellow")
 
 
 def _first_byte(pod: dict[str, Any]) -> str:

@@ -319,7 +319,7 @@ class DataPlane:
 
     def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
         """Return the data for `/debug/revisions` by key: of all revisions, or of the one with this key."""
-        return revisions(self.tables, only)
+        return revisions(self.tables, self._now(), only)
 
     def last_requests(self, key: str, count: int) -> dict[str, Any]:
         """Return the last `count` records of this revision, or of all if `key` is empty (shown_requests.py)."""

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from activator.data_plane.ownership.borrowing import Borrowing
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.tables.apply import RevisionTables
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.masking import masked_target
 from lb.tracker import EMPTY, STATE_NAMES, PodTracker
 
+WAITING_SHOWN_MAX: Final = 20  # requests of one revision
+TARGET_CHARACTERS_MAX: Final = 256  # longer targets are truncated
 
-def revisions(tables: RevisionTables, only: str = "") -> dict[str, dict[str, Any]]:
-    """Return all revisions, or the one with this key, by key: totals, queue, table, slots."""
+
+def revisions(tables: RevisionTables, now_s: float, only: str = "") -> dict[str, dict[str, Any]]:
+    """Return all revisions, or the one with the key `only`, by key: totals, queue, waiting requests, table, slots."""
     if only:
         throttler = tables.throttlers.get(only)
-        return {} if throttler is None else {only: revision(throttler)}
-    return {key: revision(throttler) for key, throttler in tables.throttlers.items()}
+        return {} if throttler is None else {only: revision(throttler, now_s)}
+    return {key: revision(throttler, now_s) for key, throttler in tables.throttlers.items()}
 
 
-def revision(throttler: RevisionThrottler) -> dict[str, Any]:
+def revision(throttler: RevisionThrottler, now_s: float) -> dict[str, Any]:
     """Return one revision."""
     table = throttler.table
     counters = throttler.counters
@@ -49,6 +53,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "client_gone": counters.client_gone_total,
         "retries": {reason.value: count for reason, count in counters.retries.items()},
         "waits_for": waits_for(throttler),
+        "waiting_requests": waiting_requests(throttler, now_s),
         "table": {
             "length": table.length,
             "capacity": table.capacity_slots,
@@ -76,6 +81,33 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
         "retry_after_s": throttler.queue.retry_after_s(),
         **({} if throttler.adaptive is None else {"adaptive_limit": int(throttler.adaptive.limit)}),
     }
+
+
+def waiting_requests(throttler: RevisionThrottler, now_s: float) -> list[dict[str, Any]]:
+    """Return the requests of this data plane that have waited longest, in order of arrival.
+
+    `expected_s`: the likely rest of the wait, as a client of the waiting page gets it. With priorities or fair shares,
+    later requests may be served first.
+    """
+    found: list[dict[str, Any]] = []
+    for position, waiter in enumerate(throttler.queue.waiters.by_arrival(), 1):
+        head = waiter.request()
+        if head is None or waiter.is_remote:  # a start request, or another member's
+            continue
+        target = head.target[:TARGET_CHARACTERS_MAX].decode("ascii", "replace")
+        found.append(
+            {
+                "waited_s": round(now_s - waiter.asked_s, 3),
+                "expected_s": throttler.queue.expected_s(position),
+                "method": head.method.decode("ascii", "replace"),
+                "target": masked_target(target),
+                "user": "" if waiter.user is None else waiter.user.name,
+                "level": waiter.level,
+            }
+        )
+        if len(found) == WAITING_SHOWN_MAX:
+            break
+    return found
 
 
 def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:

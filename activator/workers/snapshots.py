@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any, Final
+
+from activator.data_plane.snapshot import WAITING_SHOWN_MAX
 
 Shown = dict[str, Any]
 
@@ -36,12 +39,19 @@ def _together(parts: list[tuple[int, Shown]]) -> Shown:
     for name in _QUEUE_SUMS:
         made["queue"][name] = sum(one["queue"][name] for one in shown)
     made["queue"]["retry_after_s"] = max(one["queue"]["retry_after_s"] for one in shown)
+    made["waiting_requests"] = _by_wait([one["waiting_requests"] for one in shown])
     made["slots"] = _slots([one["slots"] for one in shown])
     made["workers"] = [
         {"worker": worker, "requests": one["requests"], "in_flight": one["in_flight"], "queued": one["queued"]}
         for worker, one in parts
     ]
     return made
+
+
+def _by_wait(lists: list[list[Shown]]) -> list[Shown]:
+    """Return the requests that have waited longest, as many as one worker reports."""
+    merged = sorted(chain.from_iterable(lists), key=lambda one: one["waited_s"], reverse=True)
+    return merged[:WAITING_SHOWN_MAX]
 
 
 def _slots(tables: list[list[Shown]]) -> list[Shown]:

@@ -36,7 +36,7 @@ def answer(joined: Joined, failing: dict[str, Failing] | None = None) -> bytes:
         control_snapshot.state_worker(worker, joined.clock.now()),
     )
     counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))
-    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, [], counts))
+    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables, 0.0), *control, [], counts))
 
 
 def shown(joined: Joined, failing: dict[str, Failing] | None = None) -> dict[str, Any]:

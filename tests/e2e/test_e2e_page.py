@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client
 from tests.e2e.http2_pods import Http2Pod
-from tests.e2e.running import PATIENCE_S, Activator, configured
+from tests.e2e.http_client import Client, request
+from tests.e2e.pods import ScriptedPod, serve_or_hold
+from tests.e2e.running import PATIENCE_S, Activator, configured, eventually
 
 MANY = 500
 UNAVAILABLE = "status of 503"  # what the browser itself says of the one answer that a test spoils
@@ -237,6 +240,28 @@ def test_unload_asks_where_requests_wait(serving: Activator, page: Page) -> None
     expect(page.get_by_role("dialog")).to_contain_text("7 requests wait for default/asleep")
     page.get_by_role("button", name="Cancel").click()
     assert "Unload" not in page.get_by_role("status").inner_text()
+
+
+def test_who_waits(run_activator: RunActivator, page: Page) -> None:
+    """In order of arrival, as a table that also fits a telephone."""
+    with ExitStack() as stack:
+        pod = stack.enter_context(ScriptedPod(serve_or_hold))
+        made = {"name": "held", "hosts": ["*"], "container_concurrency": 1, "pods": [pod.address]}
+        activator = run_activator(configured([made]))
+        for queued in range(3):
+            stack.enter_context(Client(activator.address)).send(request(f"/held?{queued}" if queued else "/held"))
+            eventually(lambda: activator.revision("held")["queued"] == queued, f"{queued} requests wait")  # noqa: B023
+        page.set_viewport_size({"width": 390, "height": 900})
+        opened(page, activator)
+        page.get_by_role("button", name="default/held").click()
+        lines = row_of(page, "held").locator(".details table", has_text="has waited").locator("tbody tr")
+        expect(lines).to_have_count(2)
+        expect(lines.nth(0)).to_contain_text(re.compile(r"1 ?GET /held\?1.*\d s.*\d s"))
+        expect(lines.nth(1)).to_contain_text(re.compile(r"2 ?GET /held\?2"))
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert Axe().run(page)["violations"] == []
+        pod.go_on()
+        expect(lines).to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])

@@ -5,9 +5,10 @@ const CURVES_MAX = 60, PODS_LISTED = 50, OLD_S = 10;
 const RANGES = {'5m': [300, 'hour', 'last 5 min'], '1h': [3600, 'hour', 'last hour'], '24h': [86400, 'day', 'last 24 h']};
 const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, REQUESTS_SHOWN = 20, UNLIMITED = 2 ** 30;
 const POD_COLUMNS = ['pod', 'address', 'state', 'in flight', 'responses', 'errors', 'first byte', 'reason', ''];
+const WAITING_COLUMNS = ['', 'request', 'has waited', 'expected', 'user', 'level'];
 const REQUEST_COLUMNS = ['time', 'request', 'status', 'took', 'where its time went', 'first token', 'tokens', 'user', 'pod', ''];
 // On a narrow screen, these are told with their names.
-const NAMED = new Set(['in flight', 'responses', 'errors', 'first byte', 'took', 'first token', 'tokens', 'user']);
+const NAMED = new Set(['in flight', 'responses', 'errors', 'first byte', 'took', 'first token', 'tokens', 'user', 'has waited', 'expected', 'level']);
 const SET_ASIDE = 'taken out of service by `drain-pod`';  // the reason of a drained pod
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
 const COLUMNS = [
@@ -134,7 +135,7 @@ function opened(row) {
   const box = element('td'), parts = {};
   row.details = element('tr', 'details');
   box.colSpan = COLUMNS.length;
-  for (const name of ['facts', 'problems', 'buttons', 'curves', 'slots', 'requests', 'scaling', 'cold', 'output'])
+  for (const name of ['facts', 'problems', 'buttons', 'waiting', 'curves', 'slots', 'requests', 'scaling', 'cold', 'output'])
     box.append(parts[name] = element('div'));
   parts.curves.className = 'curves';
   row.parts = parts;
@@ -163,7 +164,7 @@ async function details() {
   const answer = await ask('/debug/revisions?revision=' + encodeURIComponent(row.key));
   const [revision] = answer.ok ? (await answer.json()).revisions : [];
   if (!revision || !row.details) return;
-  const {facts, problems, slots, scaling, cold} = row.parts;
+  const {facts, problems, waiting, slots, scaling, cold} = row.parts;
   write(facts, 'hosts ' + (revision.hosts.join(' ') || 'none') + ' · ' + revision.policy + ' · ' + revision.protocol + ' · ' +
     (revision.container_concurrency ? 'at most ' + revision.container_concurrency + ' in a pod' : 'no limit') + ' · table ' +
     revision.table.length + ' of ' + revision.table.capacity + ' slots, ' + Math.round(100 * revision.table.fragmentation) + ' % empty');
@@ -177,6 +178,7 @@ async function details() {
   const unwell = [...revision.slots, ...revision.without_slot].filter(one => one.reason && one.reason !== SET_ASIDE);
   for (const one of unwell.slice(0, REASONS_SHOWN)) reasons.push(one.pod + ' ' + one.state + ': ' + one.reason);
   lines(problems, reasons, 'busy');
+  draw_waiting(waiting, revision.waiting_requests, revision.queued);
   const all = [...revision.slots, ...revision.without_slot];
   if (all.length > PODS_LISTED) draw_slots(slots, revision.slots);
   else draw_pods(row, slots, all);
@@ -193,6 +195,26 @@ async function details() {
 function lines(box, texts, words) {
   while (box.childElementCount > texts.length) box.lastElementChild.remove();
   texts.forEach((text, number) => write(box.children[number] || box.appendChild(element('div', words)), text));
+}
+function draw_waiting(box, found, queued) {
+  const text = JSON.stringify([found, queued]);
+  if (box.dataset.shown === text || selects(box)) return;
+  box.dataset.shown = text;
+  box.replaceChildren();
+  if (!found.length) return;
+  const shown = element('table', 'small wraps'), head = shown.createTHead().insertRow(), body = shown.createTBody();
+  for (const name of WAITING_COLUMNS) head.appendChild(element('th', '', name)).scope = 'col';
+  found.forEach((one, number) => {
+    const made = body.insertRow();
+    const parts = [number + 1, one.method + ' ' + one.target, lasting(one.waited_s), lasting(one.expected_s), one.user, one.level || ''];
+    parts.forEach((part, column) => {
+      const cell = made.insertCell();
+      cell.append(part);
+      if (NAMED.has(WAITING_COLUMNS[column])) cell.dataset.name = WAITING_COLUMNS[column];
+    });
+  });
+  box.append(element('h2', '', 'Waiting requests'), shown);
+  if (queued > found.length) box.append(element('p', 'legend', 'and ' + (queued - found.length) + ' more'));
 }
 function draw_pods(row, box, pods) {
   if (!box.querySelector('table')) {
