@@ -115,6 +115,7 @@ def _check_socket(at: KeyPath, container: Container) -> None:
         ("entrypoint", container.entrypoint),
         ("readiness", container.readiness.command),
         ("sleep", [*sleep.command, *wake]),
+        ("hooks", container.hooks.words()),
     ):
         if any("{socket}" in word for word in commands):
             at[key].advise("a container is reached at a port, and has no {socket}: use {port}")

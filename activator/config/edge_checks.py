@@ -230,6 +230,8 @@ def _check_proxy_protocol(revision_at: KeyPath, revision: Revision) -> None:
         at.advise("`identity_header` and `grpc` of `probe` have no effect on such pods: remove them")
     if program is not None and program.sleep is not None and program.sleep.http_post:
         at.advise("`sleep.http_post` is sent without a PROXY protocol header: use `sleep.command` or `sleep.signal`")
+    if program is not None and any(hook.http_post for hook in program.hooks.all()):
+        at.advise("`http_post` of `hooks` is sent without a PROXY protocol header: use `command`")
 
 
 def _check_cancel(at: KeyPath, revision: Revision) -> None:

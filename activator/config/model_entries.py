@@ -31,7 +31,7 @@ _OF_REVISION: Final = (
     "needs",
     "record",
 )  # keys that a revision has under the same name
-_OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop")
+_OF_PROCESS: Final = ("port", "idle", "readiness", "preload", "directory", "environment", "stop", "hooks")
 
 
 def expand_models(root: Item, problems: list[str]) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from activator.config.edge_checks import check_positive, check_variables
 from activator.config.key_path import KeyPath
+from activator.config.model.hooks import Hooks
 from activator.config.model.programs import (
     LIFETIME_REQUEST,
     LIFETIMES,
@@ -72,6 +73,7 @@ class ProcessChecker:
         if 0 < most < least:
             at["min_scale"].advise(f"{least} is more than `max_scale: {most}`: lower it, or raise `max_scale`")
         _check_readiness(at["readiness"], program.readiness)
+        _check_hooks(at["hooks"], program.hooks)
         self._check_logs(at["logs"], program.logs, directory)
 
     def _check_port(self, revision_at: KeyPath, scaling: Scaling, process: Process) -> None:
@@ -103,6 +105,7 @@ class ProcessChecker:
             ("command", process.command),
             ("readiness", process.readiness.command),
             ("stop", process.stop.command),
+            ("hooks", process.hooks.words()),
         ):
             if any("{port}" in word for word in command):
                 at[key].advise("a program that listens on a Unix socket has no {port}: use {socket}")
@@ -149,6 +152,7 @@ def _check_lifetime(at: KeyPath, revision: Revision, process: Process) -> None:
     for is_so, keys, advice in (
         (revision.container_concurrency > 1, ("container_concurrency",), "a copy takes one request: set 1"),
         (process.sleep is not None, ("process", "sleep"), "it ends by itself, and never sleeps"),
+        (process.hooks != Hooks(), ("process", "hooks"), "it ends by itself; let it do that, or a program around it"),
         (bool(readiness.http_get), ("process", "readiness", "http_get"), _USED_UP),
         (readiness.grpc is not None, ("process", "readiness", "grpc"), _USED_UP),
         (revision.activity.busy is not None, ("activity", "busy"), _USED_UP),
@@ -168,6 +172,18 @@ def _check_signal(at: KeyPath, name: str) -> None:
         word = name.upper().removeprefix("SIG")
         near = difflib.get_close_matches(f"SIG{word}", _SIGNALS, n=1, cutoff=0.8) if word.isalpha() else []
         at.found(near[0] if near else "a name such as SIGINT")
+
+
+def _check_hooks(at: KeyPath, hooks: Hooks) -> None:
+    for key in ("after_start", "before_stop"):
+        for place, hook in at[key].each(getattr(hooks, key)):
+            if bool(hook.http_post) == bool(hook.command) and place.is_whole:
+                place.found("`http_post` or `command`", "both" if hook.command else "none")
+            elif hook.http_post and not hook.http_post.startswith("/"):
+                place["http_post"].found("a path that begins with /")
+            elif hook.body and not hook.http_post:
+                place["body"].advise("`body` has no effect with `command`: remove it")
+            check_positive(place, hook, "timeout")
 
 
 def _check_readiness(at: KeyPath, readiness: Readiness) -> None:

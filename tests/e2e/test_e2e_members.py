@@ -85,13 +85,18 @@ class Replicas:
     def wait_together(self) -> None:
         """All that run act in one view, which has all of them and nobody unproven."""
 
+        views: list[dict[str, Any]] = []
+
         def together() -> bool:
-            views = [self.view(index) for index in self.running]
+            views[:] = [self.view(index) for index in self.running]
             one = views[0]
             fits = len(one["members"]) == len(self.running) and not one["unproven"] and one["grants"]
             return fits and all((view["epoch"], view["members"]) == (one["epoch"], one["members"]) for view in views)
 
-        eventually(together, "the members are together")
+        try:
+            eventually(together)
+        except AssertionError as error:
+            raise AssertionError(f"the members are not together: {views}") from error
 
     def owner(self, name: str = "app") -> int:
         """The replica that owns the revision: it has its line."""

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from activator.config.model.hooks import Hooks
 from activator.config.model.kinds import Count, Duration, Json, Port, Secret, Size, doc
 from activator.config.model.programs import Readiness, Stop
 from activator.config.model.records import Record
@@ -55,6 +56,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preload: Annotated[bool, doc("If true, it is loaded when the activator starts.", True)] = False
     record: Annotated[Record | None, doc("The records of its requests, as in `revisions`.")] = None
     stop: Annotated[Stop | None, doc("How it is stopped, as in `process`.")] = None
+    hooks: Annotated[Hooks | None, doc("What is done when it is loaded and unloaded, as in `process`.")] = None
     directory: Annotated[str, doc("The working directory, as in `process`.", "~/models")] = ""
     environment: Annotated[
         dict[str, Secret], doc("Environment variables, as in `process`.", {"CUDA_VISIBLE_DEVICES": "0"})

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from activator.config.model.hooks import Hooks
 from activator.config.model.kinds import Count, Duration, Port, Positive, Secret, Size, doc
 from activator.config.model.scaling import TARGET_CONCURRENCY
 from activator.config.model.sleep import Sleep
@@ -116,6 +117,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Sleep | None,
         doc("How a copy is put to sleep instead of stopped, and woken instead of started."),
     ] = None
+    hooks: Annotated[Hooks, doc("What is done when a copy has started, and before it is stopped.")] = Hooks()
     gpus: Annotated[
         Count,
         doc(

@@ -52,6 +52,7 @@ class LocalProcess:
         self.is_shown = False  # it has been reported as a pod
         self.ready = False
         self.busy = False  # it reports background work
+        self.runs_hooks = False
         self.stopping = False
         self.rest = SleepState.AWAKE
         self.home = ""  # the group whose budget it counts against
@@ -69,6 +70,8 @@ class LocalProcess:
             return f"{self.identity} is being stopped"
         if self.rest in {SleepState.FALLING_ASLEEP, SleepState.WAKING}:
             return f"{self.identity} is being put to sleep or woken"
+        if self.runs_hooks:
+            return f"{self.identity} runs its hooks"
         if self.taken.is_set():
             return f"{self.identity} is at work on its only request"
         why = self.unit.unsettled()

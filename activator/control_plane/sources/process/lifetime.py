@@ -10,7 +10,9 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Any
 
+from activator.config.model.hooks import Hook, Hooks
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, SleepState
+from activator.control_plane.sources.process.hooks import run_hooks
 from activator.control_plane.sources.process.once import until_ended, until_over, verdict_on
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.sources.process.unit import NotStartedError
@@ -73,6 +75,9 @@ class Lifetime:
         self._fleet = fleet
         self._process = process
         self._unit = process.unit
+        revision = fleet.revision if process.revision is None else process.revision
+        self._has_served = False
+        self._hooks = Hooks() if revision.program is None else revision.program.hooks
 
     async def run(self) -> str:
         """Run the program until its end. An exception is a bug in the activator; the caller must then end the unit."""
@@ -105,6 +110,7 @@ class Lifetime:
                 if not process.was_ready and process.rest is SleepState.AWAKE:
                     fleet.start_s = self._now() - process.started_s
                 if process.rest is SleepState.AWAKE:
+                    self._has_served = True
                     self._keeper.became_ready(fleet, process)
                 if process.is_once:
                     await self._serve_once(exited, asked)
@@ -119,6 +125,7 @@ class Lifetime:
                     self._keeper.failed_for_good(fleet)  # it would do the same the next time
                 await unit.end_rest()
                 return cause
+            ready.cancel()
             await self._wind_down(exited)
             return ""
         finally:
@@ -134,7 +141,22 @@ class Lifetime:
         timeout_s = float(self._fleet.revision.timeouts.startup)
         if self._process.is_handed:
             timeout_s = max(timeout_s - (self._now() - self._process.started_s), 0.0)
-        return await self._unit.ready(timeout_s)
+        until_s = self._now() + timeout_s
+        cause = await self._unit.ready(timeout_s)
+        if not cause and not self._process.was_ready and self._hooks.after_start:
+            try:
+                async with asyncio.timeout(max(until_s - self._now(), 0.0)):  # requests wait for no longer than this
+                    await self._run_hooks("after_start", self._hooks.after_start)
+            except TimeoutError:
+                log.warning("%s: `timeouts.startup` ended before `hooks.after_start`", self._process.identity)
+        return cause
+
+    async def _run_hooks(self, key: str, hooks: list[Hook]) -> None:
+        self._process.runs_hooks = True
+        try:
+            await run_hooks(self._unit, self._process.identity, key, hooks)
+        finally:
+            self._process.runs_hooks = False
 
     async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
         """Wait from ready until it has had its request and has exited, or is to be stopped."""
@@ -179,6 +201,7 @@ class Lifetime:
             if exited.done() or process.stopping:
                 return ""
             process.rest = SleepState.AWAKE
+            self._has_served = True
             log.info("%s is awake", process.identity)
             self._keeper.became_ready(fleet, process)
 
@@ -216,6 +239,11 @@ class Lifetime:
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
+        if self._has_served and process.rest is SleepState.AWAKE and self._hooks.before_stop:
+            hooks = self._tasks.start("hooks", self._run_hooks("before_stop", self._hooks.before_stop))
+            await asyncio.wait({hooks, exited}, return_when=asyncio.FIRST_COMPLETED)
+            hooks.cancel()
+            await asyncio.wait({hooks})
         if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not SleepState.AWAKE:
             await self._unit.signal("SIGCONT")  # a stopped process could not react to the stop signal
         until_s = self._now() + self._unit.grace_s

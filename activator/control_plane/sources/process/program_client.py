@@ -24,13 +24,13 @@ class Reply(NamedTuple):
     problem: str = ""
 
 
-async def query_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0) -> Reply:
+async def query_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0, body: bytes = b"") -> Reply:
     """Send a request. `head`: request line and fields without `Host` and the end. Without a maximum no body is read."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
             reader, writer = await open_stream(address)
-            writer.write(f"{head}Host: {authority_of(address)}\r\nConnection: close\r\n\r\n".encode())
+            writer.write(f"{head}Host: {authority_of(address)}\r\nConnection: close\r\n\r\n".encode() + body)
             return await _reply(reader, body_bytes_max)
     except TimeoutError:
         return Reply(problem=f"no answer within {timeout_s:g} s")

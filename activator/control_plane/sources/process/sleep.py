@@ -22,7 +22,7 @@ async def put_to_sleep(unit: Unit, sleep: Sleep) -> str:
         return await unit.signal(sleep.signal)
     if sleep.http_post:
         return await post(unit.address, sleep.http_post, timeout_s)
-    return await _run(unit, sleep.command, timeout_s)
+    return await run(unit, sleep.command, timeout_s)
 
 
 async def wake(unit: Unit, sleep: Sleep) -> str:
@@ -32,18 +32,21 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
         return await unit.signal("SIGCONT")
     if isinstance(sleep.wake, str):
         return await post(unit.address, sleep.wake, timeout_s)
-    return await _run(unit, sleep.wake, timeout_s)
+    return await run(unit, sleep.wake, timeout_s)
 
 
-async def post(address: str, path: str, timeout_s: float) -> str:
-    """Send an empty POST; return why it was not answered with 2xx, or an empty string."""
-    reply = await query_program(address, f"POST {path} HTTP/1.1\r\nContent-Length: 0\r\n", timeout_s)
+async def post(address: str, path: str, timeout_s: float, body: bytes = b"") -> str:
+    """Send a POST, without a body or of JSON; return why it was not answered with 2xx, or an empty string."""
+    kind = "Content-Type: application/json\r\n" if body else ""
+    head = f"POST {path} HTTP/1.1\r\n{kind}Content-Length: {len(body)}\r\n"
+    reply = await query_program(address, head, timeout_s, body=body)
     if reply.problem:
         return f"POST {path}: {reply.problem}"
     return "" if 200 <= reply.status < 300 else f"POST {path} was answered with {reply.status}"
 
 
-async def _run(unit: Unit, command: list[str], timeout_s: float) -> str:
+async def run(unit: Unit, command: list[str], timeout_s: float) -> str:
+    """Run a command beside the program; return why it did not succeed, or an empty string."""
     code = await unit.run_beside(command, timeout_s)
     if code == 0:
         return ""
