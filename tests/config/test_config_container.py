@@ -52,6 +52,12 @@ def problems_of(container: str, more: str = "", above: str = "") -> list[str]:
         ("{image: x, command: [serve, '{socket}']}", "", "has no {socket}: use {port}"),
         ("{image: x, readiness: {command: [ask, '{socket}']}}", "", "has no {socket}: use {port}"),
         ("{image: x, sleep: {command: [z], wake: [w, '{socket}']}}", "", "has no {socket}: use {port}"),
+        ("{image: x, hooks: {before_stop: [{command: [w, '{socket}']}]}}", "", "has no {socket}: use {port}"),
+        (
+            "{image: x, hooks: {before_stop: [{http_post: /z}]}}",
+            ", proxy_protocol: v1",
+            "`http_post` of `hooks` is sent without a PROXY protocol header: use `command`",
+        ),
         ("{image: x, port: 9000-9010}", "", "expected a whole number from 1 to 65535"),
         ("{image: x, lifetime: request}", "", 'unknown key "lifetime"'),
         ("{image: x, socket: true}", "", 'unknown key "socket"'),

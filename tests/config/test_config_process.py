@@ -72,6 +72,31 @@ def problems_of(text: str) -> list[str]:
             "revisions[1].process.socket: /run/a.sock is the socket of revisions[0] already: use another",
         ),
         (f"revisions: [{revision('socket: /run/a.sock, port: 1')}]", "process.port: a program listens on a Unix"),
+        (
+            f"revisions: [{revision('hooks: {after_start: [{}]}')}]",
+            "a:1: revisions[0].process.hooks.after_start[0]: found none, expected `http_post` or `command`",
+        ),
+        (
+            f"revisions: [{revision('hooks: {before_stop: [{http_post: /a}, {http_post: /b, command: [x]}]}')}]",
+            "hooks.before_stop[1]: found both, expected `http_post` or `command`",
+        ),
+        (
+            f"revisions: [{revision('hooks: {before_stop: [{http_post: a}]}')}]",
+            'found "a", expected a path that begins',
+        ),
+        (
+            f"revisions: [{revision('hooks: {before_stop: [{command: [x], body: {a: 1}}]}')}]",
+            "hooks.before_stop[0].body: `body` has no effect with `command`: remove it",
+        ),
+        (f"revisions: [{revision('hooks: {before_stop: [{command: [x], timeout: 0}]}')}]", "timeout: found"),
+        (
+            f"revisions: [{revision('lifetime: request, hooks: {after_start: [{command: [x]}]}')}]",
+            "process.hooks: with `lifetime: request`: it ends by itself",
+        ),
+        (
+            "revisions: [" + revision('socket: true, hooks: {after_start: [{command: [x, "{port}"]}]}') + "]",
+            "process.hooks: a program that listens on a Unix socket has no {port}: use {socket}",
+        ),
     ],
 )
 def test_mistakes(text: str, problem: str) -> None:

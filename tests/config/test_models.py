@@ -65,6 +65,7 @@ def test_every_key() -> None:
         "set_params": {"temperature": 0.5}, "strip_params": ["top_p"],
         "idle": "1h", "container_concurrency": 4, "startup": "20m", "readiness": {"http_get": "/up"}, "port": 8123,
         "preload": True, "stop": {"grace": "5s"}, "directory": "/tmp", "environment": {"A": "b"},
+        "hooks": {"before_stop": [{"http_post": "/save", "body": {"filename": "a"}}]},
     }  # fmt: skip
     config = read({"a": entry}, groups=[{"name": "models", "budget": {"gpu": "2GiB"}}])
     (revision,) = config.revisions
@@ -77,6 +78,7 @@ def test_every_key() -> None:
     assert (process.idle, revision.timeouts.startup, process.readiness.http_get) == (3600.0, 1200.0, "/up")
     assert (process.port, process.preload, process.stop.grace) == (8123, True, 5.0)
     assert (process.directory, process.environment) == ("/tmp", {"A": "b"})
+    assert [(one.http_post, one.body) for one in process.hooks.before_stop] == [("/save", {"filename": '"a"'})]
     assert members(config) == ["a"]
 
 

@@ -34,8 +34,8 @@ from tests.e2e.running import CLI, PATIENCE_S, cli, configured, environment, eve
 PROGRAM = [sys.executable, "-I", "-S", str(Path(__file__).with_name("handover_program.py"))]
 PLAIN, ADMIN, SECURE = "127.0.0.1:0", "127.0.0.2:0", "127.0.0.3:0"  # listeners with addresses that differ
 UPGRADE_S = 60.0  # the longest time that one upgrade may take on a busy machine
-# The longest pause of a stream, and the longest wait of a short request, during an upgrade on a busy machine, on which a
-# process that starts in 0.3 s takes 4 s; `python -m bench upgrades` measures it.
+# The longest pause of a stream, and the longest wait of a short request, during an upgrade. It is for a machine that is
+# so busy that a process starts in 4 s instead of 0.3; `python -m bench upgrades` measures it.
 PAUSE_MAX_S = 5.0
 
 

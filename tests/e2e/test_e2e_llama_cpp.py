@@ -42,7 +42,15 @@ def tokens(activator: Activator, model: str, kind: str) -> float:
 def activator(run_activator: RunActivator, tmp_path: Path) -> Activator:
     words = [sys.executable, PROGRAM]
     models = {
-        "one": {"command": [*words, str(tmp_path / "one.gguf"), "{port}"], "aliases": ["gpt"], "rewrite_model": "one"},
+        "one": {
+            "command": [*words, str(tmp_path / "one.gguf"), "{port}"],
+            "aliases": ["gpt"],
+            "rewrite_model": "one",
+            "hooks": {
+                "after_start": [{"http_post": "/slots/0?action=restore", "body": {"filename": "one.bin"}}],
+                "before_stop": [{"http_post": "/slots/0?action=save", "body": {"filename": "one.bin"}}],
+            },
+        },
         "two": {
             "command": [*words, str(tmp_path / "two.gguf"), "{port}"],
             "set_params": {"max_tokens": 3, "temperature": 0, "stream_options": {"include_usage": True}},
@@ -70,6 +78,24 @@ def test_models_of_llama_cpp(activator: Activator) -> None:
     assert activator.revision("one")["processes"]["processes"] == 0, "one model at a time"
     answer = chat(activator, "unknown")
     assert answer.status == 404 and b'model "unknown"' in answer.body
+
+
+def test_the_key_value_cache_survives_a_swap(activator: Activator) -> None:
+    """Of a prompt that the server has seen before it was unloaded, only the end is processed again."""
+    prompt = "a long story " * 12
+
+    def processed() -> tuple[int, int]:
+        answer = chat(activator, "one", messages=[{"role": "user", "content": prompt}], max_tokens=1, cache_prompt=True)
+        assert answer.status == 200, answer
+        timings = json.loads(answer.body)["timings"]
+        return timings["prompt_n"], timings["cache_n"]
+
+    whole, cached = processed()
+    assert (whole > 50, cached) == (True, 0)
+    assert chat(activator, "two").status == 200
+    assert activator.revision("one")["processes"]["processes"] == 0
+    again, cached = processed()
+    assert again < whole / 4 and cached > whole / 2, (again, cached)
 
 
 def test_a_stream_of_llama_cpp(activator: Activator) -> None:

@@ -1,6 +1,6 @@
 """A llama.cpp server (package xllamacpp) with a model that is made here: one layer of random numbers, in 120 KB.
 
-Usage: llama_cpp.py MODEL PORT. The model is written if there is no such file.
+Usage: llama_cpp.py MODEL PORT. The model is written if there is no such file; slots are saved beside it.
 """
 
 from __future__ import annotations
@@ -98,6 +98,8 @@ def main() -> None:
     params.port = port
     params.n_ctx = CONTEXT
     params.n_parallel = 1
+    params.endpoint_slots = True
+    params.slot_save_path = f"{path.parent}/"
     params.warmup = False
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     server = xllamacpp.Server(params)
