@@ -42,6 +42,8 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
         made["problems"] = known["problems"]
     if known.get("processes") is not None:
         made["processes"] = known["processes"]
+    if known.get("memory"):
+        made["memory"] = known["memory"]
     if known.get("group") is not None:
         made["group"] = known["group"]
     if known.get("scaling") is not None:

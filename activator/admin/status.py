@@ -113,10 +113,15 @@ def _group(group: dict[str, Any]) -> Text:
     )
     for one in group["holders"]:
         parts = [f"{one[state]} {state}" for state in ("running", "leaving", "sleeping") if one[state]]
+        parts += [_uses(one["memory"])] if one.get("memory") else []
         line.append(f"\n  {one['revision']}: {', '.join(parts)}", style="not bold")
     for one in group["waiting"]:
         line.append(f"\n  {one['revision']} {one['explanation']}, for {one['waited_s']:.0f} s", style="yellow not bold")
     return line
+
+
+def _uses(memory: dict[str, int]) -> str:
+    return "uses " + ", ".join(f"{name} {_amount(used)}" for name, used in memory.items())
 
 
 def _amount(amount: int) -> str:
@@ -158,6 +163,8 @@ def _revision(revision: dict[str, Any]) -> Text:
     )
     if revision["gathering"] or revision["delivering"]:
         line.append(f"  slow clients: {revision['gathering']} send, {revision['delivering']} read", style="not bold")
+    if revision.get("memory"):
+        line.append(f"  {_uses(revision['memory'])}", style="not bold")
     if revision["waits_for"]:
         line.append(f"  waits for {revision['waits_for']}", style="yellow")
     for problem in revision.get("problems", []):

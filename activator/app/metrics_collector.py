@@ -84,6 +84,7 @@ class MetricsCollector:
     def _program(self) -> Program:
         """Return what the metrics of the program are read from."""
         from activator.telemetry.metrics.group_families import GroupFigures
+        from activator.telemetry.metrics.memory_families import MemoryFigures
         from activator.telemetry.metrics.program_families import Program
         from activator.telemetry.metrics.scaling_families import ScalingFigures
 
@@ -105,6 +106,7 @@ class MetricsCollector:
             None if self._membership is None else self._membership.figures(),
             ScalingFigures.of((sources.activations or control.processes).autoscaler),
             GroupFigures.of(control.processes.groups),
+            MemoryFigures.of(control.processes.memory, control.processes.supervisor.fleets.by_key),
         )
 
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:

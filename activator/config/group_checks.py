@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from activator.config.edge_checks import check_positive, program_key
 from activator.config.key_path import KeyPath
 from activator.config.model.file import Config
-from activator.config.model.groups import AFFINITY, GPUS, GROUP_DISCIPLINES, Group
+from activator.config.model.groups import AFFINITY, GPU_MEMORY, GPUS, GROUP_DISCIPLINES, MEMORY, Group
 from activator.config.model.kinds import Size
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
@@ -84,6 +84,11 @@ class GroupChecker:
         elif group.discipline != AFFINITY and "overtaken_at_most" in at:
             advice = f"`overtaken_at_most` has no effect with `discipline: {group.discipline}`: remove one of the two"
             at["overtaken_at_most"].advise(advice)
+        if group.measured and not {MEMORY, GPU_MEMORY} & group.budget.keys():
+            advice = (
+                f"`measured` has no effect without a budget of `{MEMORY}` or `{GPU_MEMORY}`: name it so, or remove it"
+            )
+            at["measured"].advise(advice)
         if group.exclusive:
             _check_exclusive(at, members)
         elif "budget" not in at:

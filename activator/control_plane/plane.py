@@ -161,6 +161,7 @@ class ControlPlane:
         made = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
         for key, revision in made.items():
             revision["problems"] = self._problems(key)
+            revision["memory"] = self.processes.memory.use_of(key)
             group = self.processes.groups.of(key)
             if group is not None:
                 revision["group"] = waits_of(group, key, self._now())
@@ -172,6 +173,7 @@ class ControlPlane:
         groups = [shown(group, now_s) for group in self.processes.groups.groups.values()]
         for holder in (holder for group in groups for holder in group["holders"]):
             last = self.scaling(holder["revision"])
+            holder["memory"] = self.processes.memory.use_of(holder["revision"])
             holder["unloads_in_s"] = None if last is None else unloads_in_s(last.decision, now_s)
         return groups
 

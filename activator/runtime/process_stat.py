@@ -6,6 +6,7 @@ from typing import Final
 
 STATE: Final = 0  # positions of fields behind the command, which is in brackets and may contain any characters
 PARENT: Final = 1
+GROUP: Final = 2
 STARTED: Final = 19  # in clock ticks since the boot
 ENV_END: Final = 48  # the last one that is used here
 

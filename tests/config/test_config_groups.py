@@ -92,6 +92,10 @@ BOTH = "members: [a, b], budget: {mem: 24GiB}"
         # GPUs
         (file(revision("a", more="needs: {mem: 1GiB, gpus: 1}")), "GPUs are counted by `process.gpus`"),
         (file(revision("a", "gpus: 1"), top="gpus: [0]"), "process.gpus: groups[0] has no budget of GPUs"),
+        (
+            file(revision("a", ""), group="members: [a], budget: {mem: 24GiB}, measured: true"),
+            "groups[0].measured: `measured` has no effect without a budget of `memory` or `gpu_memory`: name it so",
+        ),
         (f"revisions: [{revision('a', 'gpus: 1', '')}]", "list the GPUs of this machine as `gpus: [0, 1]`"),
         (f"gpus: [0]\nrevisions: [{revision('a', 'gpus: 2', '')}]", "it needs 2 GPUs, and 1 are listed"),
         (f"gpus: [0, 0]\nrevisions: [{revision('a', 'gpus: 1', '')}]", 'gpus[1]: "0" is in the list already'),

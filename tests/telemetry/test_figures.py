@@ -38,6 +38,7 @@ from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLA
 from activator.telemetry.metrics.families import Family, Value
 from activator.telemetry.metrics.group_families import GROUP_FAMILIES, GroupFigures
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES, MemberFigures
+from activator.telemetry.metrics.memory_families import MEMORY_FAMILIES, MemoryFigures
 from activator.telemetry.metrics.named import OTHER
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
@@ -484,8 +485,29 @@ def figure(value: Value) -> float:
         (MEMBER_FAMILIES, GROUP, MEMBERS),
         (SCALING_FAMILIES, scaled(0), SCALING),
         (GROUP_FAMILIES, GroupFigures([a_revision_group()]), REVISION_GROUPS),
+        (
+            MEMORY_FAMILIES,
+            MemoryFigures([("ns/app", {"memory": 5, "gpu_memory": 6})]),
+            {
+                "activator_program_memory_bytes": {
+                    ("ns", "app", "memory"): 5.0,
+                    ("ns", "app", "gpu_memory"): 6.0,
+                }
+            },
+        ),
     ],
-    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members", "scaling", "groups"),
+    ids=(
+        "program",
+        "cluster",
+        "knative",
+        "declarations",
+        "revision",
+        "workers",
+        "members",
+        "scaling",
+        "groups",
+        "memory",
+    ),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]
@@ -504,6 +526,14 @@ def test_beyond_a_thousand_revisions_scaling_is_shown_as_one() -> None:
     others = 1500 + 2 - METRICS_REVISIONS_MAX
     assert rows["activator_scaling_wanted_pods"][OTHER] == 2.0 * others
     assert rows["activator_scaling_target"][OTHER] == 1499.0
+
+
+def test_beyond_a_thousand_revisions_memory_is_shown_as_one() -> None:
+    uses = [(f"ns/{number}", {"memory": 2}) for number in range(1500)]
+    (family,) = MEMORY_FAMILIES
+    rows = dict(family.read(MemoryFigures(uses)))
+    assert len(rows) == METRICS_REVISIONS_MAX + 1
+    assert rows[*OTHER, "memory"] == 2.0 * (1500 - METRICS_REVISIONS_MAX)
 
 
 def test_what_is_not_there_is_not_shown() -> None:

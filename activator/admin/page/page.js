@@ -384,7 +384,7 @@ function draw_groups(groups) {
     for (const one of group.holders) {
       const states = ['running', 'leaving', 'sleeping'].filter(state => one[state]).map(state => one[state] + ' ' + state);
       const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' +
-        states.concat(one.until || []).join(', '));
+        states.concat(one.until || [], measured(one.memory)).join(', '));
       part.style.flex = '1 1 0';
       bar.append(part);
     }
@@ -400,6 +400,7 @@ function draw_groups(groups) {
   }));
   draw_lanes();
 }
+function measured(memory) { return Object.entries(memory).map(([name, used]) => 'uses ' + name + ' ' + amount(used)); }
 function draw_lanes() {
   for (const box of document.querySelectorAll('.past'))
     box.replaceChildren(timeline(past_groups[box.dataset.group] || [], Math.min(RANGES[range.value][0], 3600)));

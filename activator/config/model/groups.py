@@ -9,6 +9,8 @@ from activator.config.model.kinds import Duration, Size, doc
 AFFINITY: Final = "affinity"
 GROUP_DISCIPLINES: Final = (AFFINITY, "fifo")
 OVERTAKEN_AT_MOST_S: Final = 30.0
+MEMORY: Final = "memory"  # the resource names of what is measured (memory_use.py)
+GPU_MEMORY: Final = "gpu_memory"
 GPUS: Final = "gpus"  # the resource name of GPUs in a budget
 
 
@@ -48,6 +50,14 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "10s",
         ),
     ] = Duration(OVERTAKEN_AT_MOST_S)
+    measured: Annotated[
+        bool,
+        doc(
+            "If true, the most `memory` and `gpu_memory` that a copy was measured to use counts in place of `needs`, "
+            "once a copy has run.",
+            True,
+        ),
+    ] = False
     grace: Annotated[
         Duration | None,
         doc(

@@ -6,6 +6,11 @@ Revisions with `gpus` of their own and without a group share the GPUs that no gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec.structs import replace
+
 from activator.config.model.file import Config
 from activator.config.model.groups import GPUS, OVERTAKEN_AT_MOST_S, Group
 from activator.config.model.revision import Revision
@@ -14,16 +19,21 @@ from activator.control_plane.groups.policy import Amounts
 from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.control_plane.scaling.rule import process_rule
 
+NOTHING_MEASURED: Final[Mapping[str, Mapping[str, int]]] = {}
 
-def resolve_groups(config: Config) -> list[GroupRule]:
-    """Return the rules of all groups; the configuration has been checked."""
+
+def resolve_groups(config: Config, peaks: Mapping[str, Mapping[str, int]] = NOTHING_MEASURED) -> list[GroupRule]:
+    """Return the rules of all groups; the configuration has been checked.
+
+    `peaks`: what a copy of a revision has used at most, by its key and by resource, for groups that count it.
+    """
     revisions = {f"{one.namespace}/{one.name}": one for one in config.revisions}
     rules = []
     grouped: set[str] = set()
     for group in config.groups:
         members = {key_of(name): revisions[key_of(name)] for name in group.members}
         grouped.update(members)
-        rules.append(_rule(group, members))
+        rules.append(_rule(group, members, peaks if group.measured else NOTHING_MEASURED))
     others = {
         key: one
         for key, one in revisions.items()
@@ -37,17 +47,31 @@ def resolve_groups(config: Config) -> list[GroupRule]:
     return rules
 
 
-def _rule(group: Group, members: dict[str, Revision]) -> GroupRule:
+def _rule(group: Group, members: dict[str, Revision], peaks: Mapping[str, Mapping[str, int]]) -> GroupRule:
     resources = tuple(group.budget)
+    budget = tuple(int(group.budget[resource]) for resource in resources)
     return GroupRule(
         group.name,
         resources,
-        tuple(int(group.budget[resource]) for resource in resources),
-        {key: _member(one, resources) for key, one in members.items()},
+        budget,
+        {key: _measured(_member(one, resources), resources, budget, peaks.get(key)) for key, one in members.items()},
         group.exclusive,
         group.discipline,
         float(group.overtaken_at_most),
     )
+
+
+def _measured(
+    member: MemberRule, resources: tuple[str, ...], budget: Amounts, peak: Mapping[str, int] | None
+) -> MemberRule:
+    """Return a member that needs what was measured, but not more than there is: it could not be loaded any more."""
+    if peak is None:
+        return member
+    needs = tuple(
+        need if name not in peak else min(peak[name], most) for name, need, most in zip(resources, member.needs, budget)
+    )
+    asleep = member.asleep and tuple(map(min, member.asleep, needs))
+    return replace(member, needs=needs, asleep=asleep)
 
 
 def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:

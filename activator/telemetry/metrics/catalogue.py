@@ -14,6 +14,7 @@ from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
 from activator.telemetry.metrics.knative_requests import KNATIVE_SERIES_MAX
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
+from activator.telemetry.metrics.memory_families import MEMORY_FAMILIES
 from activator.telemetry.metrics.program_families import CLIENTS, CONTROL, OWN, PROGRAM_FAMILIES
 from activator.telemetry.metrics.revision_families import (
     EACH_POD,
@@ -38,6 +39,7 @@ _FAMILIES: Final[tuple[Family[Any], ...]] = (
     *WORKER_FAMILIES,
     *SCALING_FAMILIES,
     *GROUP_FAMILIES,
+    *MEMORY_FAMILIES,
     *MEMBER_FAMILIES,
 )
 _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
@@ -119,6 +121,7 @@ def markdown() -> str:
         parts.append(f"## {title}, of each revision\n\n{_list(families)}")
     parts.append(f"## Scaling\n\n{_SCALING}\n{_list(SCALING_FAMILIES)}")
     parts.append(f"## Groups of revisions\n\n{_GROUPS}\n{_list(GROUP_FAMILIES)}")
+    parts.append(f"## Memory of programs\n\n{_list(MEMORY_FAMILIES)}")
     parts.append(f"## Clients, held requests and bodies\n\n{_list(CLIENTS)}")
     parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")

@@ -22,6 +22,7 @@ from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
 from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
+from activator.telemetry.metrics.memory_families import MEMORY_FAMILIES
 from activator.telemetry.metrics.named import NamedRevisions, Reading
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
@@ -102,6 +103,7 @@ def _sources(program: Program) -> list[tuple[Iterable[Family[Any]], object]]:
         (MEMBER_FAMILIES, program.members),
         (SCALING_FAMILIES, program.scaling),
         (GROUP_FAMILIES, program.groups),
+        (MEMORY_FAMILIES, program.memory),
         (CONTROLLER_FAMILIES, program.controllers),
     ]
 

@@ -22,6 +22,7 @@ from activator.telemetry.metrics.cluster_families import ClusterView, Declaratio
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.group_families import GroupFigures
 from activator.telemetry.metrics.member_families import MemberFigures
+from activator.telemetry.metrics.memory_families import MemoryFigures
 from activator.telemetry.metrics.revision_families import REASONS
 from activator.telemetry.metrics.scaling_families import ScalingFigures
 from activator.telemetry.metrics.worker_families import WorkerFigures
@@ -51,6 +52,7 @@ class Program(NamedTuple):
     members: MemberFigures | None = None  # None: the replica is in no group
     scaling: ScalingFigures | None = None  # None: no revisions are scaled here
     groups: GroupFigures | None = None  # None: there are no groups of revisions
+    memory: MemoryFigures | None = None  # None: no programs run here
 
 
 def _user_tokens(program: Program) -> list[Row]:

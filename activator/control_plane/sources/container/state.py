@@ -41,6 +41,18 @@ def state_of(shown: Mapping[str, Any]) -> ContainerState:
     )
 
 
+def leader_of(state: ContainerState, container: str) -> int:
+    """Return the ID of the container's first process; 0 if this machine shows no such process.
+
+    An engine in a virtual machine reports the number that the process has there.
+    """
+    try:
+        with open(f"/proc/{state.process}/cgroup", encoding="utf-8", errors="replace") as file:
+            return state.process if container in file.read() else 0
+    except OSError:
+        return 0
+
+
 def memory_limit(shown: Mapping[str, Any]) -> int:
     """Return the memory limit in bytes; 0: none."""
     config = shown.get("HostConfig")

@@ -34,7 +34,13 @@ from activator.control_plane.sources.container.exec import CommandError, run_com
 from activator.control_plane.sources.container.listening import program_listens
 from activator.control_plane.sources.container.output import OutputReader
 from activator.control_plane.sources.container.removal import AWAY_STEP_S, RETRY_AWAY_S
-from activator.control_plane.sources.container.state import ContainerState, health_test, memory_limit, state_of
+from activator.control_plane.sources.container.state import (
+    ContainerState,
+    health_test,
+    leader_of,
+    memory_limit,
+    state_of,
+)
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
@@ -132,6 +138,7 @@ class ContainerUnit(Unit):
         if shown is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
         self._shown = shown
+        self.leader = leader_of(state_of(shown), self.id)
         self._find_address()
         if self.settings.memory and not memory_limit(shown):
             log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)

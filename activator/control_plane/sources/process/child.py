@@ -191,7 +191,7 @@ class ChildProcess(Unit):
         self._read(child)
 
     def _set_child(self, child: RunningProcess) -> None:
-        self._child = child
+        self._child, self.leader = child, child.pid
         self._tree = ProcessTree(child.pid, mark_of(self._owner.reaping.mark, self.identity))
 
     def _read(self, child: RunningProcess) -> None:

@@ -19,6 +19,7 @@ from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.busy import BusyWatch
 from activator.control_plane.sources.process.dependencies import Dependencies
+from activator.control_plane.sources.process.memory_use import MemoryWatch
 from activator.control_plane.sources.process.shown_output import OutputTailSender
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
@@ -73,6 +74,8 @@ class ProcessSource(Source):
             now,
             wall_clock,
         )
+        self.memory = MemoryWatch(tasks, self.supervisor.fleets, now, self._peak_rose)
+        self._config = Config()
         self.output = OutputTailSender(self.supervisor.fleets.get, now, show_output)
 
     async def close(self) -> None:
@@ -92,7 +95,8 @@ class ProcessSource(Source):
                 self.supervisor.set_revision(key, revision)
             else:
                 self.drop_revision(key)
-        self.groups.configure(resolve_groups(config))
+        self._config = config
+        self.groups.configure(resolve_groups(config, self.memory.peaks()))
         self.dependencies.configure({key: tuple(map(key_of, one.depends_on)) for key, one in with_programs.items()})
         for key, revision in with_programs.items():
             running = self.supervisor.fleets.running(key)  # programs of a new revision were handed over
@@ -195,6 +199,12 @@ class ProcessSource(Source):
         self.autoscaler.tick()
         self.groups.tick()
         self.output.tick()
+        self.memory.tick()
+
+    def _peak_rose(self) -> None:
+        """Apply what was measured to the groups that count it."""
+        if any(group.measured for group in self._config.groups):
+            self.groups.configure(resolve_groups(self._config, self.memory.peaks()))
 
     def _report(self, change: Change) -> None:
         self._submit(change)

@@ -48,6 +48,7 @@ class Unit(ABC):
     grace_s = 0.0  # how long it may take to end after it was asked to
     left_running = False  # it has exited with 0, and processes of its own have not ended
     is_borrowed = False  # it existed before the activator, and may continue after it
+    leader = 0  # the ID of its first process; 0: unknown, or not on this machine
     retry_max_s: float | None = None  # the longest wait before a failed start is repeated; None: the supervisor's
 
     @abstractmethod
