@@ -159,7 +159,7 @@ chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its r
 chart-snapshots: $(VENV)/.packages  ## writes what the chart renders to anew (tests/charts/snapshots)
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.charts.renditions
 
-pictures: $(VENV)/.packages build  ## writes the pictures of the pages anew (tests/e2e/pictures): look at them
+pictures: $(VENV)/.packages build  ## writes the pictures of the pages anew (docs/figures/page): look at them
 	ACTIVATOR_WRITE_PICTURES=1 $(PY) -m pytest -q -m e2e tests/e2e/test_e2e_page_pictures.py $(PYTEST_ARGS)
 
 proto: $(VENV)/.packages  ## writes the protobuf classes anew

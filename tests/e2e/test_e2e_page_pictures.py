@@ -20,7 +20,7 @@ from activator.admin.overview import STATES
 from activator.config.specs import WaitingPageSpec
 from activator.data_plane.filters.waiting_page import PageTemplate
 from tests.e2e.conftest import RunActivator
-from tests.e2e.pictures import CELLS_MAX, compare, differences
+from tests.e2e.page_pictures import CELLS_MAX, compare, differences
 from tests.e2e.running import Activator, configured
 from tests.e2e.test_e2e_page import PROGRAM, opened
 
@@ -162,6 +162,7 @@ class Answers:
             "failed": {"revision_failed": 12} if failure else {},
             "waits_for": "",
             "group": None,
+            "memory": {} if failure else {"memory": 6 * 2**30},
             "scaling": {
                 "wanted": len(slots),
                 "reason": "stable",

@@ -167,7 +167,8 @@ async function details() {
   const {facts, problems, waiting, slots, scaling, cold} = row.parts;
   write(facts, 'hosts ' + (revision.hosts.join(' ') || 'none') + ' · ' + revision.policy + ' · ' + revision.protocol + ' · ' +
     (revision.container_concurrency ? 'at most ' + revision.container_concurrency + ' in a pod' : 'no limit') + ' · table ' +
-    revision.table.length + ' of ' + revision.table.capacity + ' slots, ' + Math.round(100 * revision.table.fragmentation) + ' % empty');
+    revision.table.length + ' of ' + revision.table.capacity + ' slots, ' + Math.round(100 * revision.table.fragmentation) + ' % empty' +
+    measured(revision.memory).map(one => ' · ' + one).join(''));
   const reasons = [];
   if (revision.failure) reasons.push('cannot start: ' + revision.failure);
   if (revision.waits_for) reasons.push(revision.queued + ' requests wait for ' + revision.waits_for);
@@ -384,7 +385,8 @@ function draw_groups(groups) {
     for (const one of group.holders) {
       const states = ['running', 'leaving', 'sleeping'].filter(state => one[state]).map(state => one[state] + ' ' + state);
       const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' +
-        states.concat(one.until || [], measured(one.memory)).join(', '));
+        states.concat(one.until || []).join(', '));
+      part.title = [part.textContent, ...measured(one.memory)].join(', ');
       part.style.flex = '1 1 0';
       bar.append(part);
     }
@@ -400,7 +402,7 @@ function draw_groups(groups) {
   }));
   draw_lanes();
 }
-function measured(memory) { return Object.entries(memory).map(([name, used]) => 'uses ' + name + ' ' + amount(used)); }
+function measured(memory) { return Object.entries(memory || {}).map(([name, used]) => 'uses ' + name + ' ' + amount(used)); }
 function draw_lanes() {
   for (const box of document.querySelectorAll('.past'))
     box.replaceChildren(timeline(past_groups[box.dataset.group] || [], Math.min(RANGES[range.value][0], 3600)));

@@ -19,11 +19,13 @@ from typing import Final
 import pytest
 from playwright.sync_api import Page
 
+from tests.sources import ROOT
+
 CELL_PX: Final = 8
 CELL_DIFFERENCE: Final = 12  # of 255, in the mean of a cell and of its colours: antialiasing makes less
 CELLS_MAX: Final = 3
 WRITES: Final = "ACTIVATOR_WRITE_PICTURES"
-FOLDER: Final = Path(__file__).parent
+FOLDER: Final = ROOT / "docs" / "figures" / "page"
 WIDTHS: Final = FOLDER / "widths.json"
 
 _WIDTHS = """() => ['14px system-ui, sans-serif', '600 16px system-ui, sans-serif', '12px monospace'].map(font => {
