@@ -136,7 +136,6 @@ lint: $(VENV)/.packages  ## style, types, layers, imports, links of the document
 	$(PLAIN) $(PYTEST) $(REPOSITORY_TESTS)
 
 docs: $(VENV)/.packages  ## writes the tables in docs/ that are made from the code
-	ACTIVATOR_COMPILE=0 $(PY) -m activator.control_plane.state.lifecycle docs/state-worker.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.metrics.catalogue > docs/metrics.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.config.reference > docs/configuration.md
 

@@ -3,15 +3,14 @@
 Rules
   1. `TRANSITIONS` is complete: `reduce` calls `is_legal` before it writes a record. A transition that is not in the
      table is a bug: it is refused, counted and logged. (Late reports are recognized before: health.py.)
-  2. The section "States" of docs/state-worker.md is generated from the table (`make docs`); a test compares them.
+  2. EMPTY stands for a pod that is not known.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Final, NamedTuple
 
-from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, STATE_NAMES
+from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
 
 # What happens to a pod.
 SEEN: Final = "seen"  # a source reports it, or reports a change of it
@@ -85,47 +84,7 @@ TRANSITIONS: Final = (
 
 _LEGAL: Final = frozenset((one.state, one.event, to) for one in TRANSITIONS for to in one.to)
 
-BEGIN: Final = "<!-- the table of transitions: made by `make docs` -->\n"
-END: Final = "<!-- end of the table -->\n"
-
 
 def is_legal(state: int, event: str, to: int) -> bool:
     """Return True if a pod in `state` may be in the state `to` after `event`; EMPTY stands for an unknown pod."""
     return (state, event, to) in _LEGAL
-
-
-def as_markdown() -> str:
-    """Return the table for the documentation, with one line for all states that an event changes alike."""
-    alike: dict[tuple[str, frozenset[int], str], list[Transition]] = {}
-    for one in TRANSITIONS:
-        alike.setdefault((one.event, frozenset(one.to), one.why), []).append(one)
-    lines = ["| state | event | becomes | why |", "|---|---|---|---|"]
-    for (event, _, why), ones in alike.items():
-        states = ", ".join(_name(one.state) for one in ones)
-        to = ", ".join(_name(state) for state in ones[0].to)
-        lines.append(f"| {states} | {event} | {to} | {why} |")
-    return "\n".join(lines) + "\n"
-
-
-def with_table(page: str) -> str:
-    """Return the page with the text between the two marks replaced; ValueError if a mark is missing."""
-    before, _, rest = page.partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise ValueError(f"the page has no {BEGIN.strip()} … {END.strip()}")
-    return before + BEGIN + as_markdown() + END + after
-
-
-def _name(state: int) -> str:
-    return "unknown" if state == EMPTY else STATE_NAMES[state]
-
-
-def _rewrite(path: str) -> None:
-    with open(path, encoding="utf-8") as file:
-        page = file.read()
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(with_table(page))
-
-
-if __name__ == "__main__":
-    _rewrite(sys.argv[1])

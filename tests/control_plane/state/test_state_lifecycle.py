@@ -1,4 +1,4 @@
-"""The table of transitions: it is what the documentation shows, and what `reduce` keeps to."""
+"""The table of transitions: what `reduce` keeps to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from activator.control_plane.state.lifecycle import (
     TRANSITIONS,
     TRIAL_PASSED,
     is_legal,
-    with_table,
 )
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -20,17 +19,8 @@ from activator.messages import Change, PodGone, PodStatus, Probed, RevisionSet
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.sources import ROOT
 
 STATES = (EMPTY, PENDING, READY, NOT_READY, RECOVERING, QUARANTINED, DRAINING)
-PAGE = ROOT / "docs" / "state-worker.md"
-
-
-def test_the_documentation_shows_the_table() -> None:
-    page = PAGE.read_text("utf-8")
-    assert with_table(page) == page, "run `make docs`"
-    with pytest.raises(ValueError, match="the page has no"):
-        with_table("nothing")
 
 
 def test_the_table_says_each_thing_once_and_knows_every_event() -> None:
