@@ -183,3 +183,24 @@ def test_the_examples_of_the_page_are_files() -> None:
     assert unbounded(rules[0][0]) == {"default/llama": MemberRule((10 * GIB,)), "default/qwen": MemberRule((20 * GIB,))}
     assert unbounded(rules[1][0]) == {"default/vllm": MemberRule((20 * GIB, 40 * GIB), (0, 40 * GIB))}
     assert unbounded(rules[2][0]) == {"default/small": MemberRule((1,)), "default/large": MemberRule((2,))}
+
+
+def test_what_was_measured_counts_where_the_group_asks_for_it() -> None:
+    def needs(measured: bool, peaks: dict[str, dict[str, int]], least: int = 0) -> dict[str, tuple[int, ...]]:
+        text = file(
+            revision("a", f"min_scale: {least}", "needs: {memory: 1GiB}"),
+            revision("b", f"min_scale: {least}, sleep: {{signal: SIGSTOP}}", "needs: {memory: 2GiB}"),
+            group=f"members: [a, b], budget: {{gpu_memory: 1, memory: 8GiB}}, measured: {str(measured).lower()}",
+        )
+        (rule,) = resolve_groups(parse(text, "a", {}), peaks)
+        return {key.removeprefix("default/"): one.needs for key, one in rule.members.items()}
+
+    gib = 1 << 30
+    peaks = {"default/a": {"memory": 3 * gib}}
+    assert needs(False, peaks) == {"a": (0, gib), "b": (0, 2 * gib)}
+    assert needs(True, {}) == {"a": (0, gib), "b": (0, 2 * gib)}
+    assert needs(True, peaks) == {"a": (0, 3 * gib), "b": (0, 2 * gib)}
+    assert needs(True, {"default/a": {"memory": 9 * gib}})["a"] == (0, 8 * gib), "it could not be loaded any more"
+    both = {"default/a": {"memory": 5 * gib}, "default/b": {"memory": 4 * gib}}
+    assert needs(True, both) == {"a": (0, 5 * gib), "b": (0, 4 * gib)}
+    assert needs(True, both, 1) == {"a": (0, gib), "b": (0, 2 * gib)}, "both always run"

@@ -50,15 +50,30 @@ def resolve_groups(config: Config, peaks: Mapping[str, Mapping[str, int]] = NOTH
 def _rule(group: Group, members: dict[str, Revision], peaks: Mapping[str, Mapping[str, int]]) -> GroupRule:
     resources = tuple(group.budget)
     budget = tuple(int(group.budget[resource]) for resource in resources)
+    declared = {key: _member(one, resources) for key, one in members.items()}
     return GroupRule(
         group.name,
         resources,
         budget,
-        {key: _measured(_member(one, resources), resources, budget, peaks.get(key)) for key, one in members.items()},
+        _all_measured(declared, resources, budget, peaks) if peaks else declared,
         group.exclusive,
         group.discipline,
         float(group.overtaken_at_most),
     )
+
+
+def _all_measured(
+    declared: dict[str, MemberRule],
+    resources: tuple[str, ...],
+    budget: Amounts,
+    peaks: Mapping[str, Mapping[str, int]],
+) -> dict[str, MemberRule]:
+    """Return the members with what was measured, unless programs that always run would no longer fit together."""
+    found = {key: _measured(one, resources, budget, peaks.get(key)) for key, one in declared.items()}
+    always = [sum(one.min * one.needs[place] for one in found.values()) for place in range(len(resources))]
+    if any(amount > most for amount, most in zip(always, budget)):
+        found = {key: declared[key] if one.min else one for key, one in found.items()}
+    return found
 
 
 def _measured(
