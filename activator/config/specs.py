@@ -452,6 +452,7 @@ class UserSpec(msgspec.Struct, frozen=True):
     level: int = NO_LEVEL  # in queues with the discipline `priority`
     quota: QuotaSpec | None = None  # None: no limits
     used: tuple[float, float] | None = None  # requests and tokens of the quota, used before the program started
+    weight: int = 1  # in queues with the discipline `fair`
 
 
 def key_of(name: str) -> str:

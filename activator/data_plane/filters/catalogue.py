@@ -75,6 +75,7 @@ class FilterCatalogue:
         self._keys: Keys | None = None  # set if there are users
         self._limits: QuotaLimits | None = None  # set if one of them has limits
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
+        self.user_weights: dict[bytes, int] = {}  # those other than 1, in queues with the discipline `fair`
 
     def speak_knative(self, cluster_domain: str, passes_through: bool, unhealthy: Callable[[bytes], str]) -> bool:
         """Follow Knative's conventions in all requests (see `KnativeDialect`); return True if that is new."""
@@ -93,6 +94,7 @@ class FilterCatalogue:
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
         self._keys = None if specs is None else Keys(specs, {} if self._keys is None else self._keys.totals())
+        self.user_weights = {spec.name.encode(): spec.weight for spec in specs or () if spec.weight != 1}
         self._quotas.set_users(specs or ())
         self._limits = QuotaLimits(self._quotas, self._now) if self._quotas.quotas else None
         self._share()
