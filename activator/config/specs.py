@@ -206,6 +206,7 @@ class RecordSpec(msgspec.Struct, frozen=True):
     requests: int = 100
     capture_bytes: int = 0
     capture_keep_s: float = 600.0
+    include_usage: bool = False  # reports of tokens are asked for in streams
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):

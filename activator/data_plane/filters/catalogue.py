@@ -30,6 +30,7 @@ from activator.data_plane.filters.rate_limit import RateLimit
 from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_responses import StoredResponses
+from activator.data_plane.filters.stream_usage import StreamUsage
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.quotas.quotas import Quotas
@@ -130,6 +131,8 @@ class FilterCatalogue:
             filters.append(StatusFallback(fallback))
         if spec.quiet_tunnels_s > 0.0 or spec.quiet_streams_s > 0.0:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
+        if spec.record is not None and spec.record.include_usage:
+            filters.append(StreamUsage())
         if spec.server_timing:
             filters.append(ServerTiming())
         if spec.headers is not None:
