@@ -229,6 +229,16 @@ def test_a_stream_in_pieces_of_one_size(cuts: int) -> None:
     assert stream.finish() == b""
 
 
+@pytest.mark.parametrize(
+    "rest", [b" x", b"\ndata: ", b"\r\ndata:{", b'\ndata: {"choices":[],"usage":{}}\n', b"\n\n: x", b"\n\ndata: [D"]
+)
+def test_bytes_behind_a_report_are_passed_on_at_once(rest: bytes) -> None:
+    stream, report = UsageEventRemoval(), f"data: {REPORT}".encode()
+    assert stream.feed(report) == b""
+    is_removed = rest.startswith(b"\n\n")
+    assert stream.feed(rest) == (rest.lstrip(b"\n") if is_removed else report + rest)
+
+
 def test_a_piece_of_tokens_is_not_even_copied() -> None:
     stream, piece = UsageEventRemoval(), f"data: {TOKEN}\n\ndata: {TOKEN}\n\n".encode()
     assert stream.feed(piece) is piece
