@@ -115,7 +115,7 @@ def test_a_client_sees_the_stream_that_it_has_asked_for_and_its_limit_the_report
             assert pod.requests[-1].body == own
         for one in pod.requests[:3]:
             assert json.loads(one.body) == {**json.loads(body_of(**members)), "stream_options": {"include_usage": True}}
-            assert one.all("content-length") == [str(len(one.body))], "a short request keeps a length"
+            assert one.all("content-length") in ([], [str(len(one.body))]), "none, or the right one"
 
 
 def test_without_the_setting_the_events_are_counted(run_activator: RunActivator) -> None:
