@@ -16,7 +16,7 @@ import json
 from collections.abc import Iterable
 from typing import Final, final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.json_field import (
     BETWEEN,
@@ -49,6 +49,34 @@ _ESCAPED_BYTES_MAX: Final = 12  # one character may be a pair of surrogates
 _NONE: Final = -1  # nothing of the current piece is being copied
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BodyEditor:
+    """The edit of one body, which comes in pieces."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what the next piece becomes."""
+        raise NotImplementedError
+
+    def finish(self) -> bytes:
+        """Return the rest of the edited body, at its end."""
+        raise NotImplementedError
+
+
+@final
+class EditorPair(BodyEditor):
+    """Two edits of one body, of which the second changes what the first one writes."""
+
+    def __init__(self, first: BodyEditor, second: BodyEditor) -> None:
+        self._first = first
+        self._second = second
+
+    def feed(self, data: bytes) -> bytes:
+        return self._second.feed(self._first.feed(data))
+
+    def finish(self) -> bytes:
+        return self._second.feed(self._first.finish()) + self._second.finish()
+
+
 @final
 class ObjectEdit:
     """The names of removed members, and added members: names with the JSON text of their values."""
@@ -62,8 +90,8 @@ class ObjectEdit:
 
 
 @final
-class ObjectEditor:
-    """The edit of one text."""
+class ObjectEditor(BodyEditor):
+    """The edit of one text by an `ObjectEdit`."""
 
     def __init__(self, edit: ObjectEdit) -> None:
         self._edit = edit
@@ -77,7 +105,6 @@ class ObjectEditor:
         self._written: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        """Return what the next piece becomes."""
         if self._step == _UNCHANGED:
             return data
         size: i64 = len(data)
@@ -101,7 +128,6 @@ class ObjectEditor:
         return written
 
     def finish(self) -> bytes:
-        """Return the rest of a text that is cut off within a name; else nothing."""
         token, self._token = self._token, b""
         if self._step != _IN_NAME or not self._holds_name:
             return b""

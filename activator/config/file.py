@@ -317,11 +317,12 @@ def _resolve_record(revision: Revision) -> RecordSpec | None:
     if record is None:
         return RecordSpec() if match is not None and match.json is not None else None
     capture = record.capture
-    if not record.tokens and record.requests == 0:
+    if not record.tokens and record.requests == 0 and not record.include_usage:
         return None
     if capture is None:
-        return RecordSpec(record.tokens, record.requests)
-    return RecordSpec(record.tokens, record.requests, int(capture.bytes), float(capture.keep))
+        return RecordSpec(record.tokens, record.requests, include_usage=record.include_usage)
+    bytes_max, keep_s = int(capture.bytes), float(capture.keep)
+    return RecordSpec(record.tokens, record.requests, bytes_max, keep_s, record.include_usage)
 
 
 def _resolve_header_rules(rules: HeaderRules) -> HeaderRulesSpec | None:

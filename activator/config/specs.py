@@ -206,6 +206,7 @@ class RecordSpec(msgspec.Struct, frozen=True):
     requests: int = 100
     capture_bytes: int = 0
     capture_keep_s: float = 600.0
+    include_usage: bool = False  # reports of tokens are asked for in streams
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
@@ -452,6 +453,7 @@ class UserSpec(msgspec.Struct, frozen=True):
     level: int = NO_LEVEL  # in queues with the discipline `priority`
     quota: QuotaSpec | None = None  # None: no limits
     used: tuple[float, float] | None = None  # requests and tokens of the quota, used before the program started
+    weight: int = 1  # in queues with the discipline `fair`
 
 
 def key_of(name: str) -> str:

@@ -39,6 +39,7 @@ def users_of(keys: Iterable[Key]) -> tuple[UserSpec, ...]:
             None if key.revisions is None else tuple([key_of(name) for name in key.revisions]),
             NO_LEVEL if key.priority is None else key.priority,
             _quota_of(key.limits),
+            weight=key.weight,
         )
         for key in keys
     ])  # fmt: skip

@@ -2,8 +2,8 @@
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means that the event has not happened.
-  2. Only proxy/exchange.py and its neighbours write them. A filter may set `access` in `on_arrival`, `is_quiet` and
-     `is_unverified` in `on_routed`, and `reason` before it responds.
+  2. Only proxy/exchange.py and its neighbours write them. A filter may set `access` in `on_arrival`, `is_quiet`,
+     `is_unverified` and, at the first revision, `body_editor` in `on_routed`, and `reason` before it responds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.codec.json_edit import BodyEditor
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import RevisionSpec
@@ -42,6 +43,7 @@ class Exchange(Deadline):
     """One request from its arrival to its end, with all its state that is visible outside the proxy."""
 
     is_unverified: bool = False  # as `is_quiet`, until a filter that holds it calls `verified`
+    body_editor: BodyEditor | None = None  # a filter's edit of the body; without effect on gRPC and content codings
     rate_wait_s: float = 0.0  # until its client's address may send another request; 0.0: it is admitted
 
     def __init__(self, head: RequestHead, client: ClientStream, arrived_s: float) -> None:

@@ -117,6 +117,7 @@ class PlaneHooks(TableHooks):
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         throttler.filters = self._data.filters.chain_of(throttler.key, throttler.spec.filters)
+        throttler.queue.weigh_users(self._data.filters.user_weights)
         self._data.router.set(throttler)
         self._data.answers.revision_set(throttler.key, throttler.spec.filters.respond_async is not None)
         entries = {entry_of(port) for port in throttler.routing.ports}

@@ -341,6 +341,7 @@ class DataPlane:
         self.proxy.filters = self.filters.chain_of_all()
         for throttler in self.throttlers():
             throttler.filters = self.filters.chain_of(throttler.key, throttler.spec.filters)
+            throttler.queue.weigh_users(self.filters.user_weights)
 
     def _unhealthy(self, target: bytes) -> str:
         """Return why a kubelet probe fails: the program is not ready or, on the paths of liveness, not alive."""

@@ -70,6 +70,9 @@ def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None
     [
         ("{name: a, key: 12345678, priority: 7}, {name: b, key: none, revisions: [a, default/a]}", []),
         ("{name: a, key: 12345678, priority: 8}", ['keys[0].priority: found "8"']),
+        ("{name: a, key: 12345678, weight: 1000}", []),
+        ("{name: a, key: 12345678, weight: 0}", ['keys[0].weight: found "0"']),
+        ("{name: a, key: 12345678, weight: 1001}", ['keys[0].weight: found "1001"']),
         ("{name: a@b.c, key: 'sha256:" + 64 * "a" + "'}", []),
         ("{key: 12345678}", ["keys[0]"]),
         ("{name: a}", ['keys[0]: found none, expected the key "key"']),
@@ -157,6 +160,14 @@ def test_shares_need_a_header_or_keys() -> None:
     assert problem.startswith("revisions[0].queue.header: `discipline: fair` requires `header`")
     assert key_problems("{name: a, key: 12345678}", fair) == []
     assert key_problems(", ".join(f"{{name: n{n}, key: k1234567{n}}}" for n in range(1_001))) != []
+
+
+def test_a_weight_may_be_beside_that_of_a_queue() -> None:
+    """The one of the queue counts there, so both are useful."""
+    keys = "{name: a, key: 12345678, weight: 3}, {name: b, key: 87654321}"
+    assert key_problems(keys, ", queue: {discipline: fair, weights: {a: 5}}") == []
+    text = f"{{keys: [{keys}], revisions: [{{name: a, hosts: [a], pods: ['127.0.0.1:1']}}]}}"
+    assert [user.weight for user in users_in(parse(text, "a.yaml", {}))] == [3, 1]
 
 
 # --- reloads ---

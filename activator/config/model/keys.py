@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from activator.config.model.kinds import Positive, Secret, doc
-from activator.config.model.queueing import Level
+from activator.config.model.queueing import FairWeight, Level
 
 NO_KEY: Final = "none"  # in place of a key
 SHA256: Final = "sha256:"  # prefix of a key of which only the hash is known
@@ -57,4 +57,8 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Level | None,
         doc("With `queue.discipline: priority`: the level of its requests. Not set: that of the header.", 5),
     ] = None
+    weight: Annotated[
+        FairWeight,
+        doc("With `queue.discipline: fair`: its weight, unless `queue.weights` has one for it.", 3),
+    ] = 1
     limits: Annotated[KeyLimits | None, doc("Its quota, which holds over all workers and replicas.")] = None

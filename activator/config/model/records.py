@@ -24,6 +24,14 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         doc("Whether tokens are counted, as model servers report them, and `Activator-Queue-Time` is sent.", False),
     ] = True
+    include_usage: Annotated[
+        bool,
+        doc(
+            "Let servers with OpenAI's API report the tokens of all streams. Clients see only the reports that they "
+            "have asked for.",
+            True,
+        ),
+    ] = False
     requests: Annotated[
         Count, doc("The number of last requests that each worker remembers, at most 1000. 0: none.", 20)
     ] = 100

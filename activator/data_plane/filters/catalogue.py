@@ -30,6 +30,7 @@ from activator.data_plane.filters.rate_limit import RateLimit
 from activator.data_plane.filters.record import Record
 from activator.data_plane.filters.server_timing import ServerTiming
 from activator.data_plane.filters.stored_responses import StoredResponses
+from activator.data_plane.filters.stream_usage import StreamUsage
 from activator.data_plane.filters.waiting_page import WaitingPage
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.quotas.quotas import Quotas
@@ -75,6 +76,7 @@ class FilterCatalogue:
         self._keys: Keys | None = None  # set if there are users
         self._limits: QuotaLimits | None = None  # set if one of them has limits
         self.shared: tuple[Filter, ...] = ()  # filters of all requests
+        self.user_weights: dict[bytes, int] = {}  # those other than 1, in queues with the discipline `fair`
 
     def speak_knative(self, cluster_domain: str, passes_through: bool, unhealthy: Callable[[bytes], str]) -> bool:
         """Follow Knative's conventions in all requests (see `KnativeDialect`); return True if that is new."""
@@ -93,6 +95,7 @@ class FilterCatalogue:
     def set_users(self, specs: tuple[UserSpec, ...] | None) -> None:
         """Require the key of one of these users from each request; None: no keys are required."""
         self._keys = None if specs is None else Keys(specs, {} if self._keys is None else self._keys.totals())
+        self.user_weights = {spec.name.encode(): spec.weight for spec in specs or () if spec.weight != 1}
         self._quotas.set_users(specs or ())
         self._limits = QuotaLimits(self._quotas, self._now) if self._quotas.quotas else None
         self._share()
@@ -128,6 +131,8 @@ class FilterCatalogue:
             filters.append(StatusFallback(fallback))
         if spec.quiet_tunnels_s > 0.0 or spec.quiet_streams_s > 0.0:
             filters.append(ActivityTracking(spec.quiet_tunnels_s, spec.quiet_streams_s, self._wheel, self._now))
+        if spec.record is not None and spec.record.include_usage:
+            filters.append(StreamUsage())
         if spec.server_timing:
             filters.append(ServerTiming())
         if spec.headers is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from activator.codec.http1.fields import internal_names
+from activator.codec.json_edit import EditorPair, ObjectEditor
 from activator.codec.message import RequestHead
 from activator.data_plane.buffering import is_request_streamed
 from activator.data_plane.filters.filter import FilterChain
@@ -121,12 +122,18 @@ def enter(exchange: ProxiedExchange, throttler: RevisionThrottler) -> None:
 
 
 def _edit_body(exchange: ProxiedExchange, throttler: RevisionThrottler, body: RequestBody) -> bool:
-    """Begin to set and remove members of a JSON body; return False if the budget does not allow it."""
-    edit, head = throttler.object_edit, exchange.head
-    if edit is None or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
+    """Begin to set and remove members of a JSON body, and then the edit of a filter.
+
+    Return False if the budget does not allow it.
+    """
+    edit, editor, head = throttler.object_edit, exchange.body_editor, exchange.head
+    if (edit is None and editor is None) or exchange.upgrade or not is_identity(head) or is_request_streamed(head):
         return True
+    if edit is not None:
+        first = ObjectEditor(edit)
+        editor = first if editor is None else EditorPair(first, editor)
     exchange.edit().remove(DIGESTS)
-    return body.edit(edit)
+    return editor is None or body.edit(editor)
 
 
 def _starts_nothing(head: RequestHead, throttler: RevisionThrottler) -> bool:

@@ -97,6 +97,7 @@ def hand_over(exchange: ProxiedExchange, other: ProxiedExchange, client: ClientS
     other.trace, exchange.trace = exchange.trace, None
     other.upgrade = exchange.upgrade
     other.edits = exchange.edits
+    other.body_editor = exchange.body_editor
     other.fallbacks = exchange.fallbacks
     other.first_throttler = exchange.first_throttler
     other.gathered_max = exchange.gathered_max

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.codec.json_edit import ObjectEdit, ObjectEditor
+from activator.codec.json_edit import BodyEditor
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.stalled import StalledResponses
@@ -65,7 +65,7 @@ class RequestBody:
         self._file_max: int = 0  # bytes gathered beyond these in a file
         self._done: bool = False  # the body has arrived completely
         self._trailers: Headers = []
-        self.editor: ObjectEditor | None = None  # changes what the client sends
+        self.editor: BodyEditor | None = None  # changes what the client sends
         self._edits: HeadEdits | None = None  # changes of the head that the pod has
         self._paused: bool = False  # the client is paused
         self._pod_full: bool = False  # the pod reads more slowly than the client sends
@@ -104,9 +104,9 @@ class RequestBody:
         behind = b"" if more is None else more.in_memory()
         return None if behind is None else b"".join([*self.pieces(), behind])
 
-    def edit(self, edit: ObjectEdit) -> bool:
+    def edit(self, editor: BodyEditor) -> bool:
         """Edit the body, before it is charged to a revision's budget; return False if the budget does not allow it."""
-        editor = self.editor = ObjectEditor(edit)
+        self.editor = editor
         before = b"".join(self.pieces())
         after = editor.feed(before)
         if self._done:

@@ -11,9 +11,10 @@ needs a search.
 
 Rules of `fair`
   1. Every request takes one slot; its charge only determines how soon the next request of its key follows.
-  2. A key exists while one of its requests waits. At most `keys_max` keys exist at a time; those with weights always
-     have a place, and all keys beyond the bound share one.
+  2. A key exists while one of its requests waits. At most `keys_max` keys exist at a time, and users with weights;
+     keys with weights always have a place, and all others beyond the bound share one.
   3. A request that rejoins is refunded its charge; if no other request of its key waits, the key has the next turn.
+  4. If users are the keys, a weight of the revision precedes that of a user, and a changed one applies at once.
 
 Priority-fair: each level has its round of keys, and the level is chosen by the request whose turn it is there.
 """
@@ -76,11 +77,12 @@ def arrival_of(waiter: Waiter) -> int:
 class KeyQueue(SubQueue):
     """The requests of one key, and the position of the key in the round."""
 
-    def __init__(self, queue: WaiterQueue, key: bytes, weight: int, shared: bool) -> None:
+    def __init__(self, queue: WaiterQueue, key: bytes, weight: int, shared: bool, is_plain: bool) -> None:
         super().__init__(queue)
         self.key = key
         self.weight = weight
         self.shared = shared
+        self.is_plain = is_plain  # counted for the bound of keys without a weight
         self.deficit: int = 0
         self.in_turn: bool = False  # it has received its quantum for this turn
         self.round_next: KeyQueue | None = None
@@ -90,20 +92,27 @@ class KeyQueue(SubQueue):
 class FairQueue(WaiterQueue):
     """The discipline `fair`, or one level of `queue`.
 
-    `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge.
+    `weights`: of keys whose weight is not 1; `charge_max`: the largest possible charge; `users`: the weights of users,
+    None if the keys are no users.
     """
 
     def __init__(
-        self, weights: dict[bytes, int], charge_max: int, keys_max: int, queue: WaiterQueue | None = None
+        self,
+        weights: dict[bytes, int],
+        charge_max: int,
+        keys_max: int,
+        queue: WaiterQueue | None = None,
+        users: dict[bytes, int] | None = None,
     ) -> None:
         super().__init__()
         self._queue: WaiterQueue = self if queue is None else queue
         self._weights = weights
+        self._users = users
         self._quantum = charge_max
         self._plain_keys_max: int = keys_max - len(weights)
         self._plain_keys: int = 0
         self._sub_queues: dict[bytes, KeyQueue] = {}
-        self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True)
+        self._shared: KeyQueue = KeyQueue(self._queue, b"", 1, True, False)
         self._turn: KeyQueue | None = None  # the head of the round
         self._last: KeyQueue | None = None
 
@@ -175,19 +184,35 @@ class FairQueue(WaiterQueue):
             found.extend(sub_queue.waiters())
         return sorted_by_arrival(found)
 
+    def weigh_users(self, weights: dict[bytes, int]) -> None:
+        if self._users is None:
+            return
+        self._users = weights
+        for sub_queue in self._sub_queues.values():
+            weight = max(self._weight_of(sub_queue.key), 1)
+            if weight < sub_queue.weight:  # the rest of its turn is no longer than a turn with the new weight
+                sub_queue.deficit = min(sub_queue.deficit, self._quantum * weight)
+            sub_queue.weight = weight
+
     # --- keys ---
+
+    def _weight_of(self, key: bytes) -> int:
+        """Return the weight of a key; 0 if it has none."""
+        weight = self._weights.get(key, 0)
+        return self._users.get(key, 0) if weight == 0 and self._users is not None else weight
 
     def _sub_queue_of(self, key: bytes) -> KeyQueue:
         sub_queue = self._sub_queues.get(key)
         if sub_queue is not None:
             return sub_queue
-        weight = self._weights.get(key)
-        if weight is None:
+        weight = self._weight_of(key)
+        is_plain = weight == 0
+        if is_plain:
             if self._plain_keys >= self._plain_keys_max:
                 return self._shared
             self._plain_keys += 1
             weight = 1
-        sub_queue = KeyQueue(self._queue, key, weight, False)
+        sub_queue = KeyQueue(self._queue, key, weight, False, is_plain)
         self._sub_queues[key] = sub_queue
         return sub_queue
 
@@ -198,7 +223,7 @@ class FairQueue(WaiterQueue):
         if sub_queue.shared:
             return
         del self._sub_queues[sub_queue.key]
-        if sub_queue.key not in self._weights:
+        if sub_queue.is_plain:
             self._plain_keys -= 1
 
     # --- the round ---
@@ -299,18 +324,23 @@ class PriorityQueue(WaiterQueue):
             found.extend(level.by_arrival())
         return sorted_by_arrival(found)
 
+    def weigh_users(self, weights: dict[bytes, int]) -> None:
+        for level in self._levels:
+            level.weigh_users(weights)
 
-def make_queue(spec: QueueSpec) -> WaiterQueue:
-    """Return an empty queue for the discipline of the revision."""
+
+def make_queue(spec: QueueSpec, user_weights: dict[bytes, int] | None = None) -> WaiterQueue:
+    """Return an empty queue for the discipline of the revision. `user_weights`: by the name of the user."""
     discipline = spec.discipline
     if discipline.name == "priority":
         return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, FifoQueue)
     if discipline.name in {"fair", "priority-fair"}:
         weights = {key.encode(): weight for key, weight in discipline.weights.items()}
         charge_max = max((rule.charge for rule in spec.rules), default=1)
+        users = None if discipline.key_header else user_weights or {}
         if discipline.name == "fair":
-            return FairQueue(weights, charge_max, FAIR_KEYS_MAX)
-        round_of = partial(FairQueue, weights, charge_max, FAIR_KEYS_MAX)
+            return FairQueue(weights, charge_max, FAIR_KEYS_MAX, None, users)
+        round_of = partial(FairQueue, weights, charge_max, FAIR_KEYS_MAX, users=users)
         return PriorityQueue(PRIORITY_LEVELS, discipline.ageing_s, round_of)
     assert discipline.name == "fifo", f"no discipline is called {discipline.name}"
     return FifoQueue()

@@ -107,6 +107,7 @@ class RevisionQueue:
         self.arrivals: int = 0  # the arrival number of the last request
         self.delay = _delay_of(spec.queue)
         self._spec = spec.queue
+        self._user_weights: dict[bytes, int] = {}
         self._key: str = spec.key
         self._table = table
         self._sharing = sharing
@@ -265,11 +266,17 @@ class RevisionQueue:
         if spec.queue.discipline == old.discipline and spec.queue.rules == old.rules:
             return
         before = self.waiters
-        self.waiters = make_queue(spec.queue)
+        self.waiters = make_queue(spec.queue, self._user_weights)
         for waiter in before.by_arrival():
             before.leave(waiter)
             self.admission.sort(waiter)
             self.waiters.join(waiter)
+
+    def weigh_users(self, weights: dict[bytes, int]) -> None:
+        """Apply the weights of users, by name, to waiting requests and later ones."""
+        if weights != self._user_weights:
+            self._user_weights = weights
+            self.waiters.weigh_users(weights)
 
     def move(self, table: TrackerTable) -> None:
         """Wait for the slots of another table, which replaces a corrupt one."""
@@ -406,7 +413,7 @@ class RevisionQueue:
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
         waiters = self.waiters
-        self.waiters = make_queue(self._spec)
+        self.waiters = make_queue(self._spec, self._user_weights)
         if self._sharing.source is not None:
             self._sharing.source.queue_cleared()
         self._queue_emptied()

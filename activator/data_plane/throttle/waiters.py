@@ -201,6 +201,9 @@ class WaiterQueue:
         """Return all waiters in order of arrival; walks the queue."""
         raise NotImplementedError
 
+    def weigh_users(self, weights: dict[bytes, int]) -> None:
+        """Apply the weights of users to waiting requests and later ones."""
+
     def shares(self) -> dict[str, object]:
         """Return further figures for display: a few numbers, and no names that clients choose."""
         return {}

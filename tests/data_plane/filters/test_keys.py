@@ -28,8 +28,8 @@ def basic(text: str) -> str:
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
-def key(name: str, text: str | None, *revisions: str, priority: int | None = None) -> Key:
-    return Key(name, Secret("none" if text is None else text), list(revisions) or None, priority)
+def key(name: str, text: str | None, *revisions: str, priority: int | None = None, weight: int = 1) -> Key:
+    return Key(name, Secret("none" if text is None else text), list(revisions) or None, priority, weight)
 
 
 def shared(*keys: Key, **spec: Any) -> tuple[World, Keys]:
@@ -160,6 +160,39 @@ def test_shares_by_key() -> None:
         served.append(user_of(holder))
     assert sorted(served[:3]) == ["alice", "bob", "bob"], "bob's weight is 2"
     world.answer(holder)
+
+
+def set_users(world: World, *keys: Key) -> None:
+    """As the plane does it."""
+    catalogue = world.catalogue()
+    catalogue.set_users(users_of(keys))
+    world.share(*catalogue.shared)
+    world.throttler.queue.weigh_users(catalogue.user_weights)
+
+
+@pytest.mark.parametrize("discipline", ["fair", "priority-fair"])
+def test_weights_of_keys_and_a_reload_while_requests_wait(discipline: str) -> None:
+    world = World(key="default/app", queue=QueueSpec(discipline=DisciplineSpec(discipline)))
+    set_users(world, key("alice", ALICE, weight=3), key("bob", BOB))
+    world.pod()
+    holder, _ = world.begin(request_head(X_Api_Key=ALICE))
+    waiting = [world.begin(request_head(X_Api_Key=text))[0] for _ in range(20) for text in (ALICE, BOB)]
+
+    def serve(count: int) -> list[str]:
+        nonlocal holder
+        served = []
+        for _ in range(count):
+            world.answer(holder)
+            (holder,) = [one for one in waiting if one.lease is not None and not one.over]
+            served.append(user_of(holder))
+        return served
+
+    assert serve(8) == ["alice", "alice", "alice", "bob"] * 2
+    set_users(world, key("alice", ALICE), key("bob", BOB, weight=2))
+    assert serve(6) == ["alice", "bob", "bob"] * 2
+    for one in [*waiting, holder]:
+        one.client_gone()
+    world.check_idle()
 
 
 def test_a_reload_continues_the_counts() -> None:

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from activator.config.model.queueing import DISCIPLINES
-from activator.data_plane.throttle.disciplines import FairQueue, FifoQueue, PriorityQueue
+from activator.config.specs import DisciplineSpec, QueueSpec
+from activator.data_plane.throttle.disciplines import (
+    FairQueue,
+    FifoQueue,
+    PriorityQueue,
+    make_queue,
+)
 from activator.data_plane.throttle.waiters import Heap, Waiter, WaiterQueue
 from bench.queue_models import FairModel, FifoModel, PriorityFairModel, PriorityModel, QueueModel
 from tests.conftest import DEEP
@@ -197,6 +203,43 @@ def test_the_keys_are_bounded_and_nobody_is_lost() -> None:
     assert queue.keys == 9, "seven, the weighted one, and the one that all others share"
     assert sorted(one.arrival for one in served(queue, 101)) == list(range(1, 102))
     assert (queue.keys, queue.length) == (0, 0)
+
+
+@pytest.mark.parametrize("discipline", ["fair", "priority-fair"])
+def test_a_changed_weight_of_a_user_counts_from_the_next_grant_on(discipline: str) -> None:
+    queue = make_queue(QueueSpec(discipline=DisciplineSpec(discipline, weights={"b": 1})), {b"a": 3, b"b": 9})
+    for number in range(1, 401):
+        queue.join(waiter(number, share=b"a" if number % 2 else b"b"))
+    assert [one.share for one in served(queue, 8)] == [b"a", b"a", b"a", b"b"] * 2, "that of the revision precedes"
+    queue.weigh_users({b"a": 2})
+    assert [one.share for one in served(queue, 6)] == [b"a", b"a", b"b"] * 2
+    queue.weigh_users({b"a": 100})
+    assert [one.share for one in served(queue, 51)] == [b"a"] * 51
+    queue.weigh_users({})
+    assert [one.share for one in served(queue, 6)] == [b"a", b"b"] * 3, "the rest of a long turn is dropped"
+
+
+def test_a_share_in_a_header_has_no_weight_of_a_user() -> None:
+    discipline = DisciplineSpec("fair", key_header="X-Tenant")
+    queue = make_queue(QueueSpec(discipline=discipline), {b"a": 3})
+    queue.weigh_users({b"a": 5})
+    for number in range(1, 41):
+        queue.join(waiter(number, share=b"a" if number % 2 else b"b"))
+    assert [one.share for one in served(queue, 4)] == [b"a", b"b"] * 2
+
+
+def test_users_with_a_weight_have_a_place_and_leave_none_behind() -> None:
+    queue = FairQueue({}, 1, 3, None, {b"paid": 2})
+    for number, share in enumerate([b"x", b"y", b"z", b"more", b"paid"], 1):
+        queue.join(waiter(number, share=share))
+    assert queue.keys == 5
+    queue.weigh_users({b"x": 2, b"new": 2})  # keys that wait keep their places
+    queue.join(waiter(6, share=b"new"))
+    assert queue.keys == 6
+    assert len(served(queue, 6)) == 6
+    for number, share in enumerate([b"a", b"b", b"c", b"d", b"x"], 10):
+        queue.join(waiter(number, share=share))
+    assert queue.keys == 5, "three, the weighted one, and the shared one"
 
 
 def test_a_crowd_that_comes_back_walks_past_nobody() -> None:

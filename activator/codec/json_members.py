@@ -1,0 +1,197 @@
+"""A walk over the members of the outermost object of a JSON text, which comes in pieces.
+
+Rules
+  1. The walk notes what kind of value each wanted member has; of several with one name, the last. It stops at one whose
+     kind is not the required one.
+  2. Values are skipped without validation, as in json_field.py: a text that is not valid JSON may be walked to an end.
+  3. At most a name is buffered, as long as it may be a wanted one. Each byte is read a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.json_field import (
+    BETWEEN,
+    CLOSES_ARRAY,
+    CLOSES_OBJECT,
+    COMMA,
+    OPENS_ARRAY,
+    OPENS_OBJECT,
+    QUOTE,
+    is_space,
+    text_of,
+)
+from activator.codec.json_values import ValueSkipper
+
+# States of the walk.
+OPEN: Final = 0
+ENDED: Final = 1  # the object has ended
+NO_OBJECT: Final = 2  # the text is not an object
+MISMATCH: Final = 3  # a wanted member has another kind than required
+
+# Kinds of values.
+ANY: Final = -1  # nothing is required
+OTHER: Final = 0
+TRUE: Final = 1
+OBJECT: Final = 2
+LIST: Final = 3
+EMPTY_LIST: Final = 4
+
+# Positions of the next byte in the text.
+_START: Final = 0  # before the object
+_FIRST: Final = 1  # behind the object's opening brace
+_NAME: Final = 2  # behind a comma
+_IN_NAME: Final = 3
+_COLON: Final = 4  # behind a name
+_VALUE: Final = 5  # before a value
+_STRING: Final = 6  # in a value that is a string
+_NESTED: Final = 7  # in a value that is an object or an array
+_SCALAR: Final = 8
+_BEHIND: Final = 9  # behind a value
+_ITEM: Final = 10  # behind the opening bracket of a wanted array
+
+_ESCAPED_BYTES_MAX: Final = 6  # the longest form of one ASCII character
+_TRUE: Final = b"true"
+
+
+@final
+class MemberWalk:
+    """One walk. `wanted`: the ASCII names of members, with the required kinds; `kinds`: the kinds that were found."""
+
+    def __init__(self, wanted: dict[str, int]) -> None:
+        self.state: i64 = OPEN
+        self.kinds: dict[str, int] = {}
+        self._wanted = wanted
+        self._name_bytes_max: i64 = _ESCAPED_BYTES_MAX * max([len(name) for name in wanted], default=0)
+        self._step: i64 = _START
+        self._skipper = ValueSkipper()
+        self._token: bytes = b""  # the part of the current name or scalar in earlier pieces
+        self._is_long: bool = False  # it is too long for one that is looked for
+        self._name: str = ""  # the current member's, if it is wanted
+
+    def feed(self, data: bytes, pos: i64, size: i64) -> i64:
+        """Walk over `data[pos:size]`, the next piece; return the position of the brace that ends the object, or `size`.
+
+        The walk stops at that brace, and at the byte that shows that the text is not an object or a mismatch.
+        """
+        while pos < size and self.state == OPEN:
+            step = self._step
+            if step == _NESTED:
+                pos = self._pass(self._skipper.nested_end(data, pos, size), size)
+            elif step == _STRING:
+                pos = self._pass(self._skipper.string_end(data, pos, size), size)
+            elif step == _IN_NAME:
+                pos = self._take_name(data, pos, size)
+            elif step == _ITEM and not is_space(data[pos]) and data[pos] != CLOSES_ARRAY:
+                self._note(LIST)
+                self._begin_nested()  # this byte is its first
+            else:
+                self._take_byte(data[pos])
+                if self.state == OPEN:
+                    pos += 1
+        return pos
+
+    # --- internals ---
+
+    def _pass(self, end: i64, size: i64) -> i64:
+        """Return the position behind a value that ends at `end`; `size` if it does not end in this piece."""
+        if end < 0:
+            return size
+        self._step = _BEHIND
+        return end + 1
+
+    def _take_byte(self, byte: i64) -> None:
+        """Process one byte outside of names, strings and nested values."""
+        step = self._step
+        if step == _SCALAR:
+            self._take_scalar(byte)
+        elif is_space(byte) or (step == _START and byte in (0xEF, 0xBB, 0xBF)):  # a byte order mark
+            return
+        elif step == _START:
+            self._become(byte == OPENS_OBJECT, _FIRST)
+        elif step == _COLON:
+            self._become(byte == BETWEEN, _VALUE)
+        elif step == _VALUE:
+            self._begin_value(byte)
+        elif step == _ITEM:
+            self._note(EMPTY_LIST)
+            self._step = _BEHIND
+        elif step == _BEHIND:
+            self._end_member(byte)
+        elif step == _FIRST and byte == CLOSES_OBJECT:
+            self.state = ENDED
+        else:
+            self._skipper.begin_string()
+            self._token = b""
+            self._is_long = False
+            self._become(byte == QUOTE, _IN_NAME)
+
+    def _become(self, is_so: bool, step: i64) -> None:
+        """Continue with `step` if `is_so`; otherwise the text is not an object."""
+        if is_so:
+            self._step = step
+        else:
+            self.state = NO_OBJECT
+
+    def _begin_value(self, byte: i64) -> None:
+        if byte == QUOTE:
+            self._note(OTHER)
+            self._skipper.begin_string()
+            self._step = _STRING
+        elif byte == OPENS_ARRAY and self._name:
+            self._step = _ITEM
+        elif byte in (OPENS_OBJECT, OPENS_ARRAY):
+            self._note(OBJECT)
+            self._begin_nested()
+        else:
+            self._token = bytes([byte])
+            self._is_long = False
+            self._become(byte not in (COMMA, BETWEEN, CLOSES_OBJECT, CLOSES_ARRAY), _SCALAR)
+
+    def _begin_nested(self) -> None:
+        self._skipper.begin_nested()
+        self._step = _NESTED
+
+    def _take_scalar(self, byte: i64) -> None:
+        if byte in (COMMA, CLOSES_OBJECT) or is_space(byte):
+            self._note(TRUE if self._token == _TRUE and not self._is_long else OTHER)
+            self._step = _BEHIND
+            if self.state == OPEN and not is_space(byte):
+                self._end_member(byte)
+        elif byte in (QUOTE, BETWEEN, OPENS_OBJECT, OPENS_ARRAY, CLOSES_ARRAY):
+            self.state = NO_OBJECT
+        elif len(self._token) < len(_TRUE):
+            self._token += bytes([byte])
+        else:
+            self._is_long = True
+
+    def _end_member(self, byte: i64) -> None:
+        if byte == CLOSES_OBJECT:
+            self.state = ENDED
+        else:
+            self._become(byte == COMMA, _NAME)
+
+    def _note(self, kind: int) -> None:
+        name = self._name
+        if name:
+            self.kinds[name] = kind
+            if self._wanted[name] not in (ANY, kind):
+                self.state = MISMATCH
+
+    def _take_name(self, data: bytes, pos: i64, size: i64) -> i64:
+        """Process this piece's part of a name. Return the position behind it."""
+        end = self._skipper.string_end(data, pos, size)
+        stop = size if end < 0 else end
+        if len(self._token) + stop - pos > self._name_bytes_max:
+            self._is_long = True
+        elif not self._is_long:
+            self._token += data[pos:stop]
+        if end < 0:
+            return size
+        name = None if self._is_long else text_of(self._token)
+        self._name = name if name is not None and name in self._wanted else ""
+        self._step = _COLON
+        return end + 1
