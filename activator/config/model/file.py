@@ -106,6 +106,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: Annotated[
         Members, doc("The replicas that enforce the limits of revisions together ([members](members.md)).")
     ] = Members()
+    zone: Annotated[
+        str,
+        doc(
+            "The zone of this activator, for `prefer_zone`: a text or `env:NAME`. Empty: none.",
+            "eu-west-1a",
+            "env:NODE_ZONE",
+        ),
+    ] = ""
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     dns: Annotated[Dns, doc("The resolver of names.")] = Dns()
     limits: Annotated[Limits, doc("Limits of each process.")] = Limits()

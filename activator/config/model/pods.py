@@ -64,6 +64,10 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             3,
         ),
     ] = 1
+    zone: Annotated[
+        str,
+        doc("With `prefer_zone`: its zone, or that of all addresses of a name. Empty: the activator's.", "eu-west-1b"),
+    ] = ""
     srv: Annotated[
         str,
         doc("Instead of `address`: a name whose SRV records give addresses and ports.", "_http._tcp.model.internal"),

@@ -96,6 +96,10 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slow_start: Annotated[Duration, doc("The time in which a new pod reaches its full share of requests.", "30s")] = (
         Duration(0.0)
     )
+    prefer_zone: Annotated[
+        bool,
+        doc("If true, pods in another `zone` get requests only if no other pod has a free slot.", True),
+    ] = False
     max_scale: Annotated[
         Count,
         doc(

@@ -403,6 +403,7 @@ class RevisionTables:
             older = older.older_at_address
         self._moved(before, effect.state)
         table.set_weight(tracker, effect.weight)
+        table.set_far(tracker, effect.is_far)
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.queue.pod_placed(tracker)
@@ -414,6 +415,7 @@ class RevisionTables:
             return None
         first = throttler.table.capacity == 0
         throttler.table.set_weight(tracker, effect.weight)
+        throttler.table.set_far(tracker, effect.is_far)
         throttler.table.set_limit(tracker, effect.limit)
         self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
