@@ -108,11 +108,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = Members()
     zone: Annotated[
         str,
-        doc(
-            "The zone of this activator, for `prefer_zone`: a text or `env:NAME`. Empty: none.",
-            "eu-west-1a",
-            "env:NODE_ZONE",
-        ),
+        doc("The activator's own [zone](pods.md#zones): a text or `env:NAME`.", "env:NODE_ZONE"),
     ] = ""
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     dns: Annotated[Dns, doc("The resolver of names.")] = Dns()

@@ -59,14 +59,14 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[
         Weight,
         doc(
-            "With `policy: weighted`: its share of the requests. 0: only if no other pod has a free slot. Pods of "
-            "`srv` have the weights of their records.",
+            "With `policy: weighted`: its share of the requests. 0: only if no other pod has a free slot. `srv`: the "
+            "weights of the records.",
             3,
         ),
     ] = 1
     zone: Annotated[
         str,
-        doc("With `prefer_zone`: its zone, or that of all addresses of a name. Empty: the activator's.", "eu-west-1b"),
+        doc("Its [zone](pods.md#zones), for `prefer_zone`. Empty: the activator's.", "eu-west-1b"),
     ] = ""
     srv: Annotated[
         str,

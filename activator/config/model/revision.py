@@ -80,8 +80,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         doc(
-            "The load balancing policy: a name or `package.module:Class`. Empty: `choice-of-2` if "
-            "`container_concurrency` is 0, `first-available` for 1 to 3, `round-robin` from 4 on.",
+            "The load balancing policy: a name or `package.module:Class`. Empty: by `container_concurrency` "
+            "([policies](policies.md#which-one)).",
             "least-connections",
         ),
     ] = ""
@@ -98,7 +98,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     prefer_zone: Annotated[
         bool,
-        doc("If true, pods in another `zone` get requests only if no other pod has a free slot.", True),
+        doc("If true, pods of other [zones](pods.md#zones) get requests only if the others are full.", True),
     ] = False
     max_scale: Annotated[
         Count,

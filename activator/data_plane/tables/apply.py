@@ -267,8 +267,7 @@ class RevisionTables:
         self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
-        # A revision that returns continues with its former generations, so that late messages about its former slots
-        # cannot be mistaken for its new ones.
+        # The generations of a revision that returns continue: late messages about its former slots match no new one.
         balancing = spec.balancing
         table = TrackerTable(
             self._hooks.make_policy(balancing.policy),
