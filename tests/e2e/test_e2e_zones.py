@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import RunActivator
+from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Client, request
+from tests.e2e.load import Tally
 from tests.e2e.pods import ScriptedPod, serve_or_hold
 from tests.e2e.running import Activator, configured, eventually
 from tests.e2e.story_cluster import StoryCluster
@@ -135,6 +137,35 @@ def test_the_zone_of_a_pod_and_the_preference_change_while_requests_run(
     assert {answered(activator) for _ in range(9)} == {pods[0].address}
     status, _, body = activator.ask("/debug/revisions")
     assert (status, b'"zone"' in body) == (200, True)
+
+
+def test_zones_that_flap_under_load_cost_no_request(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Two workers, 20 clients and four pods that take one request each: the limit holds, and nothing fails."""
+    file = tmp_path / "pods.json"
+    with CountingPods(4, 0.002) as pods:
+
+        def flap(step: int) -> None:
+            zones = [OTHER if (place + step) % 4 < 2 else ZONE for place in range(4)]
+            made = tmp_path / "new.json"
+            made.write_text(json.dumps([{"address": at, "zone": zone} for at, zone in zip(pods.addresses, zones)]))
+            made.replace(file)
+            if step:
+                expected = [zone == OTHER for zone in zones]
+                eventually(lambda: [slot["far"] for slot in activator.slots("a")] == expected)
+                load.goes_on(200)
+
+        def flap_on() -> None:
+            for step in range(1, 6):
+                flap(step)
+
+        flap(0)
+        activator = run_activator(configured([zoned(pods_file=str(file))], zone=ZONE, workers=2))
+        activator.wait_ready_pods("a", 4)
+        load = Tally([activator.address], 20)
+        load.run(flap_on)
+        assert (pods.most, load.cut, load.other) == (1, 0, [])
+        activator.wait_idle("a")
+        assert activator.revision("a")["requests"] == load.good == pods.answered
 
 
 def test_an_activator_without_a_zone_takes_all_pods(pods: list[ScriptedPod], run_activator: RunActivator) -> None:

@@ -15,6 +15,7 @@ from activator.messages import (
     PodSetAside,
     PodsListed,
     PodStatus,
+    Probed,
     RevisionBroken,
     RevisionSet,
     SetPod,
@@ -103,8 +104,8 @@ def test_a_pod_that_is_put_back_into_service_has_its_zone() -> None:
     joined.do(PodSetAside(KEY, "p1", True))
     assert far(joined) == {"p2": False}
     joined.do(PodSetAside(KEY, "p1", False))
-    assert far(joined) == {"p1": True, "p2": False} or joined.slots()["p1"] == "pending"
-    assert far(joined)["p1"]
+    joined.do(Probed(KEY, "p1"))
+    assert (joined.slots()["p1"], far(joined)) == ("ready", {"p1": True, "p2": False})
 
 
 def test_a_pods_own_report_leaves_its_zone() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from activator.config.zones import ZONE_CHARACTERS_MAX
+from activator.config.zones import is_zone
 from activator.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
 
 
@@ -55,8 +55,8 @@ def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
         target = endpoint.target_ref
         identity = target.uid if target is not None and target.uid else address
         zone = endpoint.zone or ""
-        if len(zone) > ZONE_CHARACTERS_MAX:
-            zone = ""  # not the value of a label
+        if not is_zone(zone):
+            zone = ""
         backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True, zone)
         found[identity] = agreed(found.get(identity), backend)
     return found

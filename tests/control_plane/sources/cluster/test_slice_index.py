@@ -90,9 +90,14 @@ def test_slices_come_and_go_before_the_same_endpoints() -> None:
 
 def test_the_zone_is_that_of_the_endpoint_and_a_slice_that_has_none_takes_nothing_away() -> None:
     index = SliceIndex("http")
-    one = slice_of("a", [(1, 1, True, False, None), (2, 2, True, False, "x" * 64)], "IPv4", "http")
+    no_zones = [(2, 2, True, False, "x" * 64), (3, 3, True, False, "[red]")]
+    one = slice_of("a", [(1, 1, True, False, None), *no_zones], "IPv4", "http")
     other = slice_of("b", [(1, 1, True, False, "zone-b")], "IPv4", "http")
     found = index.read({"a": one, "b": other})
-    assert {name: backend.zone for name, backend in found.items() if backend} == {"pod-1": "zone-b", "pod-2": ""}
+    assert {name: backend.zone for name, backend in found.items() if backend} == {
+        "pod-1": "zone-b",
+        "pod-2": "",
+        "pod-3": "",
+    }
     moved = slice_of("b", [(1, 1, True, False, "zone-c")], "IPv4", "http")
     assert index.read({"b": moved}) == {"pod-1": Backend("pod-1", "10.0.0.1:8012", True, False, "zone-c")}
