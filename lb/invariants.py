@@ -9,12 +9,13 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from lb.pod_table import PodTable
+from lb.rooms import RoomStructure
 from lb.tracker import DRAINING, PodTracker
 from lb.warming import WarmUp
 
 
 def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None) -> None:
-    """Raise AssertionError if a sum or the room structure does not match `pods`, which are all slots that hold one.
+    """Raise AssertionError if a sum or a room structure does not match `pods`, which are all slots that hold one.
 
     `warm_up` is the table's slow start, None if it is off.
     """
@@ -24,12 +25,17 @@ def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None)
     check_room(table, warm_up)
     if warm_up is not None:
         warm_up.check_invariants(pods)
-    members = table.structure.members()
+    _check_members(table.structure, "near", [tracker for tracker in pods if not tracker.is_far])
+    _check_members(table.far, "far", [tracker for tracker in pods if tracker.is_far])
+
+
+def _check_members(structure: RoomStructure, name: str, pods: list[PodTracker]) -> None:
+    members = structure.members()
     if members is None:
         return
     expected = [int(tracker.slot) for tracker in pods if tracker.may_take_one() and not tracker.warming]
     found = sorted([int(tracker.slot) for tracker in members])
-    assert found == expected, f"the room structure holds slots {found}, but {expected} have room"
+    assert found == expected, f"the structure of {name} pods holds slots {found}, but {expected} have room"
 
 
 def check_pod(table: PodTable, tracker: PodTracker, warm_up: WarmUp | None) -> None:
@@ -45,8 +51,9 @@ def check_pod(table: PodTable, tracker: PodTracker, warm_up: WarmUp | None) -> N
         stands_here = stands_here and not tracker.warming
     else:
         assert not tracker.warming, f"slow start is off, but {tracker!r} is warming"
-    if table.structure.size() >= 0:
-        holds = table.structure.holds(tracker)
+    structure = table.far if tracker.is_far else table.structure
+    if structure.size() >= 0:
+        holds = structure.holds(tracker)
         assert holds == stands_here, f"the room structure holds {tracker!r}: {holds}, expected {stands_here}"
 
 
@@ -54,16 +61,20 @@ def check_sums(table: PodTable, pods: list[PodTracker]) -> None:
     in_flight = 0
     capacity = 0
     room = 0
+    far_room = 0
     draining = 0
     for tracker in pods:
         in_flight += tracker.in_flight
         capacity += tracker.capacity()
         if tracker.may_take_one():
             room += 1
+            if tracker.is_far:
+                far_room += 1
         if tracker.state == DRAINING:
             draining += 1
     assert table.in_flight == in_flight, f"{in_flight} requests are in flight, the table counts {table.in_flight}"
     assert table.room == room, f"{room} pods have room, the table counts {table.room}"
+    assert table.far_room == far_room, f"{far_room} far pods have room, the table counts {table.far_room}"
     check_totals(table, len(pods), capacity, draining)
 
 
@@ -75,8 +86,10 @@ def check_totals(table: PodTable, held: int, capacity: int, draining: int) -> No
 
 
 def check_room(table: PodTable, warm_up: WarmUp | None) -> None:
-    """Compare the table's number of pods with room with those of the room structure and of slow start."""
-    size = table.structure.size()
+    """Compare the table's number of pods with room with those of the room structures and of slow start."""
+    near = table.structure.size()
+    far = table.far.size()
     warming = 0 if warm_up is None else warm_up.room
-    message = f"{size} pods are in the room structure and {warming} are warming, the table counts {table.room}"
-    assert size in {-1, table.room - warming}, message
+    message = f"{near} near and {far} far pods are in the room structures and {warming} are warming, the table counts"
+    assert near in {-1, table.room - table.far_room - warming}, f"{message} {table.room}, {table.far_room} of them far"
+    assert far in {-1, table.far_room}, f"{message} {table.far_room} far ones"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from lb.rooms import RoomStructure
+from lb.rooms import NO_ROOMS, RoomStructure
 from lb.slots import SlotArray
 from lb.tracker import PodTracker
 
@@ -20,11 +20,14 @@ class PodTable:
     def __init__(self, array: SlotArray, structure: RoomStructure) -> None:
         self._array: SlotArray = array
         self.slots: list[PodTracker] = array.slots  # always the same list
-        self.structure: RoomStructure = structure  # the pods with room, in the structure that the policy needs
+        # The pods with room, in the structure that the policy needs: the near ones, and in a pick among far pods those.
+        self.structure: RoomStructure = structure
+        self.far: RoomStructure = NO_ROOMS  # the far pods with room; made with the first far pod
         # Sums over the slots.
         self.in_flight: i64 = 0
         self.capacity: i64 = 0
         self.room: i64 = 0  # the number of pods that a pick could return
+        self.far_room: i64 = 0  # the number of far pods among them
         self.draining: i64 = 0  # the number of slots whose pod drains
         # Counters since the table was made.
         self.tables_full: i64 = 0

@@ -1,9 +1,9 @@
 """The base class of load-balancing policies: a policy picks the pod of the next request.
 
 Rules
-  1. `pick` returns a pod with room, or None if and only if no pod has room: a policy ranks pods, and must not make a
-     request wait while a pod has room. The table checks this; it replaces an invalid pick by the first pod with room,
-     and counts it (`bad_picks`).
+  1. `pick` returns a pod with room, or None if and only if no pod has room (in `table.structure`, if the policy picks
+     from it): a policy ranks pods, and must not make a request wait while a pod has room. The table checks this; it
+     replaces an invalid pick by the first pod with room, a near one if there is one, and counts it (`bad_picks`).
   2. `pick` changes only the policy's own state. The throttler reserves the pod immediately after, in the same turn.
   3. A policy belongs to one table and takes every random choice from the generator it was made with.
   4. A hook is called immediately after its event; a hook that a policy does not define costs nothing.
@@ -15,11 +15,14 @@ To write a policy, derive a class, plain or compiled. The simple way is to scan 
 
         def pick(self, table, key, now_s):
             free = [pod for pod in table.slots[:table.length] if pod.has_room and not pod.warming]
-            return min(free, key=lambda pod: pod.in_flight / pod.limit, default=None)
+            return min(free, key=lambda pod: (pod.is_far, pod.in_flight / pod.limit), default=None)
+
+A scan ranks pods that are `is_far` (in another zone) after all others; one that does not ignores zones.
 
 The fast way is to set `needs` to the class of the room structure to pick from (lb/structures.py lists them); the object
-is `table.structure`. A policy that sets `wants_key` gets the key of each request: a hash of a header, a cookie or the
-client's address. docs/policies.md has a complete package, and lb/testing.py the tests that every policy should pass.
+is `table.structure`. It contains the near pods; if `pick` returns None, the table calls it again with the far ones. A
+policy that sets `wants_key` gets the key of each request: a hash of a header, a cookie or the client's address.
+docs/policies.md has a complete package, and lb/testing.py the tests that every policy should pass.
 """
 
 from __future__ import annotations

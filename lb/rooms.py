@@ -1,9 +1,10 @@
 """Room structures: data structures of the pods with room, from which one kind of policy picks in constant time.
 
 Rules
-  1. A structure contains exactly the pods with `has_room`. The table reports when a pod gets room (`insert`) or loses
-     it (`remove`) and, if the structure `counts_load`, when the load of a pod in it has changed by one.
-  2. A table has only the structure that its policy needs; a policy that scans the slots has no such cost.
+  1. A structure contains exactly the pods with `has_room`, either the near or the far ones. The table reports when a
+     pod gets room (`insert`) or loses it (`remove`) and, if the structure `counts_load`, when the load of a pod in it
+     has changed by one.
+  2. A table has only structures of the kind that its policy needs; a policy that scans the slots has no such cost.
   3. Every operation is O(1); a search in a bitmap reads at most four words.
   4. Structures hold references to slots instead of numbers: slots are never replaced, and a reference saves a lookup
      (and boxing, in compiled code) per request.
@@ -11,7 +12,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from mypy_extensions import i64
 
@@ -53,6 +54,9 @@ class RoomStructure:
     def holds(self, tracker: PodTracker) -> bool:
         """Return True if the pod is in the structure, at its right place; for checks of one pod at a time."""
         return False
+
+
+NO_ROOMS: Final = RoomStructure()
 
 
 @final

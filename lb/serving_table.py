@@ -3,9 +3,12 @@
 Rules
   1. These methods are called for each request, for a pod on trial (`begin_trial`, `end_trial`) and for a suspected one.
      They add and remove no pod; `TrackerTable` (lb/table.py), which does, is the only class derived from this one.
-  2. A pod is in the room structure if and only if `may_take_one()` is true; `has_room` has the same value. With slow
-     start, a warming pod is in the structure of lb/warming.py instead.
-  3. An exception in a hook of the policy is counted and passed to `on_hook_error`; the operation completes. An
+  2. A pod is in a room structure if and only if `may_take_one()` is true; `has_room` has the same value. A near pod is
+     in `structure` or, while it is warming, in the one of lb/warming.py; a far pod is in `far`.
+  3. A far pod is picked only if no near pod has room. The policy then picks a second time, and for that time `far` is
+     the table's `structure`; so a policy that picks from the structure need not know zones, and ranks within a zone. A
+     policy that scans ranks far pods itself. A table without far pods has one shared, empty `far`.
+  4. An exception in a hook of the policy is counted and passed to `on_hook_error`; the operation completes. An
      exception in `pick` is propagated to the caller, and the table does not change.
 
 Cost: each method is O(1), except for a pick that replaces an invalid one of a third-party policy.
@@ -61,7 +64,7 @@ class ServingTable(PodTable):
         else:
             tracker = self.policy.pick(self, key, now_s)
         if tracker is None:
-            return None if self.room == 0 else self._replace_bad_pick()
+            return None if self.room == 0 else self._pick_far(key, now_s)
         if tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
             return tracker
         return self._replace_bad_pick()
@@ -91,7 +94,10 @@ class ServingTable(PodTable):
                 self.room -= 1
                 self._take_out(tracker)
             elif self._counts_load and not tracker.warming:
-                self.structure.load_rose(tracker)
+                if tracker.is_far:
+                    self.far.load_rose(tracker)
+                else:
+                    self.structure.load_rose(tracker)
         if self._policy_sees_reserve:
             self._notify_reserve(tracker)
 
@@ -110,7 +116,10 @@ class ServingTable(PodTable):
         self.in_flight -= 1
         if tracker.has_room:
             if self._counts_load and not tracker.warming:
-                self.structure.load_fell(tracker)
+                if tracker.is_far:
+                    self.far.load_fell(tracker)
+                else:
+                    self.structure.load_fell(tracker)
         elif tracker.may_take_one():
             tracker.has_room = True
             self.room += 1
@@ -157,13 +166,30 @@ class ServingTable(PodTable):
         slot = tracker.slot
         return 0 <= slot < self.length and self.slots[slot] is tracker
 
+    def _pick_far(self, key: i64, now_s: float) -> PodTracker | None:
+        """Return the policy's pick among the far pods, after it has returned None for the near ones."""
+        if self.far_room != self.room or self.far.size() < 0:
+            return self._replace_bad_pick()
+        near = self.structure
+        self.structure = self.far
+        try:
+            tracker = self.policy.pick(self, key, now_s)
+        finally:
+            self.structure = near
+        if tracker is not None and tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
+            return tracker
+        return self._replace_bad_pick()
+
     def _replace_bad_pick(self) -> PodTracker | None:
-        """Return the first pod with room, by a scan of the slots, which only a defective policy causes."""
+        """Return the first pod with room, near if possible, by a scan that only a defective policy causes."""
         self.bad_picks += 1
+        first: PodTracker | None = None
         for tracker in self.slots[: self.length]:
-            if tracker.has_room:
+            if tracker.has_room and not tracker.is_far:
                 return tracker
-        return None
+            if tracker.has_room and first is None:
+                first = tracker
+        return first
 
     # Used by the writers of the structure, too.
 
@@ -185,12 +211,18 @@ class ServingTable(PodTable):
     def _put_in(self, tracker: PodTracker) -> None:
         if tracker.warming:
             self.warm_up.insert(tracker)
+        elif tracker.is_far:
+            self.far_room += 1
+            self.far.insert(tracker)
         else:
             self.structure.insert(tracker)
 
     def _take_out(self, tracker: PodTracker) -> None:
         if tracker.warming:
             self.warm_up.remove(tracker)
+        elif tracker.is_far:
+            self.far_room -= 1
+            self.far.remove(tracker)
         else:
             self.structure.remove(tracker)
 

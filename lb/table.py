@@ -13,9 +13,9 @@ Rules
   7. The requests of other members (`elsewhere`) only affect the ranking of pods: limits, capacity, drains and totals
      count the requests of this table.
 
-Cost: set_elsewhere, find, set_state and set_limit are O(1); add and free are amortised O(1), including growth and
-trims, and O(slots at the address) if slots share one. set_policy, drop_slots, abandon and check_invariants are
-O(slots).
+Cost: set_elsewhere, find, set_state, set_limit and set_far are O(1); add and free are amortised O(1), including growth
+and trims, and O(slots at the address) if slots share one. set_policy, drop_slots, abandon and check_invariants are
+O(slots), and so is the set_far of the first far pod.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import final
 from lb.addresses import check_addresses, check_limit, limit_at_address
 from lb.invariants import check_pod, check_room, check_table, check_totals
 from lb.policy import Policy, is_own, overrides
-from lb.rooms import RoomStructure
+from lb.rooms import NO_ROOMS, RoomStructure
 from lb.serving_table import ServingTable
 from lb.sizing import SLOTS_MAX
 from lb.slot_indexes import SlotIndexes
@@ -39,7 +39,7 @@ from lb.weights import WEIGHT_MAX
 
 @final
 class TrackerTable(ServingTable):
-    """The slots of one revision, with the room structure that its policy picks from.
+    """The slots of one revision, with the room structures that its policy picks from.
 
     A table that replaces another one takes that table's `generation` as `first_generation`, so that no
     (slot, generation) of a request in flight can identify a pod of the new table.
@@ -128,6 +128,23 @@ class TrackerTable(ServingTable):
             tracker.weight = weight
             self._settle(tracker)
 
+    def set_far(self, tracker: PodTracker, is_far: bool) -> None:
+        """Set whether the pod is in another zone, and gets requests only if no near pod has room."""
+        assert tracker.state != EMPTY, "an empty slot has no zone"
+        if tracker.is_far == is_far:
+            return
+        self._leave_room(tracker)
+        warms = self.slow_starts and tracker.is_routable()  # slow start only knows near pods
+        if is_far:
+            if self.far is NO_ROOMS:
+                self._make_far()
+            if warms:
+                self.warm_up.leave(self, tracker)
+        tracker.is_far = is_far
+        if warms and not is_far:
+            self.warm_up.arrive(tracker)
+        self._settle(tracker)
+
     def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
         """Set the number of requests that other members have in flight at the pod."""
         assert tracker.state != EMPTY, "an empty slot has no requests"
@@ -135,9 +152,10 @@ class TrackerTable(ServingTable):
         if tracker.elsewhere == count:
             return
         if self._counts_load and tracker.has_room and not tracker.warming:
-            self.structure.remove(tracker)
+            structure = self.far if tracker.is_far else self.structure
+            structure.remove(tracker)
             tracker.elsewhere = count
-            self.structure.insert(tracker)
+            structure.insert(tracker)
         else:
             tracker.elsewhere = count
 
@@ -169,6 +187,7 @@ class TrackerTable(ServingTable):
         self._array.drop()
         self._roster = SlotIndexes()
         self.structure = make_structure(self.policy.needs, self.slots)
+        self.far = NO_ROOMS
         if self.slow_starts:
             self.warm_up.set_needs(self.policy.needs, 0)
         return True
@@ -184,6 +203,7 @@ class TrackerTable(ServingTable):
         assert self.abandoned, "slots of a table that is in use were dropped"
         self._roster = SlotIndexes()
         self.structure = RoomStructure()
+        self.far = NO_ROOMS
         self.warm_up = NO_WARM_UP
         slots = self.slots
         for tracker in slots[-count:]:
@@ -206,7 +226,7 @@ class TrackerTable(ServingTable):
         assert window_s >= 0.0, f"a window cannot be {window_s} s"
         if window_s > 0.0 and not self.slow_starts:
             self.slow_starts = True
-            self.warm_up = WarmUp(window_s, len([t for t in self._array.pods() if t.is_routable()]))
+            self.warm_up = WarmUp(window_s, len([t for t in self._array.pods() if t.is_routable() and not t.is_far]))
             self.warm_up.set_needs(self.policy.needs, len(self.slots))
         elif window_s > 0.0:
             self.warm_up.set_window(window_s)
@@ -226,6 +246,9 @@ class TrackerTable(ServingTable):
         if self.slow_starts:
             self.warm_up.set_needs(policy.needs, len(self.slots))
         self.structure.resize(len(self.slots))
+        self.far = NO_ROOMS
+        if len([tracker for tracker in self._array.pods() if tracker.is_far]) > 0:
+            self._make_far()
         self._counts_load = self.structure.counts_load
         self._policy_sees_reserve = overrides(policy, "on_reserve")
         self._policy_sees_release = overrides(policy, "on_release")
@@ -254,7 +277,7 @@ class TrackerTable(ServingTable):
         )
 
     def check_room(self) -> None:
-        """Raise AssertionError if `room` differs from the count of the room structure. Reads no slot."""
+        """Raise AssertionError if `room` differs from the counts of the room structures. Reads no slot."""
         check_room(self, self.warm_up if self.slow_starts else None)
 
     def check_totals(self, held: int, capacity: int, draining: int) -> None:
@@ -313,10 +336,11 @@ class TrackerTable(ServingTable):
         if tracker.suspect_until_s != FOREVER:
             tracker.suspect_until_s = 0.0
         self.capacity += tracker.capacity() - before
-        if self.slow_starts and tracker.is_routable() and not was_routable:
+        warms = self.slow_starts and not tracker.is_far
+        if warms and tracker.is_routable() and not was_routable:
             self.warm_up.arrive(tracker)
         self._settle(tracker)
-        if self.slow_starts and was_routable and not tracker.is_routable():
+        if warms and was_routable and not tracker.is_routable():
             self.warm_up.leave(self, tracker)
 
     def _retire(self, tracker: PodTracker) -> None:
@@ -325,7 +349,7 @@ class TrackerTable(ServingTable):
         tracker.state = DRAINING
         self.draining += 1
         self._settle(tracker)
-        if self.slow_starts and was_routable:
+        if self.slow_starts and was_routable and not tracker.is_far:
             self.warm_up.leave(self, tracker)
         try:
             self.policy.on_remove(tracker)
@@ -350,8 +374,13 @@ class TrackerTable(ServingTable):
         if len(self.slots) != slots_before:
             self._resize()
 
+    def _make_far(self) -> None:
+        self.far = make_structure(self.policy.needs, self.slots)
+        self.far.resize(len(self.slots))
+
     def _resize(self) -> None:
         self.structure.resize(len(self.slots))
+        self.far.resize(len(self.slots))
         if self.slow_starts:
             self.warm_up.resize(len(self.slots))
 

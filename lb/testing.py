@@ -11,8 +11,8 @@ pytest is needed only to run them:
 Rules
   1. The module uses only the standard library and `lb`. All random choices come from seeded generators, so that
      failures are reproducible.
-  2. Optional properties can be disabled by name: `reaches_all`, `has_fair_ties`. Additional properties can be enabled
-     (`is_least_loaded`), or checked by an oracle.
+  2. Optional properties can be disabled by name: `reaches_all`, `has_fair_ties`, `knows_zones`. Additional properties
+     can be enabled (`is_least_loaded`), or checked by an oracle.
   3. Each statistical test states how often a correct policy would fail it with another seed.
 """
 
@@ -45,6 +45,12 @@ def candidates(table: PodTable) -> list[PodTracker]:
         if tracker.in_flight < tracker.limit:
             found.append(tracker)
     return found
+
+
+def contenders(table: PodTable) -> list[PodTracker]:
+    """Return the pods that the next pick ranks: the near ones with room or, if there are none, the far ones."""
+    found = candidates(table)
+    return [tracker for tracker in found if not tracker.is_far] or found
 
 
 class Oracle:
@@ -82,7 +88,7 @@ class Oracle:
 
     def allowed(self, table: TrackerTable, key: int = 0, now_s: float = 0.0) -> list[PodTracker]:
         """Return the pods that the policy may pick, and the pods in slow start that the table may pick."""
-        found = candidates(table)
+        found = contenders(table)
         newcomers = [tracker for tracker in found if tracker.warming]
         others = [tracker for tracker in found if not tracker.warming]
         return self.among(others, table, key, now_s) + self.newcomers(newcomers, others)
@@ -102,6 +108,7 @@ class PolicyContract:
     reaches_all: ClassVar[bool] = True  # all idle pods get requests; False for a policy that fills few pods
     has_fair_ties: ClassVar[bool] = True  # equal idle pods get equally many requests
     is_least_loaded: ClassVar[bool] = False
+    knows_zones: ClassVar[bool] = True  # picks far pods only when no near pod has room; False for a scan that does not
 
     # Fixtures.
 
@@ -218,9 +225,30 @@ class PolicyContract:
         for seed in range(8):
             self.churn(seed, slow_start_s=3.0)
 
+    def test_far_pods_get_what_near_pods_have_no_room_for(self) -> None:
+        """Fill ten pods, of which some are far; a release of a near pod brings the next request back to it."""
+        if not self.knows_zones:
+            return
+        keys = self.keys()
+        for far in ((), (0, 1, 2), (3, 8), (9,), tuple(range(10))):
+            table = self.make_table(10)
+            for slot in far:
+                table.set_far(table.slots[slot], True)
+            for count in range(20):
+                fit = contenders(table)
+                tracker = grant(table, next(keys))
+                assert tracker in fit, f"request {count} is at {tracker!r}, the pods to choose from were {fit}"
+                table.check_invariants()
+            assert picked(table, next(keys), 1.0) is None, "no pod had room"
+            for near in [tracker for tracker in table.slots[:10] if not tracker.is_far]:
+                release(table, near)
+                assert grant(table, next(keys)) is near, f"the near pod {near!r} alone had room"
+
     def test_the_policy_may_be_changed_live(self) -> None:
         keys = self.keys()
         table = self.make_table(30)
+        for far in table.slots[:10]:
+            table.set_far(far, True)
         running = [grant(table, next(keys)) for _ in range(45)]
         table.set_policy(self.make_policy(2))
         table.check_invariants()
@@ -300,7 +328,7 @@ class PolicyContract:
         for step in range(150):
             self.disturb(table, rng, step)
             for _ in range(rng.below(4)):
-                fit = candidates(table)
+                fit = contenders(table) if self.knows_zones else candidates(table)
                 tracker = picked(table, next(keys), step * 0.1)
                 if not fit:
                     assert tracker is None, f"{tracker!r} was picked although none has room"
@@ -322,7 +350,7 @@ class PolicyContract:
     def disturb(self, table: TrackerTable, rng: Rng, step: int) -> None:
         """Make one random change, as the state worker or the failure of a pod does."""
         pods = [tracker for tracker in table.slots[: table.length] if tracker.identity and tracker.state != DRAINING]
-        what = rng.below(8)
+        what = rng.below(9)
         if what < 3 or not pods:
             self.add(table, int(rng.below(40)), int(rng.below(4)))
             return
@@ -335,6 +363,8 @@ class PolicyContract:
             table.set_state(tracker, (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)[rng.below(5)])
         elif what == 6:
             table.set_limit(tracker, int(rng.below(5)))
+        elif what == 7:
+            table.set_far(tracker, rng.below(2) == 0)
         elif rng.below(2):
             table.set_weight(tracker, int(rng.below(10)))
         else:

@@ -46,6 +46,7 @@ class PodTracker(RoomNode):
         "has_room",
         "identity",
         "in_flight",
+        "is_far",
         "latency_at_s",
         "latency_s",
         "leases",
@@ -85,9 +86,10 @@ class PodTracker(RoomNode):
         self.older_at_address: PodTracker | None = None
         self.older_of_identity: PodTracker | None = None
         # Room structure.
-        self.has_room: bool = False  # a pick could return it; if and only if set, it is in the table's room structure
+        self.has_room: bool = False  # a pick could return it; if and only if set, it is in a room structure
         self.warming: bool = False  # in slow start, and therefore in the structure of lb/warming.py instead
-        # Trials in flight; the next one waits for their end. 32 bits beside the two flags save 16 bytes per slot.
+        self.is_far: bool = False  # in another zone, and therefore in the table's second structure, `far`
+        # Trials in flight; the next one waits for their end. 32 bits beside the three flags save 16 bytes per slot.
         self.trials: i32 = 0
         self.elsewhere: i64 = 0  # requests in flight that other members last reported for the pod
         self.room_index: i64 = 0
@@ -132,6 +134,7 @@ class PodTracker(RoomNode):
         self.epoch = 0
         self.warming = False
         self.warming_node = NO_WARMING_NODE
+        self.is_far = False
         self.room_point = 0
         self.forget_latency()
         self.forget_room()
@@ -151,7 +154,7 @@ class PodTracker(RoomNode):
         links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
         older = self.older_at_address is None and self.older_of_identity is None
         learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
-        links = links and self.leases is NO_LEASE
+        links = links and self.leases is NO_LEASE and not self.is_far
         loads = self.in_flight == 0 and self.elsewhere == 0 and self.trials == 0
         return names and links and older and learnt and loads and not self.has_room
 

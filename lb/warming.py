@@ -14,7 +14,9 @@ Rules
      grows with the ramp, and no key is returned.
   4. At least one routable pod is not warming, for comparison: the first pod to arrive is not, and when the last such
      pod leaves, the oldest warming pod stops warming.
-  5. Time is measured at picks: the age of a warming pod begins with the first pick after its arrival, because only
+  5. Slow start is among near pods only: far pods never warm, and count neither here nor in a draw. A pod that becomes
+     far leaves, and one that becomes near arrives. Warming pods are picked before far ones.
+  6. Time is measured at picks: the age of a warming pod begins with the first pick after its arrival, because only
      requests warm it. Warming pods are kept in order of age, so a pick checks only the oldest, in amortised O(1). No
      clock is read.
 """
@@ -46,9 +48,9 @@ class WarmUp:
     """The warming pods of one table."""
 
     def __init__(self, window_s: float, routable: int) -> None:
-        """Start with `routable` pods that are routable already and count as warm."""
+        """Start with `routable` near pods that are routable already and count as warm."""
         self.window_s: float = window_s
-        self.warm: i64 = routable  # the number of routable pods that are not warming
+        self.warm: i64 = routable  # the number of routable near pods that are not warming
         self.cold: i64 = 0  # the number of warming pods
         self.room: i64 = 0  # the number of warming pods with room
         self._oldest: WarmingNode = NO_WARMING_NODE  # undefined while cold is 0
@@ -68,7 +70,7 @@ class WarmUp:
             self.advance(table, now_s)
         if self.room == 0:
             return policy.pick(table, key, now_s)
-        if self.room == table.room:
+        if self.room == table.room - table.far_room:
             return self._any(key, policy.rng)
         if self._by_key and key != 0:
             warming = self._nearest(table, key, now_s)
@@ -104,7 +106,7 @@ class WarmUp:
     # Structure.
 
     def arrive(self, tracker: PodTracker) -> None:
-        """Add a pod that has become routable and is in no structure yet."""
+        """Add a near pod that has become routable and is in no structure yet."""
         if self.warm == 0:
             self.warm = 1
             self._warm_from_s = -1.0
@@ -121,7 +123,7 @@ class WarmUp:
         tracker.warming = True
 
     def leave(self, table: PodTable, tracker: PodTracker) -> None:
-        """Remove a pod that is not routable any more and is in no structure."""
+        """Remove a pod that is not routable or not near any more, and is in no structure."""
         if tracker.warming:
             self._forget(tracker)
             return
@@ -168,12 +170,13 @@ class WarmUp:
         expected = tracker.warming and tracker.has_room
         assert holds == expected, f"{tracker!r} is among the warming pods with room: {holds}, expected {expected}"
         assert not tracker.warming or tracker.is_routable(), f"{tracker!r} is warming, but not routable"
+        assert not tracker.warming or not tracker.is_far, f"{tracker!r} is warming, but far"
         assert not tracker.warming or tracker.warming_node.pod is tracker, f"the age of {tracker!r} is another pod's"
 
     def check_invariants(self, pods: list[PodTracker]) -> None:
         """Raise AssertionError if the state does not match `pods`, the slots that hold a pod."""
         warming = [tracker for tracker in pods if tracker.warming]
-        warm = [tracker for tracker in pods if tracker.is_routable() and not tracker.warming]
+        warm = [tracker for tracker in pods if tracker.is_routable() and not tracker.warming and not tracker.is_far]
         assert all(tracker.is_routable() for tracker in warming), "a warming pod is not routable"
         assert self.cold == len(warming), f"{len(warming)} pods are warming, {self.cold} are counted"
         assert self.warm == len(warm), f"{len(warm)} pods are warm, {self.warm} are counted"
@@ -200,8 +203,8 @@ class WarmUp:
     # The next pod.
 
     def _drawn(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
-        """Return a warming pod if the draw over all pods with room selects one and its ramp accepts the request."""
-        others = table.room - self.room
+        """Return a warming pod if the draw over near pods with room selects one and its ramp accepts the request."""
+        others = table.room - table.far_room - self.room
         warming = self.room
         if self._by_weight:
             structure = table.structure

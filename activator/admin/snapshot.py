@@ -36,7 +36,12 @@ def joined(
 def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     reasons = known.get("reasons", {})
     ages_s = known.get("ages_s", {})
-    slots = [{**_slot(one, reasons.get(one["pod"])), "state_age_s": ages_s.get(one["pod"])} for one in shown["slots"]]
+    zones = known.get("zones", {})
+    slots = []
+    for one in shown["slots"]:
+        pod = one["pod"]
+        slot = {**_slot(one, reasons.get(pod)), "state_age_s": ages_s.get(pod)}
+        slots.append({**slot, "zone": zones[pod]} if pod in zones else slot)
     made = {**shown, "slots": slots, "without_slot": known.get("without_slot", [])}
     if known.get("problems"):
         made["problems"] = known["problems"]

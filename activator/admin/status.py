@@ -193,11 +193,13 @@ def _first_byte(pod: dict[str, Any]) -> str:
 def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> Table:
     pods = [*slots, *without_slot]
     is_named = any(pod["pod"] != pod["address"] for pod in pods)  # otherwise the address is the name
+    has_zones = any("zone" in pod for pod in pods)
     shown = Table(box=None, padding=(0, 2, 0, 0))
     for title in (
         "slot",
         *(["pod"] if is_named else []),
         "address",
+        *(["zone"] if has_zones else []),
         "state",
         "in flight",
         "limit",
@@ -211,6 +213,8 @@ def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> T
         has_slot = "slot" in pod
         limit = str(pod["limit"]) if has_slot and pod["limit"] < 1 << 30 else "-"
         names = [pod["pod"], pod["address"]] if is_named else [pod["address"]]
+        if has_zones:
+            names.append(pod.get("zone", "-"))
         in_flight = str(pod["in_flight"]) if has_slot else "-"
         figures = [str(pod.get("responses", "-")), str(pod.get("errors", "-")), _first_byte(pod)]
         shown.add_row(str(pod.get("slot", "-")), *names, pod["state"], in_flight, limit, *figures, pod["reason"])

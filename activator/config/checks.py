@@ -48,6 +48,7 @@ from activator.config.specs import key_of
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.user_keys import check_keys, disciplines_of
 from activator.config.waiting_checks import check_fallbacks, check_waiting
+from activator.config.zones import check_preference, check_zone, check_zones_of_pods
 from activator.runtime.sockets import join_address
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_address import problem_with as problem_with_unix
@@ -190,6 +191,7 @@ class Checker:
             scaler = config.kubernetes.external_scaler.listen
             _check_address(at["external_scaler"]["listen"], scaler, lowest_port=0, or_empty=True)
         _check_dns(root["dns"], config.dns)
+        check_zone(root["zone"], config.zone)
         check_positive(root["limits"], config.limits, "header_bytes", "held_bytes")
         check_containers(root["containers"], config.containers)
         has_models = "models" in root and (bool(root["models"].item.entries) or root["models"].is_unread)
@@ -244,6 +246,8 @@ class Checker:
         self._check_hosts(at, revision, self._routing.check_revision(at, revision))
         self._check_source(at, revision)
         self._check_pods(at["pods"], revision.pods)
+        check_preference(self._root, at, revision)
+        check_zones_of_pods(at, revision)
         self._check_keys(at, revision)
         self._processes.check(at, revision)
         if revision.container is not None:

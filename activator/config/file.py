@@ -82,6 +82,7 @@ from activator.config.specs import (
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.config.user_keys import read_keys_file
 from activator.config.waiting_checks import statuses_of, text_of
+from activator.config.zones import zone_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
@@ -168,6 +169,7 @@ def resolve(config: Config, default_policy: Callable[[int], str], processors: in
     `default_policy(container_concurrency)` names a policy.
     """
     read_keys_file(config)
+    zone_of(config)  # revisions from elsewhere may use it
     specs = [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
     return _ordered(specs)
 
@@ -244,6 +246,7 @@ def _resolve_balancing(config: Config, revision: Revision, policy: str, processo
         trailing_fragmentation_threshold=_or(
             revision.trailing_fragmentation_threshold, config.trailing_fragmentation_threshold
         ),
+        zone=zone_of(config) if revision.prefer_zone else "",
     )
 
 

@@ -239,6 +239,7 @@ class BalancingSpec(msgspec.Struct, frozen=True):
     slow_start_s: float = 0.0
     max_scale: int = 0
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
+    zone: str = ""  # pods in another zone are picked last; empty: zones do not matter
 
 
 class AdaptiveSpec(msgspec.Struct, frozen=True):

@@ -37,7 +37,8 @@ def revisions(
     """Return the view of each revision, by key.
 
     It has the reasons why pods are, or were, in quarantine, why others do not answer (`failing`, by identity), for how
-    long pods have had their state, pods without a slot, its local processes, and the last scaling decision.
+    long pods have had their state, their zones, pods without a slot, its local processes, and the last scaling
+    decision.
     """
     return {
         key: {
@@ -94,11 +95,13 @@ def _change(changed: Decision, now_s: float) -> dict[str, Any]:
 
 
 def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> dict[str, Any]:
-    reasons, ages_s = {}, {}
+    reasons, ages_s, zones = {}, {}, {}
     without_slot = []
     for pod in record.pods.values():
         state = pod.state()
         ages_s[pod.identity] = round(now_s - pod.since_s, 1)
+        if pod.zone:
+            zones[pod.identity] = pod.zone
         unanswered = failing[pod.identity].cause if pod.identity in failing else ""
         cause = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
         if pod.is_aside:
@@ -115,7 +118,7 @@ def _pods(record: RevisionRecord, failing: dict[str, Failing], now_s: float) -> 
         if reason:
             shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
             without_slot.append(shown)
-    return {"reasons": reasons, "ages_s": ages_s, "without_slot": without_slot}
+    return {"reasons": reasons, "ages_s": ages_s, "zones": zones, "without_slot": without_slot}
 
 
 def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:

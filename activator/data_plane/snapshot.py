@@ -122,6 +122,7 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
         "limit": tracker.limit,
         "weight": tracker.weight,
         "warming": tracker.warming,
+        "far": tracker.is_far,
         "generation": tracker.generation,
     }
     if isinstance(tracker.attachment, PodPool):

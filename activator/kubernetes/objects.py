@@ -140,6 +140,7 @@ class Endpoint(KubeStruct, frozen=True, gc=False):
     addresses: list[str] = []
     conditions: EndpointConditions = EndpointConditions()
     target_ref: Target | None = None
+    zone: str | None = None
 
 
 class EndpointPort(KubeStruct, frozen=True, gc=False):

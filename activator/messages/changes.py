@@ -44,6 +44,7 @@ class ObservedPod(Message, frozen=True, tag=True):
 
     `limit`: how many requests it may have at once; -1: the limit of its revision; 0: another replica's, known but
     never picked. `restarts`: how often its program has been restarted, as far as the source knows; -1: unknown.
+    `zone`: its zone; empty: not known.
     """
 
     key: str
@@ -55,6 +56,7 @@ class ObservedPod(Message, frozen=True, tag=True):
     weight: int = 1
     limit: int = -1
     restarts: int = -1
+    zone: str = ""
 
 
 class PodGone(Message, frozen=True, tag=True):
@@ -188,6 +190,7 @@ class SlotView(msgspec.Struct, frozen=True):
     limit: int
     weight: int
     epoch: int
+    is_far: bool = False
 
 
 class ObservedTable(Message, frozen=True, tag=True):

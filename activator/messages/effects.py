@@ -35,7 +35,7 @@ class FailRevision(Message, frozen=True, tag=True):
 
 
 class PlacePod(Message, frozen=True, tag=True):
-    """Give a pod a slot; `state` and `limit` as in `lb.tracker`."""
+    """Give a pod a slot; `state`, `limit` and `is_far` as in `lb.tracker`."""
 
     key: str
     identity: str
@@ -44,6 +44,7 @@ class PlacePod(Message, frozen=True, tag=True):
     limit: int
     weight: int
     epoch: int
+    is_far: bool = False
 
 
 class SetPod(Message, frozen=True, tag=True):
@@ -53,6 +54,7 @@ class SetPod(Message, frozen=True, tag=True):
     limit: int
     weight: int
     epoch: int
+    is_far: bool = False
 
 
 class WithdrawPod(Message, frozen=True, tag=True):

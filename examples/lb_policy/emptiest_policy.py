@@ -26,11 +26,11 @@ class Emptiest(Policy):
 
     def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         best: PodTracker | None = None
-        best_rank = (2.0, 0)
+        best_rank = (True, 2.0, 0)
         for pod in table.slots[: table.length]:
             if not pod.has_room or pod.warming:
                 continue
-            rank = (pod.in_flight / pod.limit, self.picked_at.get(pod.identity, 0))
+            rank = (pod.is_far, pod.in_flight / pod.limit, self.picked_at.get(pod.identity, 0))
             if rank < best_rank:
                 best, best_rank = pod, rank
         return best

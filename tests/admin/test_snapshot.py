@@ -23,7 +23,7 @@ from activator.messages import (
     Probed,
     RevisionSet,
 )
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced, seen
 
 REFUSED = "refused a connection: connect_failed"
 NO_SLOT = "every slot of the table is held"
@@ -47,6 +47,16 @@ def shown(joined: Joined, failing: dict[str, Failing] | None = None) -> dict[str
 
 def reasons(joined: Joined, failing: dict[str, Failing] | None = None) -> dict[str, tuple[str, str]]:
     return {slot["pod"]: (slot["state"], slot["reason"]) for slot in shown(joined, failing)["slots"]}
+
+
+def test_the_zones_of_pods_where_there_are_any() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(balanced(zone="eu-a")), seen("p1"))
+    assert "zone" not in table(answer(joined)) and "zone" not in shown(joined)["slots"][0]
+    joined.do(seen("p2", zone="eu-b"))
+    assert [(slot.get("zone"), slot["far"]) for slot in shown(joined)["slots"]] == [(None, False), ("eu-b", True)]
+    text = table(answer(joined))
+    assert "zone" in text and "eu-b" in text
 
 
 def test_why_a_pod_is_in_quarantine() -> None:

@@ -53,6 +53,7 @@ def test_every_value_has_a_description() -> None:
         ({"knative": {"sharing": "some"}}, "at '/knative/sharing': value must be one of 'none', 'knative'"),
         ({"knative": {"scaleFallback": "soon"}}, "at '/knative/scaleFallback': 'soon' does not match pattern"),
         ({"knative": {"autoscaler": "http://a"}}, "at '/knative/autoscaler'"),
+        ({"zoneFromPodLabel": "eu-1a"}, "at '/zoneFromPodLabel': got string, want boolean"),
         ({"bindHost": "127.0.0.1"}, "at '/bindHost': value must be one of '0.0.0.0', '[::]'"),
         ({"shutdown": {"delaySeconds": "10s"}}, "at '/shutdown/delaySeconds'"),
         ({"podDisruptionBudget": {"minAvailable": "most"}}, "at '/podDisruptionBudget/minAvailable'"),
@@ -173,3 +174,23 @@ def test_the_pods_environment_is_what_the_program_reads() -> None:
     assert config.members.listen == "0.0.0.0:8015" and config.members.group == "activator"
     assert config.members.key_file == "/etc/activator/members/key"
     assert config.kubernetes is not None and config.kubernetes.sharing == "exact"
+
+
+@pytest.mark.parametrize("profile", ["standalone", "kubernetes", "knative"])
+def test_the_zone_from_the_label_of_the_pod(profile: str) -> None:
+    """The downward API gives an empty text where the label is absent: no zone."""
+
+    def of_zone(values: Values) -> list[Values]:
+        found = of_kind(objects({"profile": profile, **values}), "Deployment")
+        env: list[Values] = found["spec"]["template"]["spec"]["containers"][0].get("env", [])
+        return [one for one in env if one["name"] == "ACTIVATOR_ZONE"]
+
+    revisions = {"revisions": [{"name": "hello", "hosts": ["*"], "pods": ["hello.test:80"]}]}
+    config = revisions if profile == "standalone" else {}
+    label = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
+    assert of_zone({"config": config}) == []
+    assert of_zone({"config": config, "zoneFromPodLabel": True}) == [{"name": "ACTIVATOR_ZONE", "valueFrom": label}]
+    chosen = of_zone({"config": {**config, "zone": "eu-1a"}, "zoneFromPodLabel": True})
+    assert chosen == ([{"name": "ACTIVATOR_ZONE", "value": "eu-1a"}] if profile == "knative" else []), (
+        "written is first"
+    )

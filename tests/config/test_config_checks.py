@@ -218,6 +218,29 @@ GOOD = revision("")
                 ("10.0.0.1:80", "[::ffff:10.0.0.1]:80"),
             )
         ),
+        (
+            f"zone: eu west\nrevisions: [{GOOD}]",
+            'a:1: zone: found "eu west", expected at most 63 letters, digits, dots, dashes and underscores, such as eu',
+        ),
+        (f"zone: {'a' * 64}\nrevisions: [{GOOD}]", "a:1: zone: found "),
+        (f"zone: 'env:'\nrevisions: [{GOOD}]", 'zone: found "env:", expected env: and the name of an environment'),
+        (f"zone: 'env:A B'\nrevisions: [{GOOD}]", 'zone: found "env:A B", expected env: and the name of'),
+        (
+            f"revisions: [{revision('prefer_zone: true')}]",
+            "revisions[0].prefer_zone: `prefer_zone` requires `zone`, the zone of this activator",
+        ),
+        (
+            f"zone: a\nrevisions: [{revision('prefer_zone: true', source='process: {command: [x]}')}]",
+            "prefer_zone: `prefer_zone` is for pods of other machines, and `process` has none: remove it",
+        ),
+        (
+            f"""zone: a\nrevisions: [{revision("policy: random", source="pods: [{address: 'h:1', zone: b}]")}]""",
+            "pods[0].zone: `zone` requires `prefer_zone: true`",
+        ),
+        (
+            f"""zone: a\nrevisions: [{revision("prefer_zone: true", source="pods: [{address: 'h:1', zone: '-'}]")}]""",
+            'pods[0].zone: found "-", expected at most 63 letters',
+        ),
         (f"revisions: [{revision('slow_start: -1s')}]", 'slow_start: found "-1s", expected a duration'),
         (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected one of fifo'),
         (f"revisions: [{revision('timeouts: {connect: 0}')}]", 'timeouts.connect: found "0", expected more than 0'),

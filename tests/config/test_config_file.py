@@ -271,6 +271,58 @@ def test_any_environment_is_answered(environ: dict[str, str]) -> None:
     answers("", environ)
 
 
+ZONES = """
+zone: env:NODE_ZONE
+revisions:
+  - {name: a, hosts: [a], prefer_zone: true, pods: ["h:1", {address: "h:2", zone: eu-1b}]}
+  - {name: b, hosts: [b], pods: ["h:1"]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("environ", "zone"),
+    [
+        ({"NODE_ZONE": "eu-1a"}, "eu-1a"),
+        ({"NODE_ZONE": " eu-1a\n"}, "eu-1a"),
+        ({"NODE_ZONE": ""}, ""),
+        ({"NODE_ZONE": "eu-1a", "ACTIVATOR_ZONE": "eu-1c"}, "eu-1c"),
+        ({"ACTIVATOR_ZONE": ""}, ""),
+    ],
+)
+def test_the_zone_of_the_activator(environ: dict[str, str], zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the file, a variable that it names, or the variable of the key, which may all be empty."""
+    monkeypatch.delenv("NODE_ZONE", raising=False)
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    config = config_file.parse(ZONES, "a", environ)
+    assert config.revisions[0].pods == ["h:1", Pod("h:2", zone="eu-1b")]
+    specs = config_file.resolve(config, lambda _: "random")
+    assert [spec.balancing.zone for spec in specs] == [zone, ""], "only where it is asked for"
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        (None, " is not set: set it, empty if there is no zone"),
+        ("eu west", " has another value than a zone: expected at most 63 letters, digits"),
+        ("a" * 64, " has another value than a zone: expected at most 63 letters, digits"),
+    ],
+)
+@pytest.mark.parametrize("used", [True, False])
+def test_a_variable_with_no_zone(found: str | None, problem: str, used: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a mistake even if no revision of the file uses it: those of a cluster may."""
+    text = ZONES if used else ZONES.replace("prefer_zone: true, ", "").replace(", zone: eu-1b", "")
+    config = config_file.parse(text, "a", {})
+    monkeypatch.delenv("NODE_ZONE", raising=False)
+    if found is not None:
+        monkeypatch.setenv("NODE_ZONE", found)
+    with pytest.raises(ConfigError) as caught:
+        config_file.resolve(config, lambda _: "random")
+    (line,) = caught.value.problems
+    assert line.startswith("zone: the environment variable NODE_ZONE" + problem)
+    assert found is None or found not in line
+
+
 def test_balancing_of_one_revision() -> None:
     """Every form of the keys, from the file and from the environment."""
     text = """

@@ -78,7 +78,9 @@ def _endpoint(pod: Json) -> Json:
     metadata, status = pod["metadata"], pod["status"]
     serving = any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or ())
     terminating = bool(metadata.get("deletionTimestamp"))
+    zone = (metadata.get("labels") or {}).get("topology.kubernetes.io/zone")  # of its node, in a real cluster
     return {
+        **({"zone": zone} if zone else {}),
         "addresses": [status["podIP"]],
         "conditions": {"ready": serving and not terminating, "serving": serving, "terminating": terminating},
         "nodeName": pod["spec"].get("nodeName", ""),

@@ -172,7 +172,7 @@ def test_what_counts_in_a_revision(path: str, value: object, counts: bool) -> No
     ("path", "value", "counts"),
     [
         ("metadata/annotations", {"endpoints.kubernetes.io/last-change-trigger-time": "later"}, False),
-        ("endpoints/0/zone", "zone-b", False),
+        ("endpoints/0/zone", "zone-b", True),
         ("endpoints/0/nodeName", "another", False),
         ("endpoints/0/conditions/ready", False, True),
         ("endpoints/0/conditions/terminating", True, True),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +12,7 @@ from lb.sizing import first_slots, grown_slots, kept_slots
 from lb.table import TrackerTable
 from lb.testing import Oracle, candidates
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
+from tests.lb.lb_model_pods import Lease, ModelPod
 from tests.lb.lb_oracles import ORACLES
 
 STATES = (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)
@@ -26,50 +25,6 @@ weights = st.sampled_from((0, 1, 1, 2, 7, 1_000))
 windows = st.sampled_from((0.0, 2.0, 5.0))
 keys = st.sampled_from((0, 1, 2, 3, (1 << 62) - 1))
 latencies = st.sampled_from((0.0, 0.001, 0.5, -0.5))
-
-
-@dataclass
-class ModelPod:
-    identity: str
-    address: str
-    state: int
-    limit: int
-    age: int
-    others: dict[int, ModelPod] = field(repr=False)  # all pods of the table
-    in_flight: int = 0
-    trials: int = 0
-    suspect: bool = False
-    weight: int = 1
-    elsewhere: int = 0
-    # Slow start.
-    warming: bool = False
-    arrived: int = 0
-    from_s: float | None = None
-
-    def is_routable(self) -> bool:
-        return self.state in {READY, RECOVERING}
-
-    def has_room(self) -> bool:
-        bars = self.state == RECOVERING and self.trials > 0
-        return self.is_routable() and self.in_flight < self.left() and not self.suspect and not bars
-
-    def left(self) -> int:
-        """What the older pods at the address leave of its limit."""
-        if self.limit >= UNLIMITED:
-            return self.limit
-        older = (pod for pod in self.others.values() if pod.address == self.address and pod.age < self.age)
-        return max(self.limit - sum(pod.in_flight for pod in older), 0)
-
-    def capacity(self) -> int:
-        return self.left() if self.state == READY else min(self.left(), 1) if self.state == RECOVERING else 0
-
-
-@dataclass
-class Lease:
-    tracker: PodTracker
-    generation: int
-    pod: ModelPod
-    trial: bool = False
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -226,6 +181,26 @@ class TableMachine(RuleBasedStateMachine):
         pod.weight = weight
 
     @precondition(lambda self: self.pods)
+    @rule(index=indexes, is_far=st.booleans())
+    def set_far(self, index: int, is_far: bool) -> None:
+        slot, pod = self._one(index)
+        if pod.is_far != is_far:
+            self.oracle.stamp.pop(slot, None)
+            was_routable = pod.is_routable()
+            if is_far:
+                self._left(pod, pod.state)
+            pod.is_far = is_far
+            if not is_far and was_routable:
+                self._arrived(pod)
+        self.table.set_far(self.table.slots[slot], is_far)
+        self._observe_graduates()
+
+    @rule(is_far=st.booleans())
+    def all_change_zones(self, is_far: bool) -> None:
+        for index in range(len(self.pods)):
+            self.set_far(index, is_far)
+
+    @precondition(lambda self: self.pods)
     @rule(index=indexes, count=st.sampled_from((0, 0, 1, 2, 3, 40)))
     def set_elsewhere(self, index: int, count: int) -> None:
         slot, pod = self._one(index)
@@ -370,6 +345,7 @@ class TableMachine(RuleBasedStateMachine):
             assert tracker.limit == pod.left() or pod.state == DRAINING
             assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
             assert (tracker.weight, tracker.warming, tracker.elsewhere) == (pod.weight, pod.warming, pod.elsewhere)
+            assert tracker.is_far == pod.is_far
             if pod.warming and pod.from_s is not None:
                 assert table.warm_up.ramp(tracker, self.now_s) == self._ramp(pod)
 
@@ -401,22 +377,26 @@ class TableMachine(RuleBasedStateMachine):
         was, pod.state, pod.suspect = pod.is_routable(), state, False
         if was and not pod.is_routable():
             self._left(pod, state, was)
-        elif pod.is_routable() and not was and self.window_s:
+        elif pod.is_routable() and not was:
+            self._arrived(pod)
+
+    def _arrived(self, pod: ModelPod) -> None:
+        if self.window_s and not pod.is_far:
             self.arrivals += 1
             pod.arrived, pod.from_s = self.arrivals, None
-            pod.warming = any(p.is_routable() and not p.warming for p in self.pods.values() if p is not pod)
+            pod.warming = any(p is not pod and p.is_warm() for p in self.pods.values())
             if not pod.warming:
                 self.warm_from_s = None
 
     def _left(self, pod: ModelPod, state: int, was_routable: bool | None = None) -> None:
         was = pod.is_routable() if was_routable is None else was_routable
         pod.state = state
-        if not was or not self.window_s:
+        if not was or not self.window_s or pod.is_far:
             return
         was_warm = not pod.warming
         pod.warming, pod.from_s = False, None
         newcomers = [p for p in self.pods.values() if p.warming]
-        if was_warm and newcomers and not any(p.is_routable() and not p.warming for p in self.pods.values()):
+        if was_warm and newcomers and not any(p is not pod and p.is_warm() for p in self.pods.values()):
             oldest = min(newcomers, key=lambda p: p.arrived)
             self.warm_from_s = oldest.from_s
             oldest.warming = False

@@ -12,7 +12,7 @@ from lb.policies.ewma import Ewma
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.testing import Oracle, candidates
+from lb.testing import Oracle, contenders
 from lb.tracker import PodTracker
 
 
@@ -67,7 +67,7 @@ class NoReserve(Oracle):
     """Any pod that has a weight; those of weight 0 when there is no other."""
 
     def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
-        weighing = [t for t in candidates(table) if t.weight > 0]
+        weighing = [t for t in contenders(table) if t.weight > 0]
         return [t for t in found if t.weight > 0] if weighing else found
 
     def newcomers(self, newcomers: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
@@ -119,9 +119,13 @@ class ScanningPolicy(Policy):
     def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         best = None
         for tracker in table.slots[: table.length]:
-            if tracker.has_room and not tracker.warming and (best is None or tracker.in_flight < best.in_flight):
+            if tracker.has_room and not tracker.warming and (best is None or _rank(tracker) < _rank(best)):
                 best = tracker
         return best
+
+
+def _rank(tracker: PodTracker) -> tuple[bool, int]:
+    return tracker.is_far, int(tracker.in_flight)
 
 
 class HearingPolicy(ScanningPolicy):

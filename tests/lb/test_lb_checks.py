@@ -57,6 +57,32 @@ def table_of(policy: str, slow: bool = False) -> tuple[TrackerTable, list[PodTra
     return table, pods
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_far_pod_in_no_structure_and_one_that_is_full_in_its_structure_are_found(policy: str) -> None:
+    table, pods = table_of(policy)
+    for index in (0, 1, 3):
+        table.set_far(pods[index], True)
+    assert wrong(table) == set()
+    assert (table.far.size(), table.structure.size()) == (table.far_room, table.room - table.far_room) == (2, 3)
+    table.far.remove(pods[3])
+    assert wrong(table) >= {"3", "room"}
+    table.far.insert(pods[3])
+    assert wrong(table) == set()
+    table.far.insert(pods[1])
+    assert wrong(table) >= {"1", "room"}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_far_pod_among_the_near_ones_is_found(policy: str) -> None:
+    table, pods = table_of(policy)
+    table.set_far(pods[3], True)
+    table.far.remove(pods[3])
+    table.structure.insert(pods[3])
+    assert "room" in wrong(table)
+    with pytest.raises(AssertionError):
+        table.check_invariants()
+
+
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_pod_that_stands_where_it_should_not_or_does_not_where_it_should_is_found(policy: str, slow: bool) -> None:
@@ -120,11 +146,16 @@ def newcomer(table: TrackerTable, pods: list[PodTracker]) -> None:
     pods[3].warming = True
 
 
+def zone(table: TrackerTable, pods: list[PodTracker]) -> None:
+    table.set_far(pods[0], True)
+    pods[3].is_far = True
+
+
 def less_than_nothing(table: TrackerTable, pods: list[PodTracker]) -> None:
     pods[3].in_flight = -1
 
 
-@pytest.mark.parametrize("spoil", [names, address, flag, place, generation, trials, newcomer, less_than_nothing])
+@pytest.mark.parametrize("spoil", [names, address, flag, place, generation, trials, newcomer, zone, less_than_nothing])
 def test_what_is_wrong_with_a_slot_is_found_there(spoil: Wrong) -> None:
     table, pods = table_of("random")
     spoil(table, pods)
@@ -146,7 +177,9 @@ def test_an_empty_slot_that_is_not_empty_and_a_hole_that_is_none_are_found() -> 
     assert wrong(table) == {"6"}
 
 
-@pytest.mark.parametrize(("name", "where"), [("capacity", "totals"), ("draining", "totals"), ("room", "room")])
+@pytest.mark.parametrize(
+    ("name", "where"), [("capacity", "totals"), ("draining", "totals"), ("room", "room"), ("far_room", "room")]
+)
 def test_a_wrong_sum_is_found(name: str, where: str) -> None:
     table, _ = table_of("random")
     setattr(table, name, getattr(table, name) + 1)

@@ -47,7 +47,7 @@ def test_it_runs_a_table_by_its_name_and_by_its_path(run: Run) -> None:
 
 def test_it_keeps_the_contract(run: Run) -> None:
     found = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/test_emptiest_policy.py")
-    assert "12 passed" in found
+    assert "13 passed" in found
 
 
 def test_a_configuration_may_name_it(run: Run, tmp_path: Path) -> None:

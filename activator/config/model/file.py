@@ -106,6 +106,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     members: Annotated[
         Members, doc("The replicas that enforce the limits of revisions together ([members](members.md)).")
     ] = Members()
+    zone: Annotated[
+        str,
+        doc("The activator's own [zone](pods.md#zones): a text or `env:NAME`.", "env:NODE_ZONE"),
+    ] = ""
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     dns: Annotated[Dns, doc("The resolver of names.")] = Dns()
     limits: Annotated[Limits, doc("Limits of each process.")] = Limits()

@@ -59,11 +59,15 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[
         Weight,
         doc(
-            "With `policy: weighted`: its share of the requests. 0: only if no other pod has a free slot. Pods of "
-            "`srv` have the weights of their records.",
+            "With `policy: weighted`: its share of the requests. 0: only if no other pod has a free slot. `srv`: the "
+            "weights of the records.",
             3,
         ),
     ] = 1
+    zone: Annotated[
+        str,
+        doc("Its [zone](pods.md#zones), for `prefer_zone`. Empty: the activator's.", "eu-west-1b"),
+    ] = ""
     srv: Annotated[
         str,
         doc("Instead of `address`: a name whose SRV records give addresses and ports.", "_http._tcp.model.internal"),

@@ -80,8 +80,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     policy: Annotated[
         str,
         doc(
-            "The load balancing policy: a name or `package.module:Class`. Empty: `choice-of-2` if "
-            "`container_concurrency` is 0, `first-available` for 1 to 3, `round-robin` from 4 on.",
+            "The load balancing policy: a name or `package.module:Class`. Empty: by `container_concurrency` "
+            "([policies](policies.md#which-one)).",
             "least-connections",
         ),
     ] = ""
@@ -96,6 +96,10 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slow_start: Annotated[Duration, doc("The time in which a new pod reaches its full share of requests.", "30s")] = (
         Duration(0.0)
     )
+    prefer_zone: Annotated[
+        bool,
+        doc("If true, pods of other [zones](pods.md#zones) get requests only if the others are full.", True),
+    ] = False
     max_scale: Annotated[
         Count,
         doc(

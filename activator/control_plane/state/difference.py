@@ -84,9 +84,10 @@ def _place_or_set(revision: RevisionRecord, identity: str, step: Step, reduction
     key = revision.spec.key
     limit = revision.limit_of(new)
     if not _is_in_table(step.before) or _has_moved(step):
-        reduction.effects.append(PlacePod(key, identity, new.address, after, limit, new.weight, new.epoch))
+        is_far = revision.is_far(new)
+        reduction.effects.append(PlacePod(key, identity, new.address, after, limit, new.weight, new.epoch, is_far))
     elif old is not None and not new.unplaced and (old.epoch != new.epoch or _is_set_otherwise(old, new)):
-        reduction.effects.append(SetPod(key, identity, after, limit, new.weight, new.epoch))
+        reduction.effects.append(SetPod(key, identity, after, limit, new.weight, new.epoch, revision.is_far(new)))
 
 
 def _has_moved(step: Step) -> bool:
@@ -94,7 +95,7 @@ def _has_moved(step: Step) -> bool:
 
 
 def _is_set_otherwise(old: PodRecord, new: PodRecord) -> bool:
-    return old.weight != new.weight or old.limit != new.limit
+    return old.weight != new.weight or old.limit != new.limit or old.zone != new.zone
 
 
 def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
@@ -119,10 +120,11 @@ def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:
     """Return the effect that gives the pod a slot."""
-    limit = revision.limit_of(pod)
-    return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch)
+    limit, is_far = revision.limit_of(pod), revision.is_far(pod)
+    return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch, is_far)
 
 
 def set_pod(revision: RevisionRecord, pod: PodRecord) -> SetPod:
     """Return the effect that updates the pod's slot from its record."""
-    return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight, pod.epoch)
+    limit, is_far = revision.limit_of(pod), revision.is_far(pod)
+    return SetPod(revision.spec.key, pod.identity, pod.state(), limit, pod.weight, pod.epoch, is_far)

@@ -43,6 +43,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     since_s: float = 0.0  # time of the last change of its state
     first_seen_s: float = 0.0  # when a source first reported it
     pushed_s: float = 0.0  # time of its last own report; 0.0: there is none that counts
+    zone: str = ""  # empty: not known
     slot_state: int = EMPTY  # what `state` returns; set only when the record is created
 
     def __post_init__(self) -> None:
@@ -111,3 +112,7 @@ class RevisionRecord(msgspec.Struct, frozen=True):
     def limit_of(self, pod: PodRecord) -> int:
         """Return how many requests the pod may have at once."""
         return min(pod.limit if pod.limit >= 0 else self.spec.container_concurrency or UNLIMITED, UNLIMITED)
+
+    def is_far(self, pod: PodRecord) -> bool:
+        """Return True if the pod is known to be in another zone than the one that the revision prefers."""
+        return self.spec.balancing.zone not in ("", pod.zone) and pod.zone != ""

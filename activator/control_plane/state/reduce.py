@@ -101,7 +101,7 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
         return
     asks_otherwise = spec.probing != old.spec.probing or spec.connection.tls != old.spec.connection.tls
     for pod in new.pods.values():
-        if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
+        if pod.state() != DRAINING and (new.limit_of(pod) != old.limit_of(pod) or new.is_far(pod) != old.is_far(pod)):
             reduction.effects.append(set_pod(new, pod))
         if asks_otherwise and pod.wants_probe():
             reduction.probes.append(start_probe(new, pod))  # replaces the probe that runs
@@ -149,6 +149,7 @@ def _pod_seen(revision: RevisionRecord, change: ObservedPod, now_s: float, reduc
             since_s=now_s,
             first_seen_s=now_s,
             pushed_s=pushed_s,
+            zone=change.zone,
             is_aside=old is not None and old.is_aside,
         )
     elif pushed_s > 0.0:
@@ -165,6 +166,7 @@ def _is_unchanged(old: PodRecord, change: ObservedPod) -> bool:
         old.claims.get(change.source) is change.status
         and old.weight == change.weight
         and old.limit == change.limit
+        and old.zone == change.zone
         and old.restarts >= change.restarts
     )
 
@@ -175,6 +177,7 @@ def _as_seen(old: PodRecord, change: ObservedPod) -> PodRecord:
         claims={**old.claims, change.source: change.status},
         weight=change.weight,
         limit=change.limit,
+        zone=change.zone,
         probe=change.probe or (old.probe and len(old.claims) > 1),  # the newest report of the only source decides
         restarts=max(old.restarts, change.restarts),
         doubted=old.doubted and not _is_declared_ready(old, change),

@@ -177,9 +177,10 @@ def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, re
             reduction.effects.append(WithdrawPod(key, slot.identity, revision.spec.drain_timeout_s))
         elif not pod.unplaced:
             matched += 1
-            limit = revision.limit_of(pod)
-            if slot != SlotView(pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch):
+            limit, is_far = revision.limit_of(pod), revision.is_far(pod)
+            if slot != SlotView(pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch, is_far):
                 found = f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
+                found += "" if slot.is_far == is_far else f", {'far' if slot.is_far else 'near'}"
                 found += "" if slot.epoch == pod.epoch else f", as of epoch {slot.epoch}, not {pod.epoch}"
                 reduction.mismatches.append(("state", found))
                 reduction.effects.append(set_pod(revision, pod))

@@ -267,8 +267,7 @@ class RevisionTables:
         self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
-        # A revision that returns continues with its former generations, so that late messages about its former slots
-        # cannot be mistaken for its new ones.
+        # The generations of a revision that returns continue: late messages about its former slots match no new one.
         balancing = spec.balancing
         table = TrackerTable(
             self._hooks.make_policy(balancing.policy),
@@ -403,6 +402,7 @@ class RevisionTables:
             older = older.older_at_address
         self._moved(before, effect.state)
         table.set_weight(tracker, effect.weight)
+        table.set_far(tracker, effect.is_far)
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.queue.pod_placed(tracker)
@@ -414,6 +414,7 @@ class RevisionTables:
             return None
         first = throttler.table.capacity == 0
         throttler.table.set_weight(tracker, effect.weight)
+        throttler.table.set_far(tracker, effect.is_far)
         throttler.table.set_limit(tracker, effect.limit)
         self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)

@@ -200,6 +200,7 @@ class Auditor(Periodic):
                 int(tracker.own_limit),
                 int(tracker.weight),
                 int(tracker.epoch),
+                tracker.is_far,
             )
             check.seen.append(one)
 

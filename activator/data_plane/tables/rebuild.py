@@ -74,6 +74,7 @@ class Rebuild:
         if tracker is None:
             return None
         self.table.set_weight(tracker, pod.weight)
+        self.table.set_far(tracker, pod.is_far)
         tracker.epoch = pod.epoch
         before = self._old.find_identity(pod.identity)
         if before is not None and before.address == pod.address and 0 <= before.slot < len(self._homes):

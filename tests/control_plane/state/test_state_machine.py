@@ -30,9 +30,10 @@ from activator.messages import (
 )
 from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, EMPTY, STATE_NAMES
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, balanced
 from tests.data_plane.throttle.throttle_fakes import Request
 
+ZONED = balanced(zone="a")
 REASONS = (Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT, Reason.POD_CLOSED, Reason.FIRST_BYTE_TIMEOUT)
 LISTING = ("list", "watch", "file")
 PODS = [f"p{number}" for number in range(6)]
@@ -58,7 +59,7 @@ class World(Joined):
     def __init__(self, trap: Trap) -> None:
         super().__init__(trap)
         self.heard.on_refused = self.tables.suspected
-        self.do(RevisionSet(SPEC))
+        self.do(RevisionSet(ZONED))
 
     def settle(self) -> None:
         while True:
@@ -98,10 +99,10 @@ class World(Joined):
                 found.setdefault(pod.address, set()).add(pod.identity)
         return {address: pods for address, pods in found.items() if len(pods) > 1}
 
-    def live(self) -> set[tuple[str, str, str, int]]:
+    def live(self) -> set[tuple[str, str, str, int, bool]]:
         table = self.throttler().table
         return {
-            (one.identity, one.address, STATE_NAMES[one.state], int(one.own_limit))
+            (one.identity, one.address, STATE_NAMES[one.state], int(one.own_limit), one.is_far)
             for one in table.slots[: table.length]
             if one.state not in {EMPTY, DRAINING}
         }
@@ -129,15 +130,18 @@ class Disagreement(RuleBasedStateMachine):
         status=st.sampled_from(list(PodStatus)),
         limit=st.sampled_from([-1, -1, -1, 0, 1]),
         restarts=st.sampled_from([-1, 0, 0, 1, 2]),
+        zone=st.sampled_from(["", "a", "b"]),
         copies=st.integers(0, 3),
     )
     def says(
-        self, source: str, pod: str, address: str, status: PodStatus, limit: int, restarts: int, copies: int
+        self, source: str, pod: str, address: str, status: PodStatus, limit: int, restarts: int, zone: str, copies: int
     ) -> None:
         """A source has something to say, which is lost, or comes once or several times."""
         if source == PUSH:  # reports have no such words
             limit = restarts = -1
-        seen = ObservedPod(KEY, source, pod, address, status, source != PUSH, limit=limit, restarts=restarts)
+            zone = ""
+        probe = source != PUSH
+        seen = ObservedPod(KEY, source, pod, address, status, probe, limit=limit, restarts=restarts, zone=zone)
         self.truth[source][pod] = seen
         self.under_way.extend([seen] * copies)
 

@@ -110,4 +110,6 @@ class DeclaredPods:
             status, probe = PodStatus.PENDING, True
         else:
             status, probe = PodStatus.NOT_READY, False
-        return ObservedPod(self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts)
+        return ObservedPod(
+            self._key, SOURCE, one.identity, one.address, status, probe, restarts=readiness.restarts, zone=one.zone
+        )

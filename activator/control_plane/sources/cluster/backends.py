@@ -6,7 +6,8 @@ Rules
   2. A pod is identified by its UID; an address without one is its own identity. A pod in several slices (while the
      slice controller moves it) or of two address families is one pod, at the address of the Service's first family.
   3. An endpoint without a readiness condition is ready. A terminating one is about to end, ready or not.
-  4. Only ports of the wanted name count: `http` for HTTP/1.
+  4. The zone is that of the endpoint, which has it from the node; Endpoints have none.
+  5. Only ports of the wanted name count: `http` for HTTP/1.
 
 Sources: discovery.k8s.io/v1 EndpointConditions; knative.dev/serving pkg/activator/net/helpers.go, endpointsToDests.
 """
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from activator.config.zones import is_zone
 from activator.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
 
 
@@ -27,6 +29,7 @@ class Backend(NamedTuple):
     address: str
     ready: bool
     terminating: bool
+    zone: str = ""  # empty: not known
 
 
 def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
@@ -51,7 +54,10 @@ def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
         conditions = endpoint.conditions
         target = endpoint.target_ref
         identity = target.uid if target is not None and target.uid else address
-        backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True)
+        zone = endpoint.zone or ""
+        if not is_zone(zone):
+            zone = ""
+        backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True, zone)
         found[identity] = agreed(found.get(identity), backend)
     return found
 
@@ -71,10 +77,14 @@ def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
 
 
 def agreed(known: Backend | None, other: Backend) -> Backend:
-    """Merge two records of one pod: the first address; ready if one is ready; terminating if one is terminating."""
+    """Merge two records of one pod: the first address and zone; ready or terminating if one of them is."""
     if known is None:
         return other
-    return known._replace(ready=known.ready or other.ready, terminating=known.terminating or other.terminating)
+    return known._replace(
+        ready=known.ready or other.ready,
+        terminating=known.terminating or other.terminating,
+        zone=known.zone or other.zone,
+    )
 
 
 def by_family(one: EndpointSlice) -> tuple[bool, str]:

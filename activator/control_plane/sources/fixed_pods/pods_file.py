@@ -25,6 +25,8 @@ import yaml
 
 from activator.config.checks import split_address
 from activator.config.model.pods import Pod
+from activator.config.zones import EXPECTED as ZONE_EXPECTED
+from activator.config.zones import is_zone
 from activator.control_plane.sources.fixed_pods.name_watch import Wait
 from activator.runtime.clock import Now
 from activator.runtime.units import KIB, MIB
@@ -84,9 +86,11 @@ def read_pods(text: bytes) -> Entries:
 
 def problem_with(entry: str | Pod) -> str:
     """Return why this is not an entry of `pods`, as one line; empty if it is one."""
-    address, srv = (entry, "") if isinstance(entry, str) else (entry.address, entry.srv)
+    address, srv, zone = (entry, "", "") if isinstance(entry, str) else (entry.address, entry.srv, entry.zone)
     if bool(address) == bool(srv):
         return "set either `address` or `srv`"
+    if not is_zone(zone):
+        return f"found a `zone` of another form, expected {ZONE_EXPECTED}"
     if is_unix(address):
         problem = problem_with_unix(address)
         return problem and f"{address}: {problem}"

@@ -2,7 +2,7 @@
 
 Rules
   1. They are submitted as one list per revision, after each change of a part: a pod stays as long as any part has its
-     address, with its weight in the first one. Pods that are in no part drain.
+     address, with its weight and zone in the first one. Pods that are in no part drain.
   2. A revision that has no pods because a name or a file fails has a cause (`cause_of`), from the moment at which the
      first of them failed.
   3. A reload keeps the state of names and files that are still configured.
@@ -127,9 +127,12 @@ class FixedPods:
         pods: dict[str, ObservedPod] = {}
         if known is not None:
             for entry in self._entries(known):
+                zone = "" if isinstance(entry, str) else entry.zone
                 for address, weight in self._addresses(known, entry):
                     if address not in pods:
-                        pods[address] = ObservedPod(key, SOURCE, address, address, PodStatus.PENDING, True, weight)
+                        pods[address] = ObservedPod(
+                            key, SOURCE, address, address, PodStatus.PENDING, True, weight, zone=zone
+                        )
         return PodsListed(key, SOURCE, tuple(pods.values()))
 
     # --- within ---

@@ -20,6 +20,7 @@ from activator.config.model.file import Config
 from activator.config.model.kubernetes import SHARING_KNATIVE, Kubernetes
 from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
+from activator.config.zones import zone_of
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter
 from activator.control_plane.scaling.scale_fallback import ScaleFallback
@@ -107,6 +108,7 @@ class KnativeMode(ClusterMode):
             config.health,
             default_name,
             frozenset(names()),
+            zone_of(config),
         )
         loop = asyncio.get_running_loop()
         self.source = KnativeSource(
@@ -146,7 +148,7 @@ class KnativeMode(ClusterMode):
 
     def configure(self, config: Config) -> None:
         """Apply a new configuration: all specifications are made again."""
-        self._maker.configure(config.trailing_fragmentation_threshold, config.health)
+        self._maker.configure(config.trailing_fragmentation_threshold, config.health, zone_of(config))
         self.source.mark_all()
 
     async def start(self) -> None:

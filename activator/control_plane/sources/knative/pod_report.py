@@ -96,7 +96,9 @@ class PodReport:
         is_ours = not now.service and (now.share == EVERY or (now.share == SOME and self._shared.is_ours(one.address)))
         limit = UNLIMITED if is_ours else 0
         flips = self._pods.flips(one.identity)
-        return ObservedPod(self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips)
+        return ObservedPod(
+            self._key, SOURCE, one.identity, one.address, status, probe, limit=limit, restarts=flips, zone=one.zone
+        )
 
 
 def _status(one: Backend, mode: str, trusts_queue_proxy: bool) -> tuple[PodStatus, bool]:

@@ -39,6 +39,7 @@ THRESHOLD: Final = "activator.dev/trailing-fragmentation-threshold"
 SERVICE: Final = "serving.knative.dev/service"
 CONFIGURATION: Final = "serving.knative.dev/configuration"
 POLICY: Final = "activator.dev/policy"
+PREFER_ZONE: Final = "activator.dev/prefer-zone"
 BUFFER_REQUEST: Final = "activator.dev/buffer-request"  # as `buffer.request` of the file
 BUFFER_RESPONSE: Final = "activator.dev/buffer-response"  # as `buffer.response` of the file
 
@@ -77,8 +78,8 @@ def trusts_queue_proxy(revision: Revision) -> bool:
 class SpecMaker:
     """The translator of Knative Revisions into specifications.
 
-    `default_policy` returns the policy for a container concurrency; `policies` are the existing names. `threshold` and
-    `health` are the configuration's, for all revisions.
+    `default_policy` returns the policy for a container concurrency; `policies` are the existing names. `threshold`,
+    `health` and `zone` are the configuration's, for all revisions.
     """
 
     def __init__(
@@ -88,17 +89,20 @@ class SpecMaker:
         health: Health,
         default_policy: Callable[[int], str],
         policies: frozenset[str],
+        zone: str = "",
     ) -> None:
         self._domain = cluster_domain
         self._threshold = threshold
         self._health = health
         self._default_policy = default_policy
         self._policies = policies
+        self._zone = zone
 
-    def configure(self, threshold: float, health: Health) -> None:
+    def configure(self, threshold: float, health: Health, zone: str) -> None:
         """Set the configuration of the specifications that are made from now on."""
         self._threshold = threshold
         self._health = health
+        self._zone = zone
 
     def make(self, revision: Revision, settings: ClusterSettings, tls: PodTls | None) -> RevisionSpec:
         """Return the revision's specification under these settings; `tls`: how to connect to its pods."""
@@ -122,6 +126,7 @@ class SpecMaker:
                 policy=policy if policy in self._policies else self._default_policy(limit),
                 max_scale=max_scale_of(metadata.annotations, settings),
                 trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
+                zone=self._zone if metadata.annotations.get(PREFER_ZONE, "") == "true" else "",
             ),
             queue=QueueSpec(timeout_s=min(bounds_s), startup_timeout_s=total_s),
             timeouts=TimeoutsSpec(first_byte_s=first_byte_s, idle_s=idle_s, total_s=total_s, from_arrival=True),

@@ -96,8 +96,9 @@ def workload(
     return found
 
 
-def endpoint(number: int, ready: bool = True, terminating: bool = False) -> Json:
+def endpoint(number: int, ready: bool = True, terminating: bool = False, zone: str | None = None) -> Json:
     return {
+        "zone": zone,
         "addresses": [f"10.0.0.{number}"],
         "conditions": {"ready": ready, "serving": ready, "terminating": terminating},
         "targetRef": {"kind": "Pod", "name": f"pod-{number}", "uid": f"pod-{number}"},

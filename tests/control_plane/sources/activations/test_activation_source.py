@@ -72,6 +72,14 @@ def test_an_activation_and_its_workload_are_a_revision() -> None:
     assert desired.observed.scale == ObservedScale(0, "1", "uid-hello")
 
 
+def test_the_zone_of_an_endpoint_is_submitted_and_its_change_is_too() -> None:
+    world = declared(preferZone=True)
+    for zone in ("eu-a", "eu-b", None):
+        world.slices(endpoint_slice(endpoint(1, zone=zone), endpoint(2, zone="eu-b")))
+        found = {one.identity: one.zone for one in world.turn() if isinstance(one, ObservedPod)}
+        assert found == {"pod-1": zone or "", **({"pod-2": "eu-b"} if zone == "eu-a" else {})}
+
+
 def test_what_changes_nothing_submits_nothing() -> None:
     world = declared()
     world.turn()

@@ -15,16 +15,18 @@ NAMES = ["a", "b", "c"]
 
 flags = st.sampled_from([True, False, None])
 names = st.sampled_from(NAMES)
-# Of each endpoint: the pod (0: it names none), its address, whether it is ready, and whether it terminates. A pod may
-# be in several slices, and several times in one; an address may be that of several pods.
-contents = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), flags, flags), max_size=5)
-Content = list[tuple[int, int, bool | None, bool | None]]
+# Of each endpoint: the pod (0: it names none), its address, whether it is ready, whether it terminates, and its zone. A
+# pod may be in several slices, and several times in one; an address may be that of several pods.
+zones = st.sampled_from([None, "", "a", "b"])
+contents = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4), flags, flags, zones), max_size=5)
+Content = list[tuple[int, int, bool | None, bool | None, str | None]]
 
 
 def slice_of(name: str, content: Content, family: str, port: str) -> EndpointSlice:
     ip = "fd00::{}" if family == "IPv6" else "10.0.0.{}"
     made = [
-        endpoint(ip.format(host), ready, going, uid=f"pod-{pod}" if pod else "") for pod, host, ready, going in content
+        endpoint(ip.format(host), ready, going, uid=f"pod-{pod}" if pod else "", zone=zone)
+        for pod, host, ready, going, zone in content
     ]
     return endpoint_slice(*made, slice_name=name, family=family, ports={port: 8012})
 
@@ -75,7 +77,7 @@ def test_slices_come_and_go_before_the_same_endpoints() -> None:
     before = dict(side.read_all("http", frozenset()))
     assert list(before) == ["pod-10.0.0.1"]
     for _ in range(2):
-        side.put_slice(slice_of("a", [(2, 2, True, False)], "IPv4", "http"))
+        side.put_slice(slice_of("a", [(2, 2, True, False, None)], "IPv4", "http"))
         assert list(side.read(frozenset()).items()) == [
             ("pod-10.0.0.1", None),
             ("pod-2", Backend("pod-2", "10.0.0.2:8012", True, False)),
@@ -84,3 +86,18 @@ def test_slices_come_and_go_before_the_same_endpoints() -> None:
         assert side.read(frozenset()) == {}, "they do not count"
         side.drop_slice("a")
         assert list(side.read(frozenset()).items()) == [("pod-2", None), *before.items()]
+
+
+def test_the_zone_is_that_of_the_endpoint_and_a_slice_that_has_none_takes_nothing_away() -> None:
+    index = SliceIndex("http")
+    no_zones = [(2, 2, True, False, "x" * 64), (3, 3, True, False, "[red]")]
+    one = slice_of("a", [(1, 1, True, False, None), *no_zones], "IPv4", "http")
+    other = slice_of("b", [(1, 1, True, False, "zone-b")], "IPv4", "http")
+    found = index.read({"a": one, "b": other})
+    assert {name: backend.zone for name, backend in found.items() if backend} == {
+        "pod-1": "zone-b",
+        "pod-2": "",
+        "pod-3": "",
+    }
+    moved = slice_of("b", [(1, 1, True, False, "zone-c")], "IPv4", "http")
+    assert index.read({"b": moved}) == {"pod-1": Backend("pod-1", "10.0.0.1:8012", True, False, "zone-c")}

@@ -240,6 +240,21 @@ def test_records_of_services_have_their_ports_and_weights() -> None:
     run(scenario)
 
 
+def test_zones_of_addresses_and_of_all_addresses_of_a_name() -> None:
+    async def scenario(world: World) -> None:
+        world.resolver.said = {"app.test": answer("10.0.0.1", "10.0.0.2")}
+        pods: list[str | Pod] = [Pod("app.test:80", zone="b"), "10.0.0.3:80", Pod("10.0.0.1:80", zone="c")]
+        world.fixed.set_revision(KEY, Revision("a", prefer_zone=True, pods=pods))
+        await world.pass_time(0.5)
+        zones = {pod.address: pod.zone for pod in world.lists[-1].pods}
+        assert zones == {"10.0.0.1:80": "b", "10.0.0.2:80": "b", "10.0.0.3:80": ""}, "the first part decides"
+        lists = len(world.lists)
+        world.fixed.set_revision(KEY, Revision("a", prefer_zone=True, pods=[Pod("app.test:80", zone="d"), *pods[1:]]))
+        assert [pod.zone for pod in world.lists[lists].pods] == ["d", "d", ""]
+
+    run(scenario)
+
+
 @given(
     st.lists(
         st.one_of(
@@ -300,6 +315,10 @@ def test_a_file_in_json_or_yaml(text: bytes) -> None:
         (b'["10.0.0.1:80", "10.0.0.1"]', 'entry 2: found "10.0.0.1", expected host:port'),
         (b'[{"adress": "10.0.0.1:80"}]', "entry 1: Object contains unknown field `adress`"),
         (b'[{"address": "10.0.0.1:80", "weight": 5000}]', "entry 1: Expected `int` <= 1000"),
+        (
+            b'[{"address": "10.0.0.1:80", "zone": "a b"}]',
+            "entry 1: found a `zone` of another form, expected at most 63 letters, digits",
+        ),
         (b'[{"weight": 1}]', "entry 1: set either `address` or `srv`"),
         (b"- [1\n- : :\n", "it is neither JSON nor YAML"),
         (b"[" * 100_000, "it is neither JSON nor YAML"),

@@ -70,13 +70,14 @@ def labels(kind: str, name: str = NAME, uid: str = "") -> dict[str, str]:
 
 
 def endpoint(
-    ip: str, ready: bool | None = True, terminating: bool | None = None, uid: str | None = None
+    ip: str, ready: bool | None = True, terminating: bool | None = None, uid: str | None = None, zone: str | None = None
 ) -> dict[str, Any]:
     target = {"kind": "Pod", "name": f"pod-{ip}", "uid": f"pod-{ip}" if uid is None else uid}
     return {
         "addresses": [ip],
         "conditions": {"ready": ready, "serving": ready, "terminating": terminating},
         "targetRef": target if uid != "" else None,
+        "zone": zone,
     }
 
 
@@ -135,7 +136,9 @@ def config_map(name: str, **data: str) -> ConfigMap:
 class Cluster:
     """A source, a state worker and a data plane; `turn` lets all of them work, and `answering` says which pods do."""
 
-    def __init__(self, shares: bool = False, health: Health | None = None, own_ip: str = OWN_IP) -> None:
+    def __init__(
+        self, shares: bool = False, health: Health | None = None, own_ip: str = OWN_IP, zone: str = ""
+    ) -> None:
         self.joined = Joined()
         self.told: list[Change] = []
         self.settings: list[ClusterSettings] = []
@@ -144,7 +147,7 @@ class Cluster:
         self.asked: list[str] = []
         self.tls: PodTls | None = None
         self.controllers = Controllers(self.joined.clock.now)
-        maker = SpecMaker("cluster.local", 0.5, health or Health(), default_name, frozenset(names()))
+        maker = SpecMaker("cluster.local", 0.5, health or Health(), default_name, frozenset(names()), zone)
         self.source = KnativeSource(
             KnativeEnvironment("activator-1", own_ip, "knative-serving"),
             maker,

@@ -65,7 +65,8 @@ CONTAINERS: list[dict[str, Any]] = [
 
 
 def made_endpoint(number: int, ip: str, ready: bool | None, serving: bool | None, going: bool | None) -> dict[str, Any]:
-    one = endpoint(ip, ready, going, uid=f"pod-{number}" if number else "")
+    zone = "a" if going is None else "b" if serving is None else None
+    one = endpoint(ip, ready, going, uid=f"pod-{number}" if number else "", zone=zone)
     one["conditions"]["serving"] = serving
     return one
 
@@ -97,7 +98,7 @@ class Told:
 
 
 def _said_of(one: Any) -> tuple[object, ...]:
-    return one.address, one.claims, one.limit, one.restarts
+    return one.address, one.claims, one.limit, one.restarts, one.zone
 
 
 class PodsByEvents(RuleBasedStateMachine):

@@ -111,6 +111,26 @@ def test_annotations() -> None:
     assert balancing == BalancingSpec("least-connections", max_scale=7, trailing_fragmentation_threshold=0.25)
 
 
+@pytest.mark.parametrize(("says", "zone"), [("true", "eu-a"), ("false", ""), ("yes", ""), (None, "")])
+def test_a_revision_may_prefer_the_zone_of_the_activator(says: str | None, zone: str) -> None:
+    cluster = Cluster(zone="eu-a")
+    annotations = {} if says is None else {"activator.dev/prefer-zone": says}
+    cluster.see(revision(annotations=annotations), service())
+    assert cluster.joined.throttler(KEY).spec.balancing.zone == zone
+    first = endpoint_slice(endpoint("10.0.0.1", zone="eu-a"), endpoint("10.0.0.2", zone="eu-b"))
+    cluster.see(first)
+    cluster.answer("10.0.0.1", "10.0.0.2")
+    assert far_of(cluster) == {"10.0.0.1:8012": False, "10.0.0.2:8012": bool(zone)}
+    cluster.see(endpoint_slice(endpoint("10.0.0.1", zone="eu-b"), endpoint("10.0.0.2")), old=first)
+    assert far_of(cluster) == {"10.0.0.1:8012": bool(zone), "10.0.0.2:8012": False}
+
+
+def far_of(cluster: Cluster) -> dict[str, bool]:
+    table = cluster.joined.throttler(KEY).table
+    table.check_invariants()
+    return {one.address: one.is_far for one in table.slots[: table.length] if one.address}
+
+
 def test_what_it_belongs_to() -> None:
     cluster = Cluster()
     labels = {"serving.knative.dev/service": "svc", "serving.knative.dev/configuration": "conf"}

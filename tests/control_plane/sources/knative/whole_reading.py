@@ -127,6 +127,7 @@ class WholeReading:
                 *_status(one, mode, believes),
                 limit=-1 if not cluster and (mine is None or one.address in mine) else 0,
                 restarts=self._flips[one.identity],
+                zone=one.zone,
             )
             for one in backends
         ]
