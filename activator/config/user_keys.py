@@ -13,6 +13,7 @@ from activator.config.forms import FILE
 from activator.config.key_path import Findings, KeyPath
 from activator.config.model.file import Config
 from activator.config.model.keys import NO_KEY, SHA256, Key, KeyLimits
+from activator.config.model.kinds import Secret
 from activator.config.rates import parse_rate
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.specs import NO_LEVEL, QuotaSpec, UserSpec, key_of
@@ -31,17 +32,18 @@ _HASH: Final = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def users_of(keys: Iterable[Key]) -> tuple[UserSpec, ...]:
-    """Read the keys, and return their users. Raises StartError."""
+    """Read the keys, and return their users, once for each of their keys. Raises StartError."""
     return tuple([
         UserSpec(
             key.name,
-            _digest_of(key),
+            digest,
             None if key.revisions is None else tuple([key_of(name) for name in key.revisions]),
             NO_LEVEL if key.priority is None else key.priority,
             _quota_of(key.limits),
             weight=key.weight,
         )
         for key in keys
+        for digest in _digests_of(key)
     ])  # fmt: skip
 
 
@@ -127,7 +129,7 @@ def check_keys(root: KeyPath, config: Config) -> None:
 
 
 class _UserChecks:
-    """The checks of lists of users, which together have each name and each key once."""
+    """The checks of lists of users, which together have each name and each of their keys once."""
 
     def __init__(self, known: frozenset[str] | None) -> None:
         self._known = known
@@ -137,17 +139,18 @@ class _UserChecks:
 
     def seed(self, keys: Sequence[Key]) -> None:
         """Note users that have been checked before."""
-        self._count = len(keys)
+        self._count = sum(len(secrets_of(key)) for key in keys)
         for number, key in enumerate(keys):
             self._names.setdefault(key.name, f"keys[{number}]")
             try:
-                self._digests.setdefault(_digest_of(key), f"keys[{number}]")
+                for digest in _digests_of(key):
+                    self._digests.setdefault(digest, f"keys[{number}]")
             except StartError:  # its file or variable has just been removed
                 continue
 
     def check(self, at: KeyPath, keys: Sequence[Key]) -> None:
         """Check a list of users."""
-        self._count += len(keys)
+        self._count += sum(len(secrets_of(key)) for key in keys)
         if self._count > KEYS_MAX:
             at.found(f"at most {KEYS_MAX} keys", str(self._count))
             return
@@ -164,14 +167,15 @@ def _check_key(
         at["name"].advise(f"{names[key.name]} has this name, too")
     names.setdefault(key.name, str(at))
     try:
-        digest = _digest_of(key)
+        found = _digests_of(key)
     except StartError as error:
         at["key"].advise(str(error).removeprefix(f"key {key.name}: "))
     else:
-        if digest in digests:
-            which = "with the same key" if digest else "without a key"
-            at.advise(f"{digests[digest]} is for requests {which}, too")
-        digests.setdefault(digest, str(at))
+        for digest in found:
+            if digest in digests:
+                which = "with the same key" if digest else "without a key"
+                at.advise(f"{digests[digest]} is for requests {which}, too")
+            digests.setdefault(digest, str(at))
     if key.limits is not None:
         _check_limits(at["limits"], key.limits)
     for place, name in at["revisions"].each(key.revisions or []):
@@ -196,12 +200,21 @@ def _quota_of(limits: KeyLimits | None) -> QuotaSpec | None:
     return QuotaSpec(limits.concurrency or 0, *requests, *tokens, limits.response_tokens)
 
 
-def _digest_of(key: Key) -> bytes:
-    """Return the SHA-256 of a key; empty for requests without a key. Raises StartError."""
-    if key.key == NO_KEY:
+def secrets_of(key: Key) -> list[Secret]:
+    """Return all keys of a user."""
+    return [key.key, *key.more_keys]
+
+
+def _digests_of(key: Key) -> list[bytes]:
+    """Return the SHA-256 of each key of a user; empty for requests without a key. Raises StartError."""
+    return [_digest_of(key.name, secret) for secret in secrets_of(key)]
+
+
+def _digest_of(name: str, secret: Secret) -> bytes:
+    if secret == NO_KEY:
         return b""
-    what = f"key {key.name}"
-    text = read_secret(str(key.key), what)
+    what = f"key {name}"
+    text = read_secret(str(secret), what)
     if text.startswith(SHA256):
         digest = text.removeprefix(SHA256)
         if _HASH.fullmatch(digest) is None:

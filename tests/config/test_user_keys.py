@@ -71,6 +71,16 @@ def test_origins_are_as_browsers_send_them(origins: str, is_right: bool) -> None
         ("{name: a, key: 12345678, priority: 7}, {name: b, key: none, revisions: [a, default/a]}", []),
         ("{name: a, key: 12345678, priority: 8}", ['keys[0].priority: found "8"']),
         ("{name: a, key: 12345678, weight: 1000}", []),
+        ("{name: a, key: 12345678, more_keys: [87654321]}", []),
+        (
+            "{name: a, key: 12345678, more_keys: [12345678]}",
+            ["keys[0]: keys[0] is for requests with the same key, too"],
+        ),
+        (
+            "{name: a, key: 87654321, more_keys: [12345678]}, {name: b, key: 12345678}",
+            ["keys[1]: keys[0] is for requests with the same key, too"],
+        ),
+        ("{name: a, key: 87654321, more_keys: [12]}", ["keys[0].key: a key has at least 8 ASCII characters"]),
         ("{name: a, key: 12345678, weight: 0}", ['keys[0].weight: found "0"']),
         ("{name: a, key: 12345678, weight: 1001}", ['keys[0].weight: found "1001"']),
         ("{name: a@b.c, key: 'sha256:" + 64 * "a" + "'}", []),
@@ -113,6 +123,18 @@ def test_what_is_wrong_with_a_key(keys: str, expected: list[str]) -> None:
     for problem, beginning in zip(found, expected, strict=True):
         assert problem.startswith(beginning)
         assert "12345678" not in problem
+
+
+def test_several_keys_of_a_user_are_read_once_each() -> None:
+    team = "{name: a, key: 12345678, more_keys: [87654321], limits: {requests: 5/s}}"
+    text = f"{{keys: [{team}, {{name: b, key: none}}], kubernetes: {{}}}}"
+    users = users_in(parse(text, "a.yaml", {}))
+    assert [(user.name, len(user.digest), user.quota is None) for user in users] == [
+        ("a", 32, False),
+        ("a", 32, False),
+        ("b", 0, True),
+    ]
+    assert users[0].digest != users[1].digest
 
 
 def test_a_key_in_the_place_of_the_list_is_not_shown() -> None:

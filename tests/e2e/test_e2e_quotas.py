@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import sqlite3
@@ -41,11 +42,11 @@ def keys(**limits: Any) -> list[dict[str, Any]]:
 class Seen:
     """The answers of a load, by status, and the requests without one."""
 
-    def __init__(self, addresses: list[str], clients: int) -> None:
+    def __init__(self, addresses: list[str], clients: int, asks: bytes = ASKS) -> None:
         self.statuses: Counter[int] = Counter()
         self.cut = 0
         self.refusals: set[tuple[str, str]] = set()
-        self._load = Load(addresses, clients, ASKS, self._seen)
+        self._load = Load(addresses, clients, asks, self._seen)
 
     def run(self, meanwhile: Callable[[], Any]) -> None:
         asyncio.run(self._load.run(meanwhile))
@@ -127,6 +128,28 @@ def test_without_disturbance_all_of_a_limit_is_used(run_activator: RunActivator,
         eventually(lambda: counter(activator, "activator_user_rejections_total") == rejected)
         answer = ask(activator.address, request(headers=f"X-Api-Key: {BOB}\r\n"))
         assert answer.status == 200 and not answer.header("x-ratelimit-limit-requests")
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_keys_of_one_name_share_its_limit(run_activator: RunActivator, workers: int) -> None:
+    """A team, each member of which has a key."""
+    team = [{"name": "team", "key": KEY, "more_keys": [BOB], "limits": {"requests": f"{LIMIT}/day"}}]
+    with CountingPods(2, 0.002) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], keys=team, workers=workers))
+        seen = Seen([activator.address], 6)
+        other = Seen([activator.address], 6, request(headers=f"X-Api-Key: {BOB}\r\n"))
+
+        def until_refused() -> None:
+            seen.reaches(429, 100)
+            other.reaches(429, 100)
+
+        seen.run(lambda: other.run(until_refused))
+        assert pods.began_total == seen.statuses[200] + other.statuses[200] == LIMIT
+        assert set(seen.statuses) == set(other.statuses) == {200, 429} and other.statuses[200] > 0
+        shown = activator.ask("/metrics")[2].decode()
+        (count,) = re.findall(r'^activator_user_requests_total{user="team"} (\S+)$', shown, re.MULTILINE)
+        assert float(count) == seen.statuses.total() + other.statuses.total()
+        assert KEY not in activator.ask("/debug/config")[2].decode() and BOB not in shown
 
 
 def test_requests_at_the_same_time_over_all_workers(run_activator: RunActivator) -> None:

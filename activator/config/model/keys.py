@@ -62,3 +62,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc("With `queue.discipline: fair`: its weight, unless `queue.weights` has one for it.", 3),
     ] = 1
     limits: Annotated[KeyLimits | None, doc("Its quota, which holds over all workers and replicas.")] = None
+    more_keys: Annotated[
+        list[Secret],
+        doc("More keys of the user, such as one for each member of a team.", ["env:ANN_KEY", "env:BEN_KEY"]),
+    ] = []

@@ -64,9 +64,12 @@ class Keys(Filter):
     def __init__(self, specs: Iterable[UserSpec], totals: dict[str, UserTotals]) -> None:
         """Make the filter; `totals`: those of the filter before, which requests in progress still add to."""
         self._users: dict[bytes, User] = {}  # keyed by the digest
-        self._used: dict[bytes, User] = {}  # keyed by the key itself; at most one for each user
+        self._used: dict[bytes, User] = {}  # keyed by the key itself; at most as many as there are keys
+        kept = dict(totals)
         for spec in specs:
-            self._users[spec.digest] = User(spec, totals.get(spec.name) or UserTotals())
+            if spec.name not in kept:
+                kept[spec.name] = UserTotals()
+            self._users[spec.digest] = User(spec, kept[spec.name])
         self._anyone: User | None = self._users.pop(b"", None)  # for requests without a key
 
     def totals(self) -> dict[str, UserTotals]:
