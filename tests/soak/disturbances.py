@@ -34,7 +34,7 @@ BURST: Final = 80  # connections to a worker without descriptors
 SERVED_S: Final = 15.0  # files of certificates are checked every two seconds
 PODS_MIN: Final = 3  # of the revision whose pods change: one may be killed, one stopped
 POD_FAILURES: Final = frozenset({CUT, "502 pod_closed", "502 connect_failed"})
-NO_DESCRIPTORS: Final = frozenset({CUT, REFUSED, "502 connect_failed", "503 overloaded"})
+NO_DESCRIPTORS: Final = frozenset({CUT, "500 internal"})  # not accepted, and no connection to a pod
 CLOCKS_S: Final = (-86_400.0, -60.0, 0.0, 60.0, 86_400.0)
 DNS_MODES: Final = ("servfail", "silent", "refused", "garbage")
 

@@ -144,6 +144,7 @@ class Ledger:
             self.violation_count += 1
             if len(self.violations) < SHOWN:
                 self.violations.append(words)
+                print(f"violation at {time.strftime('%H:%M:%S')}: {words}", flush=True)
 
     @property
     def total(self) -> int:

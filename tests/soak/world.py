@@ -57,7 +57,8 @@ class Pod:
         self.start()
 
     def start(self) -> None:
-        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        nothing = subprocess.DEVNULL
+        self.process = subprocess.Popen(self._command, stdin=nothing, stdout=nothing, stderr=nothing)
 
     def kill(self) -> None:
         self.process.kill()
