@@ -34,7 +34,8 @@ BURST: Final = 80  # connections to a worker without descriptors
 SERVED_S: Final = 15.0  # files of certificates are checked every two seconds
 PODS_MIN: Final = 3  # of the revision whose pods change: one may be killed, one stopped
 POD_FAILURES: Final = frozenset({CUT, "502 pod_closed", "502 connect_failed"})
-NO_DESCRIPTORS: Final = frozenset({CUT, "500 internal"})  # not accepted, and no connection to a pod
+NOT_ACCEPTED: Final = frozenset({CUT})
+NO_CONNECTION: Final = frozenset({"500 internal"})  # to a pod
 CLOCKS_S: Final = (-86_400.0, -60.0, 0.0, 60.0, 86_400.0)
 DNS_MODES: Final = ("servfail", "silent", "refused", "garbage")
 
@@ -200,11 +201,15 @@ class Disturber:
         disturbance.end(AFTERMATH_S)
 
     def _no_descriptors(self, chance: random.Random) -> None:
-        """A worker may open no more descriptors, and many clients connect. What had begun before is not harmed."""
+        """A worker may open no more descriptors, and many clients connect. No response that has begun is cut."""
         world = self._world
         pid = self._worker(chance)
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        disturbance = world.ledger.disturb("EMFILE", Explanation("activator", ANY, NO_DESCRIPTORS, only_new=True))
+        disturbance = world.ledger.disturb(
+            "EMFILE",
+            Explanation("activator", ANY, NOT_ACCEPTED, only_new=True),
+            Explanation("activator", ANY, NO_CONNECTION),
+        )
         host, _, port = world.machine.address.rpartition(":")
         with ExitStack() as stack:
             try:
