@@ -70,10 +70,14 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
 def _phase(world: World, disturber: Disturber, number: int, seconds: float) -> None:
     """Load with disturbances."""
     crowd = world.crowd(number)
-    disturber.start(number)
-    time.sleep(seconds)
-    disturber.stop()
-    crowd.stop()
+    try:
+        disturber.start(number)
+        try:
+            time.sleep(seconds)
+        finally:
+            disturber.stop()
+    finally:
+        crowd.stop()
 
 
 def _samples(world: World, number: int, settle_s: float) -> dict[str, Sample]:
