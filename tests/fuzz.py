@@ -4,7 +4,8 @@
 
 Rules
   1. A target is a property test. Hypothesis makes its arguments from the fuzzer's bytes (`fuzz_one_input`), so a find
-     is a failing example of that test, and stays in hypothesis' database until it passes.
+     is a failing example of that test, and stays in hypothesis' database until it passes. A find of a property of any
+     bytes is in build/fuzz only.
   2. The code is plain Python, of which atheris counts the edges.
   3. A target's corpus is in build/fuzz/NAME, and the next run goes on from it. A small part that reaches the same edges
      is committed as tests/corpora/NAME.txt, one input a line (base64); `tests/test_corpora.py` replays it.
@@ -20,11 +21,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
+
+OneInput = Callable[[bytes], bytes | None]
 
 ROOT = Path(__file__).resolve().parents[1]
 CORPORA = ROOT / "build" / "fuzz"
@@ -74,10 +77,27 @@ def name_of(target: str) -> str:
     return target.rpartition(":")[2].removeprefix("test_")
 
 
-def property_of(target: str) -> Any:
-    """Import the property test of a target. Raises AttributeError if there is none."""
+def property_of(target: str) -> OneInput:
+    """Import the property test of a target, as a function of the fuzzer's bytes. Raises AttributeError without one.
+
+    It returns the part of the bytes that it has used; None: they are not valid. A property of any bytes gets them as
+    they are: hypothesis would make a longer string of two bytes for each of its own, and mostly of none.
+    """
     module, _, name = target.partition(":")
-    return getattr(importlib.import_module(f"tests.{module}"), name).hypothesis.fuzz_one_input
+    handle = getattr(importlib.import_module(f"tests.{module}"), name).hypothesis
+    strategies = list(handle._given_kwargs.values())
+    if len(strategies) != 1 or getattr(getattr(strategies[0], "function", None), "__name__", "") != "binary":
+        fuzz_one_input: OneInput = handle.fuzz_one_input
+        return fuzz_one_input
+    any_bytes = re.fullmatch(r"binary\(max_size=(\d+)\)", repr(strategies[0]))
+    assert any_bytes is not None, strategies
+    size = int(any_bytes[1])
+
+    def one_input(data: bytes) -> bytes:
+        handle.inner_test(data[:size])
+        return data[:size]
+
+    return one_input
 
 
 def functions() -> Iterator[FunctionType]:
