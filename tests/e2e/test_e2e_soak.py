@@ -8,7 +8,7 @@ import pytest
 
 from tests.soak.__main__ import Length, run
 
-SHORT = Length(warm_up=8.0, rest=12.0, settle=3.0)
+SHORT = Length(warm_up=8.0, rest=12.0, settle=2.0, stream=(0.5, 3.0))
 
 
 @pytest.mark.deep

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.soak.clients import STREAM_S
 from tests.soak.disturbances import Disturber
 from tests.soak.figures import Sample, compare
 from tests.soak.report import line, report
@@ -29,11 +30,12 @@ PAUSE_S: Final = 1.5  # between two disturbances, on average
 
 
 class Length(NamedTuple):
-    """The parts of a run, in seconds."""
+    """The parts of a run, and its shortest and longest stream, in seconds."""
 
     warm_up: float
     rest: float
     settle: float
+    stream: tuple[float, float] = STREAM_S
 
     @classmethod
     def of(cls, seconds: float) -> Length:
@@ -44,7 +46,7 @@ class Length(NamedTuple):
 def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tuple[list[str], str]:
     """Return the violations and the result as Markdown."""
     began_s = time.monotonic()
-    with World(folder, seed) as world:
+    with World(folder, seed, length.stream) as world:
         for words in world.left_out:
             print(f"left out: {words}", flush=True)
         disturber = Disturber(world, seed, pause_s)

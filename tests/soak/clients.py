@@ -104,9 +104,10 @@ async def opened(target: Target, receive_buffer_bytes: int = 0) -> Connection:
 
 
 class Crowd:
-    """The clients that are at work."""
+    """The clients that are at work. `stream_s`: the shortest and the longest stream."""
 
-    def __init__(self, ledger: Ledger, background: Background, seed: int) -> None:
+    def __init__(self, ledger: Ledger, background: Background, seed: int, stream_s: tuple[float, float]) -> None:
+        self._stream_s = stream_s
         self._ledger = ledger
         self._background = background
         self._chance = random.Random(seed)
@@ -147,7 +148,7 @@ class Crowd:
         """Let every exchange end."""
         self._stopped.set()
         for future in self._futures:
-            future.result(REQUEST_S + STREAM_S[1] + 20.0)
+            future.result(REQUEST_S + self._stream_s[1] + 20.0)
         for thread in self._threads:
             thread.join(REQUEST_S)
         self._futures, self._threads = [], []
@@ -239,7 +240,7 @@ class Crowd:
         async def do(connection: Connection, name: str) -> None:
             end = target.record.with_name(f"{target.record.name}.{name}")
             loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._chance.uniform(*STREAM_S), end.touch)
+            timer = loop.call_later(self._chance.uniform(*self._stream_s), end.touch)
             try:
                 connection.writer.write(head(f"/events/{name}/0.2", name, host=target.host))
                 answer = await connection.head()
@@ -259,7 +260,7 @@ class Crowd:
         began_s = time.monotonic()
         port, number = 0, 0
         error: Exception | None = None
-        until_s = began_s + self._chance.uniform(*STREAM_S)
+        until_s = began_s + self._chance.uniform(*self._stream_s)
         host, _, at = target.address.rpartition(":")
         more: dict[str, Any] = {"host": host, "port": int(at), "additional_headers": {"X-Id": name}}
         more |= {"compression": None, "ping_interval": None, "proxy": None, "open_timeout": REQUEST_S}
@@ -290,7 +291,7 @@ class Crowd:
 
         async def do(connection: Connection, name: str) -> None:
             connection.writer.write(head("/plain/0", name, "POST", target.host, framing))
-            pause_s = self._chance.uniform(*STREAM_S) / PIECES
+            pause_s = self._chance.uniform(*self._stream_s) / PIECES
             for _ in range(PIECES):
                 connection.writer.write(piece)
                 async with asyncio.timeout(REQUEST_S):
@@ -309,7 +310,7 @@ class Crowd:
             answer = await connection.head()
             if answer.status != 200:
                 raise WrongError(f"{answer.status} {answer.reason}".strip())
-            pause_s = self._chance.uniform(*STREAM_S) / (DOWN_BYTES // len(PIECE))
+            pause_s = self._chance.uniform(*self._stream_s) / (DOWN_BYTES // len(PIECE))
             digest = hashlib.sha256()
             left = DOWN_BYTES
             while left:
@@ -331,7 +332,7 @@ class Crowd:
             answer = await connection.head()
             if answer.status != 200:
                 raise WrongError(f"{answer.status} {answer.reason}".strip())
-            pause_s = self._chance.uniform(2.0, 10.0) / (SLOW_BYTES // SLOW_PIECE_BYTES)
+            pause_s = self._chance.uniform(*self._stream_s) / (SLOW_BYTES // SLOW_PIECE_BYTES)
             digest = hashlib.sha256()
             async for piece in connection.pieces(answer):
                 digest.update(piece)

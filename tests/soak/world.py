@@ -31,7 +31,7 @@ from tests.e2e.handover_machine import ADMIN, PLAIN, PROGRAM, SECURE, Machine
 from tests.e2e.running import Activator, configured, eventually, processes
 from tests.e2e.test_e2e_members import Replicas, free_ports
 from tests.e2e.test_e2e_tls import Files, trusting
-from tests.soak.clients import Crowd, Target
+from tests.soak.clients import STREAM_S, Crowd, Target
 from tests.soak.executions import Executions
 from tests.soak.figures import Probe, Sample, sample
 from tests.soak.ledger import Ledger
@@ -68,7 +68,8 @@ class Pod:
 class World:
     """Everything that runs beside the clients; use as a context."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int, stream_s: tuple[float, float] = STREAM_S) -> None:
+        self._stream_s = stream_s
         self.folder = folder
         self.seed = seed
         self.left_out: list[str] = []
@@ -205,7 +206,7 @@ class World:
 
     def crowd(self, number: int) -> Crowd:
         """All clients at work; the number makes them draw other lots."""
-        crowd = Crowd(self.ledger, self.background, self.seed * 1_000 + number)
+        crowd = Crowd(self.ledger, self.background, self.seed * 1_000 + number, self._stream_s)
         for revision in ("app", "fixed", "named"):
             crowd.shorts(self.target(revision), 2, 0.15)
             crowd.shorts(self.target(revision), 1, 0.2, fresh=True)
