@@ -5,7 +5,8 @@
 Rules
   1. The warm-up is a tenth of the time, a minute at least. Figures after it and at the end are compared; both are taken
      after an upgrade, `settle` seconds of load without disturbances, and with no load (figures.py).
-  2. It prints a line per minute, and at the end its result as Markdown; exit code 1: a promise was broken.
+  2. It prints a line per minute, and at the end its result as Markdown; exit code 1: a promise was broken. Then logs
+     and disturbances are in build/soak-SEED.log.
   3. A seed repeats the disturbances and their order, though not the moments at which the kernel does what.
 """
 
@@ -24,7 +25,9 @@ from tests.soak.disturbances import Disturber
 from tests.soak.figures import Sample, compare
 from tests.soak.report import line, report
 from tests.soak.world import World
+from tests.sources import ROOT
 
+LOGS: Final = ROOT / "build"
 MINUTE_S: Final = 60.0
 PAUSE_S: Final = 1.5  # between two disturbances, on average
 
@@ -66,7 +69,20 @@ def run(folder: Path, seed: int, length: Length, pause_s: float = PAUSE_S) -> tu
         for door in before:
             for problem in compare(door, before[door], after[door]):
                 world.ledger.violate(problem)
+        if world.ledger.violations:
+            _keep_logs(world, seed)
         return world.ledger.violations, report(world, seed, time.monotonic() - began_s, before, after)
+
+
+def _keep_logs(world: World, seed: int) -> None:
+    """Write the evidence: the disturbances, and the logs of the processes that live."""
+    LOGS.mkdir(exist_ok=True)
+    activators = {"activator": world.activator, **{f"replica {n}": one for n, one in world.replicas.running.items()}}
+    parts = ["\n".join(world.ledger.disturbances())]
+    parts += [f"--- {name} ---\n{activator.text()}" for name, activator in activators.items()]
+    path = LOGS / f"soak-{seed}.log"
+    path.write_text("\n".join(parts), encoding="utf-8")
+    print(f"the logs are in {path}")
 
 
 def _phase(world: World, disturber: Disturber, number: int, seconds: float) -> None:

@@ -138,6 +138,13 @@ class Ledger:
         recent = list(self._disturbances)[-4:]
         self.violate(f"an unexplained failure: {outcome}; the last disturbances: {recent}")
 
+    def disturbances(self) -> list[str]:
+        """Describe the last disturbances, by the monotonic clock as the outcomes do, and by the time of day."""
+        offset_s = time.time() - time.monotonic()
+        return [
+            f"{time.strftime('%H:%M:%S', time.localtime(one.began_s + offset_s))} {one}" for one in self._disturbances
+        ]
+
     def violate(self, words: str) -> None:
         """Record that a promise was broken."""
         with self._lock:

@@ -47,6 +47,7 @@ def test_a_disturbance_explains_what_it_says_and_nothing_else() -> None:
     disturbance = ledger.disturb("kill", Explanation("activator", "app", frozenset({CUT}), ports=frozenset({7})))
     ledger.record(outcome(CUT, port=7))
     assert (ledger.violation_count, ledger.explained["kill"]) == (0, 1)
+    assert len(ledger.disturbances()) == 1 and "kill from" in ledger.disturbances()[0]
     for other in (outcome(CUT), outcome(BAD_GATEWAY, port=7), outcome(CUT, port=7, revision="cold")):
         before = ledger.violation_count
         ledger.record(other)
