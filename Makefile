@@ -117,7 +117,7 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
 	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
 
-release-check: $(VENV)/.packages  ## all of a release but publishing: versions, sdist, wheel as installed, SBOM, chart, site, image
+release-check: $(VENV)/.packages  ## all of a release but publishing: versions, sdist, wheel as installed, SBOM, chart, site, ten minutes of endurance, image
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.release
 	$(MAKE) --no-print-directory wheel chart site
 	rm -rf build/installed
@@ -125,6 +125,7 @@ release-check: $(VENV)/.packages  ## all of a release but publishing: versions, 
 	build/installed/bin/python -m pip install -qq dist/*.whl
 	build/installed/bin/python -I tests/installed.py
 	build/wheel/bin/cyclonedx-py environment build/installed/bin/python --of JSON -o build/sbom.cdx.json
+	$(PY) -m tests.soak --hours $(or $(HOURS),0.17)
 	@if docker info >/dev/null 2>&1; then docker build -t activator:release-check .; \
 	else echo "make: no Docker: the image is not built here"; fi
 
@@ -189,7 +190,8 @@ deep: coverage build  ## all tests in both worlds, with many more examples, and 
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PYTEST) -m "e2e and deep and not soak" $(PYTEST_ARGS)
 
-soak: $(VENV)/.packages build  ## hours of real traffic: 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts
+soak: $(VENV)/.packages build  ## everything at once for HOURS=1; then 10 GiB bodies, 10^6 requests, 10^5 connections, 1,000 cold starts
+	$(PY) -m tests.soak --hours $(or $(HOURS),1) --seed $(or $(SEED),1)
 	$(PY) -m pytest -q -m "e2e and soak" $(PYTEST_ARGS)
 
 night: $(VENV)/.packages build  ## members through storms without end: EVENTS=1e8 from seed FIRST=0 on (docs/simulation.md)

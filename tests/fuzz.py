@@ -1,27 +1,39 @@
 """Coverage-guided fuzzing of everything that reads bytes of a peer: `make fuzz SECONDS=60`.
 
+    python -m tests.fuzz --minimise     writes tests/corpora from what the fuzzer has found so far
+
 Rules
   1. A target is a property test. Hypothesis makes its arguments from the fuzzer's bytes (`fuzz_one_input`), so a find
-     is a failing example of that test, and stays in hypothesis' database until it passes.
+     is a failing example of that test, and stays in hypothesis' database until it passes. A find of a property of any
+     bytes is in build/fuzz only.
   2. The code is plain Python, of which atheris counts the edges.
-  3. A target's corpus is in build/fuzz/NAME, and the next run goes on from it.
+  3. A target's corpus is in build/fuzz/NAME, and the next run goes on from it. A small part that reaches the same edges
+     is committed as tests/corpora/NAME.txt, one input a line (base64); `tests/test_corpora.py` replays it.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import hashlib
 import importlib
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
 
+OneInput = Callable[[bytes], bytes | None]
+
 ROOT = Path(__file__).resolve().parents[1]
 CORPORA = ROOT / "build" / "fuzz"
+COMMITTED = ROOT / "tests" / "corpora"
+INPUTS_MAX = 64  # committed, of each target
+INPUT_MAX_BYTES = 1_024
 
 TARGETS = [
     "codec.http1.test_wire_properties:test_any_bytes_as_requests",
@@ -65,10 +77,27 @@ def name_of(target: str) -> str:
     return target.rpartition(":")[2].removeprefix("test_")
 
 
-def property_of(target: str) -> Any:
-    """Import the property test of a target. Raises AttributeError if there is none."""
+def property_of(target: str) -> OneInput:
+    """Import the property test of a target, as a function of the fuzzer's bytes. Raises AttributeError without one.
+
+    It returns the part of the bytes that it has used; None: they are not valid. A property of any bytes gets them as
+    they are: hypothesis would make a longer string of two bytes for each of its own, and mostly of none.
+    """
     module, _, name = target.partition(":")
-    return getattr(importlib.import_module(f"tests.{module}"), name).hypothesis.fuzz_one_input
+    handle = getattr(importlib.import_module(f"tests.{module}"), name).hypothesis
+    strategies = list(handle._given_kwargs.values())
+    if len(strategies) != 1 or getattr(getattr(strategies[0], "function", None), "__name__", "") != "binary":
+        fuzz_one_input: OneInput = handle.fuzz_one_input
+        return fuzz_one_input
+    any_bytes = re.fullmatch(r"binary\(max_size=(\d+)\)", repr(strategies[0]))
+    assert any_bytes is not None, strategies
+    size = int(any_bytes[1])
+
+    def one_input(data: bytes) -> bytes:
+        handle.inner_test(data[:size])
+        return data[:size]
+
+    return one_input
 
 
 def functions() -> Iterator[FunctionType]:
@@ -80,23 +109,105 @@ def functions() -> Iterator[FunctionType]:
                     yield from (one for one in vars(holder).values() if isinstance(one, FunctionType))
 
 
-def fuzz(target: str, seconds: int) -> None:
-    """Run one target in this process, which libFuzzer ends."""
-    atheris: Any = importlib.import_module("atheris")  # `make fuzz` installs it
+def committed(target: str) -> list[bytes]:
+    """The committed inputs of a target."""
+    path = COMMITTED / f"{name_of(target)}.txt"
+    return [base64.b64decode(line) for line in path.read_text("ascii").split()] if path.exists() else []
+
+
+def write_committed(target: str, inputs: Iterable[bytes]) -> None:
+    COMMITTED.mkdir(exist_ok=True)
+    lines = "".join(base64.b64encode(one).decode("ascii") + "\n" for one in sorted(inputs))
+    (COMMITTED / f"{name_of(target)}.txt").write_text(lines, "ascii")
+
+
+def corpus_of(target: str) -> Path:
+    """The folder of a target's corpus, with what is committed of it."""
     corpus = CORPORA / name_of(target)
     corpus.mkdir(parents=True, exist_ok=True)
+    for one in committed(target):
+        (corpus / hashlib.sha1(one).hexdigest()).write_bytes(one)  # as libFuzzer names them
+    return corpus
+
+
+def run_libfuzzer(target: str, options: list[str]) -> None:
+    """Run one target in this process, which libFuzzer ends."""
+    atheris: Any = importlib.import_module("atheris")  # `make fuzz` installs it
     one_input = property_of(target)
     for function in functions():
         atheris.instrument_func(function)
+    atheris.Setup([sys.argv[0], *options], one_input)
+    atheris.Fuzz()
+
+
+def fuzz(target: str, seconds: int) -> None:
+    """Fuzz one target in this process."""
+    corpus = corpus_of(target)
     options = [
         f"-max_total_time={seconds}",
         "-timeout=60",
-        "-max_len=1024",
+        f"-max_len={INPUT_MAX_BYTES}",
         "-len_control=0",
         f"-artifact_prefix={corpus}-",
     ]
-    atheris.Setup([sys.argv[0], *options, str(corpus)], one_input)
-    atheris.Fuzz()
+    run_libfuzzer(target, [*options, str(corpus)])
+
+
+# --- the committed corpora ---
+
+
+def canonical(target: str) -> dict[bytes, Path]:
+    """The valid inputs of a target's corpus, each as short as hypothesis can say it, with a file of it."""
+    one_input = property_of(target)
+    folder = CORPORA / ".minimised" / name_of(target)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    found: dict[bytes, Path] = {}
+    for path in sorted(corpus_of(target).iterdir()):
+        try:
+            used = one_input(path.read_bytes())
+        except Exception as error:
+            print(f"{path}: {error!r}", file=sys.stderr)  # a find that is not mended
+            continue
+        if used is not None and len(used) <= INPUT_MAX_BYTES:
+            found[used] = folder / hashlib.sha1(used).hexdigest()
+            found[used].write_bytes(used)
+    return found
+
+
+def covering(features: dict[bytes, set[int]], most: int = INPUTS_MAX) -> list[bytes]:
+    """A few inputs that reach nearly all features of all: each is the one that adds most, of equals the shortest."""
+    left = set().union(*features.values()) if features else set()
+    chosen: list[bytes] = []
+    while left and len(chosen) < most:
+        best = max(features, key=lambda one: (len(features[one] & left), -len(one), one))
+        chosen.append(best)
+        left -= features[best]
+    return chosen
+
+
+def features_in(control: str, paths: list[Path]) -> dict[Path, set[int]]:
+    """Read what libFuzzer's merge has written about the inputs: the features (edges with counts) that each reaches."""
+    found: dict[Path, set[int]] = {}
+    for index, numbers in re.findall(r"^FT (\d+)((?: \d+)*)$", control, re.MULTILINE):
+        found[paths[int(index)]] = {int(number) for number in numbers.split()}
+    return found
+
+
+def minimise(target: str) -> int:
+    """Write the committed corpus of a target anew; the number of its inputs."""
+    inputs = canonical(target)
+    paths = list(inputs.values())
+    control = CORPORA / ".minimised" / f"{name_of(target)}.merge"
+    control.write_text("\n".join([str(len(paths)), "0", *map(str, paths)]) + "\n")
+    command = [sys.executable, "-m", "tests.fuzz", "--merge", str(control), "--within", target]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
+    reached = features_in(control.read_text(), paths)
+    assert len(reached) == len(paths), done.stderr[-2_000:]
+    chosen = covering({one: reached[path] for one, path in inputs.items()})
+    write_committed(target, chosen)
+    print(f"{len(paths):>6,} {len(chosen):>6}  {target}", flush=True)
+    return len(chosen)
 
 
 def outcome_of(code: int, output: str) -> Outcome:
@@ -122,11 +233,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
     parser.add_argument("--at-once", type=int, default=2, help="targets at once (2)")
     parser.add_argument("--within", metavar="TARGET", help="run one target in this process")
+    parser.add_argument("--minimise", action="store_true", help="write the committed corpora anew")
+    parser.add_argument("--merge", metavar="FILE", help="with --within: a control file of libFuzzer's merge")
     parser.add_argument("part", nargs="*", help="only targets whose names have one of these parts")
     options = parser.parse_args()
-    if options.within:
+    if options.within and options.merge:
+        run_libfuzzer(options.within, ["-merge_inner=1", f"-merge_control_file={options.merge}"])
+    elif options.within:
         fuzz(options.within, options.seconds)
     chosen = [one for one in TARGETS if not options.part or any(part in one for part in options.part)]
+    if options.minimise:
+        print("inputs committed  target")
+        return 0 if all(minimise(target) for target in chosen) else 1
     print("executions   edges  target, find")
     with ThreadPoolExecutor(options.at_once) as pool:
         outcomes = list(pool.map(lambda target: run(target, options.seconds), chosen))

@@ -196,7 +196,8 @@ class SlotView(msgspec.Struct, frozen=True):
 class ObservedTable(Message, frozen=True, tag=True):
     """A whole table after `applied` effects; `compared` of its slots are compared already, `matched` of them pods.
 
-    `worker`: the worker whose table it is; `confirms`: every worker has received these effects.
+    `worker`: the worker whose table it is. `received`: the number of effects that every worker has received, or None if
+    it is the only one.
     """
 
     key: str
@@ -205,7 +206,7 @@ class ObservedTable(Message, frozen=True, tag=True):
     compared: int = 0
     matched: int = 0
     worker: int = 0
-    confirms: bool = True
+    received: int | None = None
 
 
 Change = (

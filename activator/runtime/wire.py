@@ -8,7 +8,9 @@ Rules
   3. A turn reads at most READ_BYTES, into a shared buffer: the data passed to `received` are valid until it returns.
      The backlog of sent frames is bounded: a peer that does not read loses the connection.
   4. `closed` is called once, when the other end is closed or an error occurs; not after `close`. Frames that the other
-     process had sent before it closed its end are received first, also if sending fails in the meantime.
+     process had sent before it closed its end are received first, also if sending fails in the meantime. After a reset
+     uvloop reports the socket once and never again (libuv stops to watch it), even if not all data has been read:
+     then the rest is read in the next turns.
   5. Between machines a frame is signed (`seal`), and has no descriptors. A wrong signature ends the connection. Such a
      connection has lower limits: SEALED_BYTES_MAX for a received frame and for the backlog.
 """
@@ -165,6 +167,19 @@ class Wire:
         else:
             position = self._take_frames(_view[:size])
             self._incoming += _view[position:size]
+        if self.is_open and size and (self._is_deaf or self._was_reset()):
+            self._loop.call_soon(self._read_rest)
+
+    def _was_reset(self) -> bool:
+        """Return True if the other end has reset the connection; nothing can be sent any more."""
+        if not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return False
+        self._drop_unsent()
+        return True
+
+    def _read_rest(self) -> None:
+        if self.is_open:
+            self._readable()
 
     def _read_with_descriptors(self) -> int:
         size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)

@@ -228,8 +228,8 @@ class FanOut:
         applied = message.applied + self._offsets.get(key, {}).get(worker, 0)
         seen = self._seen.setdefault(key, {})
         seen[worker] = applied
-        confirms = all(seen.get(one, -1) >= applied for one in self._workers)
-        self._receive(replace(message, applied=applied, worker=worker, confirms=confirms))
+        received = min([seen.get(one, -1) for one in self._workers], default=applied)
+        self._receive(replace(message, applied=applied, worker=worker, received=received))
 
     def _conclude_drain(self) -> None:
         if self._is_draining and all(worker in self._drained for worker in self._workers):

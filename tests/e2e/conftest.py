@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def run_activator(tmp_path: Path) -> Iterator[RunActivator]:
     """`run_activator(configuration)` or `run_activator(arguments=[...])`: one that serves."""
-    yield from _runner(tmp_path)
+    yield from runner(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def run_shared_activator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunActivator]:
     """The same for all tests of a module."""
-    yield from _runner(tmp_path_factory.mktemp("activator"))
+    yield from runner(tmp_path_factory.mktemp("activator"))
 
 
 def next_net() -> int:
@@ -66,7 +66,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.close()
 
 
-def _runner(folder: Path) -> Iterator[RunActivator]:
+def runner(folder: Path) -> Iterator[RunActivator]:
+    """Yield the function of `run_activator`; end what it has started."""
     running: list[Activator] = []
 
     def run(

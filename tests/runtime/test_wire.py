@@ -6,10 +6,12 @@ import asyncio
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
 
 from activator.runtime import wire as wire_module
 from activator.runtime.wire import CODE_BYTES, DESCRIPTORS_AT_ONCE_MAX, SEALED_BYTES_MAX, Wire, pair
@@ -110,6 +112,38 @@ def test_the_end_of_the_other_side_is_told_once() -> None:
         assert (one.closed, other.closed) == (1, 0)
 
     run(story)
+
+
+@pytest.mark.parametrize("run_loop", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("over_tcp", [False, True])
+@pytest.mark.parametrize("sends", [False, True])
+def test_the_end_behind_unread_frames_is_noticed_after_a_reset(
+    run_loop: Callable[..., None], over_tcp: bool, sends: bool
+) -> None:
+    """The other process closes with unread data, while this one does not run; uvloop reports that once."""
+    size = 5_000 if over_tcp else 50_000  # TCP drops what was not on its way; the others take several reads
+    frames = [os.urandom(size) for _ in range(3)]
+
+    async def story() -> None:
+        ours, theirs = tcp_pair() if over_tcp else pair()
+        one = End(ours)
+        one.wire.send_now(b"not read")
+        for frame in frames:
+            theirs.sendall(struct.pack("<II", len(frame), 0) + frame)
+        theirs.close()
+        time.sleep(0.01)  # noqa: ASYNC251  (the reset is here before the loop turns)
+        if sends:
+            one.wire.send_now(b"too late")
+        await until(lambda: one.closed > 0)
+        assert (one.frames, one.closed, one.errors) == (frames, 1, [])
+
+    run_loop(story())
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        return ours, listener.accept()[0]
 
 
 def test_descriptors_that_cannot_be_sent_are_closed() -> None:

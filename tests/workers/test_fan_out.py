@@ -186,15 +186,23 @@ def test_nothing_counts_of_a_worker_that_has_ended_or_of_a_revision_that_is_gone
     assert both.heard() == []
 
 
-def confirmations(both: Both) -> list[tuple[int, int, bool]]:
-    return [(one.worker, one.applied, one.confirms) for one in both.heard() if isinstance(one, ObservedTable)]
+def confirmations(both: Both) -> list[tuple[int, int, int | None]]:
+    return [(one.worker, one.applied, one.received) for one in both.heard() if isinstance(one, ObservedTable)]
 
 
 def test_effects_are_confirmed_when_all_have_them(both: Both) -> None:
     both.fan_out.receive(1, ObservedTable(KEY, 3, ()))
     both.fan_out.receive(2, ObservedTable(KEY, 2, ()))
     both.fan_out.receive(2, ObservedTable(KEY, 3, ()))
-    assert confirmations(both) == [(1, 3, False), (2, 2, True), (2, 3, True)]
+    assert confirmations(both) == [(1, 3, -1), (2, 2, 2), (2, 3, 3)]
+
+
+def test_effects_are_confirmed_although_others_come_between_the_audits(both: Both) -> None:
+    """Of a program that starts and stops all the time, no two workers ever show the same number."""
+    for number in range(1, 4):
+        both.fan_out.receive(1, ObservedTable(KEY, 10 * number, ()))
+        both.fan_out.receive(2, ObservedTable(KEY, 10 * number + 5, ()))
+    assert [received for _, _, received in confirmations(both)] == [-1, 10, 15, 20, 25, 30]
 
 
 def test_a_worker_that_comes_later_counts_from_what_was_sent_before(both: Both) -> None:
@@ -202,11 +210,11 @@ def test_a_worker_that_comes_later_counts_from_what_was_sent_before(both: Both) 
     both.fan_out.apply([DispatchQueue(KEY)])
     for worker, applied in ((1, 8), (2, 8), (3, 1)):
         both.fan_out.receive(worker, ObservedTable(KEY, applied, ()))
-    assert confirmations(both) == [(1, 8, False), (2, 8, False), (3, 8, True)]
+    assert confirmations(both) == [(1, 8, -1), (2, 8, -1), (3, 8, 8)]
     both.fan_out.apply([RebuildRevision(SPEC, (), ""), DispatchQueue(KEY)])  # all count from the beginning
     for worker in (1, 2, 3):
         both.fan_out.receive(worker, ObservedTable(KEY, 1, ()))
-    assert confirmations(both) == [(1, 1, False), (2, 1, False), (3, 1, True)]
+    assert confirmations(both) == [(1, 1, -1), (2, 1, -1), (3, 1, 1)]
 
 
 @pytest.mark.parametrize(("second_finishes", "result"), [(True, True), (False, False)])

@@ -163,9 +163,10 @@ def table_seen(model: Model, revision: RevisionRecord, change: ObservedTable, re
     key = change.key
     waiting = model.unconfirmed.get(key)
     sent = model.sent.get(key, 0)
-    if waiting is not None and change.confirms and change.applied >= waiting.sent:
+    received = change.applied if change.received is None else change.received
+    if waiting is not None and received >= waiting.sent:
         reduction.confirmed = key
-        reduction.awaits_more = sent != change.applied
+        reduction.awaits_more = sent != received
     if sent != change.applied:
         return  # the worker requests a new table if they are not confirmed in time
     compared = min(change.compared + COMPARED_AT_ONCE, len(change.slots))
