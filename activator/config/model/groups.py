@@ -9,7 +9,7 @@ from activator.config.model.kinds import Duration, Size, doc
 AFFINITY: Final = "affinity"
 GROUP_DISCIPLINES: Final = (AFFINITY, "fifo")
 OVERTAKEN_AT_MOST_S: Final = 30.0
-MEMORY: Final = "memory"  # the resource names of what is measured (memory_use.py)
+MEMORY: Final = "memory"  # names of resources that are measured (memory_use.py)
 GPU_MEMORY: Final = "gpu_memory"
 GPUS: Final = "gpus"  # the resource name of GPUs in a budget
 

@@ -25,7 +25,7 @@ class Hook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Hooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is done one after the other; a failure is logged, and has no other effect."""
+    """Actions that run one after the other; a failure is logged, and has no other effect."""
 
     after_start: Annotated[list[Hook], doc("When a copy has become ready, before its first request.")] = []
     before_stop: Annotated[list[Hook], doc("When the last request of a copy has ended, before it is stopped.")] = []

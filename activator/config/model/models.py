@@ -56,7 +56,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     preload: Annotated[bool, doc("If true, it is loaded when the activator starts.", True)] = False
     record: Annotated[Record | None, doc("The records of its requests, as in `revisions`.")] = None
     stop: Annotated[Stop | None, doc("How it is stopped, as in `process`.")] = None
-    hooks: Annotated[Hooks | None, doc("What is done when it is loaded and unloaded, as in `process`.")] = None
+    hooks: Annotated[Hooks | None, doc("Actions after its load and before its unload, as in `process`.")] = None
     directory: Annotated[str, doc("The working directory, as in `process`.", "~/models")] = ""
     environment: Annotated[
         dict[str, Secret], doc("Environment variables, as in `process`.", {"CUDA_VISIBLE_DEVICES": "0"})

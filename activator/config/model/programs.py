@@ -117,7 +117,7 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         Sleep | None,
         doc("How a copy is put to sleep instead of stopped, and woken instead of started."),
     ] = None
-    hooks: Annotated[Hooks, doc("What is done when a copy has started, and before it is stopped.")] = Hooks()
+    hooks: Annotated[Hooks, doc("Actions after the start of a copy, and before its stop.")] = Hooks()
     gpus: Annotated[
         Count,
         doc(

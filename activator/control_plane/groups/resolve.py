@@ -68,7 +68,7 @@ def _all_measured(
     budget: Amounts,
     peaks: Mapping[str, Mapping[str, int]],
 ) -> dict[str, MemberRule]:
-    """Return the members with what was measured, unless programs that always run would no longer fit together."""
+    """Return the members with measured needs, unless programs that always run would no longer fit together."""
     found = {key: _measured(one, resources, budget, peaks.get(key)) for key, one in declared.items()}
     always = [sum(one.min * one.needs[place] for one in found.values()) for place in range(len(resources))]
     if any(amount > most for amount, most in zip(always, budget)):
@@ -79,7 +79,7 @@ def _all_measured(
 def _measured(
     member: MemberRule, resources: tuple[str, ...], budget: Amounts, peak: Mapping[str, int] | None
 ) -> MemberRule:
-    """Return a member that needs what was measured, but not more than there is: it could not be loaded any more."""
+    """Return a member with its measured needs, but no more than the budget: it could not be loaded any more."""
     if peak is None:
         return member
     needs = tuple(

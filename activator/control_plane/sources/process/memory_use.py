@@ -53,7 +53,7 @@ class MemoryWatch:
         self._is_measuring = False
         self._use: dict[str, Use] = {}  # by identity
         self._peaks: dict[str, tuple[Program, Use]] = {}  # by revision, and its program at the time
-        self._warned: dict[tuple[str, str], int] = {}  # what was declared, by revision and resource
+        self._warned: dict[tuple[str, str], int] = {}  # the declared amount, by revision and resource
 
     def tick(self) -> None:
         """Measure when it is time; to be called several times in a second."""
@@ -137,7 +137,7 @@ class Gpus:
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                    found[one.pid] = found.get(one.pid, 0) + (one.usedGpuMemory or 0)  # None: it may not be told
+                    found[one.pid] = found.get(one.pid, 0) + (one.usedGpuMemory or 0)  # None: the driver does not tell
         except nvml.NVMLError as error:
             log.warning("the memory of GPUs is not measured any more: %s", error)
             self._nvml = None

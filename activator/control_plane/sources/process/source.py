@@ -202,7 +202,7 @@ class ProcessSource(Source):
         self.memory.tick()
 
     def _peak_rose(self) -> None:
-        """Apply what was measured to the groups that count it."""
+        """Apply measured amounts to the groups that count them."""
         if any(group.measured for group in self._config.groups):
             self.groups.configure(resolve_groups(self._config, self.memory.peaks()))
 
