@@ -4,9 +4,7 @@ Rules
   1. A disturbance is recorded in the ledger, with the failures that it explains, before anything is done.
   2. Two threads disturb: one does what harms processes, one after the other; the other one does what lasts and should
      harm nobody (DNS, a full disk, a clock that jumps). What begins, ends: also where the run is stopped.
-  3. An upgrade and a failure of the name servers exclude each other: the new process has no former answer to keep
-     (docs/upgrades.md).
-  4. What an action must bring about (an upgrade that succeeds, a certificate that is served) is judged at once.
+  3. What an action must bring about (an upgrade that succeeds, a certificate that is served) is judged at once.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ from tests.soak.world import FIXED_PODS, REPLICAS, WORKERS, World, resume
 AFTERMATH_S: Final = 2.0  # in which a client has seen the end of its connection, on a busy machine
 STOP_S: Final = (0.3, 4.0)  # less than `limits.worker_stall`
 LASTS_S: Final = (2.0, 8.0)
-RESOLVED_S: Final = 1.0  # the first answers of a new process have come by then
 SPARE_DESCRIPTORS: Final = 3
 BURST: Final = 80  # connections to a worker without descriptors
 SERVED_S: Final = 15.0  # files of certificates are checked every two seconds
@@ -52,7 +49,6 @@ class Disturber:
         self._pause_s = pause_s
         self._stopped = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._resolving = threading.Lock()
         harms: list[Callable[[random.Random], None]] = [
             *(self._reload, self._certificate, self._upgrade, self._stop_worker, self._kill_worker),
             *(self._stop_pod, self._kill_pod, self._kill_program, self._stop_program, self._no_descriptors),
@@ -122,11 +118,6 @@ class Disturber:
         disturbance.end(0.0)
 
     def _upgrade(self, chance: random.Random) -> None:
-        with self._resolving:
-            self._upgrade_now()
-            time.sleep(RESOLVED_S)
-
-    def _upgrade_now(self) -> None:
         world = self._world
         pids(world.activator)  # a worker that was killed has been replaced
         disturbance = world.ledger.disturb("upgrade")
@@ -256,10 +247,6 @@ class Disturber:
     # --- what lasts and harms nobody ---
 
     def _names(self, chance: random.Random) -> None:
-        with self._resolving:
-            self._names_fail(chance)
-
-    def _names_fail(self, chance: random.Random) -> None:
         world = self._world
         mode = chance.choice(DNS_MODES)
         disturbance = world.ledger.disturb(f"DNS: {mode}")
